@@ -23,7 +23,7 @@ from understudy.clients.chat import POOL_SIZE, ChatModel, EndpointConfig, ModelU
 from understudy.clients.completions import ChatCompletion, read_cache_entry, write_cache_entry
 from understudy.clients.cost import CostTracker
 from understudy.core.errors import ConfigError, Fault, LimitReachedError, RolloutError
-from understudy.core.messages import Message, ToolCall, ToolSpec
+from understudy.core.messages import Message, ToolCall, ToolSpec, message_to_openai, strip_endpoint_data
 from understudy.core.settings import dump_toml
 from understudy.runs.config import TrainConfig, parse_config
 
@@ -108,6 +108,31 @@ def test_tool_names_are_sanitized_and_restored() -> None:
         sent = [[call["function"]["name"] for call in r["messages"][2]["tool_calls"]] for r in endpoint.requests[1:]]
         assert sent == [["notes_add", "no_such_tool"], ["notes.add"]]
         assert [r["tools"][0]["function"]["name"] for r in endpoint.requests] == ["notes_add", "notes_add", "notes.add"]
+
+
+def test_extra_content_of_a_call_is_sent_back_and_not_shared() -> None:
+    """Gemini 3 refuses a conversation without its thought signatures."""
+    signature = {"google": {"thought_signature": "AbC"}}
+    wire = [
+        {
+            "id": "a",
+            "type": "function",
+            "function": {"name": "notes_add", "arguments": "{}"},
+            "extra_content": signature,
+        },
+        {"id": "b", "type": "function", "function": {"name": "notes_add", "arguments": "{}"}, "extra_content": 7},
+    ]
+    spec = SPEC.replace(name="notes.add")
+    with serve_answers([make_completion(None, "tool_calls", tool_calls=wire), make_completion("Done.")]) as endpoint:  # type: ignore[arg-type]
+        chat = make_chat_model(endpoint.url)
+        first = Message.model_validate_json(send(chat, tools=[spec]).message.model_dump_json())
+        asyncio.run(chat.generate([*HELLO, first], [spec]))
+    sent = endpoint.requests[1]["messages"][2]["tool_calls"]
+    assert [call.get("extra_content") for call in sent] == [signature, None]
+    plain = ToolCall(name="notes.add", id="a")
+    assert plain.model_dump_json() == '{"name":"notes.add","arguments":{},"id":"a","parse_error":""}'
+    assert strip_endpoint_data(first).tool_calls[0] == plain
+    assert "AbC" not in json.dumps(message_to_openai(first))
 
 
 def test_refusal_is_returned_as_a_reply() -> None:

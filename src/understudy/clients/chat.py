@@ -30,6 +30,7 @@ from pydantic import Field, StringConstraints, field_validator
 from understudy.clients.completions import (
     ChatCompletion,
     InvalidCompletionError,
+    message_to_endpoint,
     parse_completion,
     parse_text_calls,
     read_cache_entry,
@@ -47,7 +48,7 @@ from understudy.clients.endpoint import (
 )
 from understudy.core.errors import ConfigError, Fault, RolloutError, did_you_mean
 from understudy.core.event_loop import LoopLocal
-from understudy.core.messages import Message, ToolSpec, message_to_openai, tool_to_openai
+from understudy.core.messages import Message, ToolSpec, tool_to_openai
 from understudy.core.records import Record
 from understudy.core.secrets import validate_no_secrets
 from understudy.formats.parsing.parse import TOOL_FORMATS
@@ -293,7 +294,10 @@ class ChatModel:
 
     def _body(self, messages: Sequence[Message], tools: Sequence[ToolSpec], seed: int) -> dict[str, Any]:
         config = self.config
-        body: dict[str, Any] = {"model": config.model, "messages": [message_to_openai(message) for message in messages]}
+        body: dict[str, Any] = {
+            "model": config.model,
+            "messages": [message_to_endpoint(message) for message in messages],
+        }
         if tools:
             body["tools"] = [tool_to_openai(spec) for spec in tools]
         if config.temperature is not None:

@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import Field, ValidationError
 
 from understudy.core.errors import ConfigError
-from understudy.core.messages import Message, ToolSpec, message_from_openai
+from understudy.core.messages import Message, ToolSpec, message_from_openai, message_to_openai
 from understudy.core.records import Record
 from understudy.formats.base import mark_truncated_call
 from understudy.formats.parsing.parse import parse_message, parse_reply
@@ -68,7 +68,7 @@ def parse_completion(content: bytes) -> ChatCompletion:
         choice = wire["choices"][0]
         message, usage = choice["message"], wire.get("usage") or {}
         reply = ChatCompletion(
-            message=message_from_openai({**message, "role": "assistant", "content": _text(message.get("content"))}),
+            message=_message(message),
             finish_reason=choice.get("finish_reason") or "",
             refusal=message.get("refusal") or "",
             prompt_tokens=usage.get("prompt_tokens") or 0,
@@ -87,6 +87,31 @@ def parse_completion(content: bytes) -> ChatCompletion:
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as e:  # not JSON, or another structure
         problem = f"the response is not a completion ({type(e).__name__})"
         raise InvalidCompletionError(problem, _billed_tokens(wire)) from e
+
+
+def message_to_endpoint(message: Message) -> dict[str, Any]:
+    """Return the message in the wire format, with what the endpoint that wrote it wants back.
+
+    Gemini 3 refuses a conversation whose calls lack the thought signature in `extra_content`:
+    https://ai.google.dev/gemini-api/docs/openai
+    """
+    wire = message_to_openai(message)
+    for call, call_wire in zip(message.tool_calls, wire.get("tool_calls", ()), strict=True):
+        if call.extra_content:
+            call_wire["extra_content"] = call.extra_content
+    return wire
+
+
+def _message(wire: Mapping[str, Any]) -> Message:
+    """Return a reply, with what its endpoint wants back."""
+    message = message_from_openai({**wire, "role": "assistant", "content": _text(wire.get("content"))})
+    extras = [call.get("extra_content") for call in wire.get("tool_calls") or ()]
+    if not any(extras):
+        return message
+    calls = zip(message.tool_calls, extras, strict=True)
+    return message.replace(
+        tool_calls=tuple(call.replace(extra_content=e) if isinstance(e, dict) else call for call, e in calls)
+    )
 
 
 def _text(content: Any) -> Any:
