@@ -23,7 +23,14 @@ from understudy.clients.chat import POOL_SIZE, ChatModel, EndpointConfig, ModelU
 from understudy.clients.completions import ChatCompletion, read_cache_entry, write_cache_entry
 from understudy.clients.cost import CostTracker
 from understudy.core.errors import ConfigError, Fault, LimitReachedError, RolloutError
-from understudy.core.messages import Message, ToolCall, ToolSpec, message_to_openai, strip_endpoint_data
+from understudy.core.messages import (
+    Message,
+    ToolCall,
+    ToolSpec,
+    assign_call_ids,
+    message_to_openai,
+    strip_endpoint_data,
+)
 from understudy.core.settings import dump_toml
 from understudy.runs.config import TrainConfig, parse_config
 
@@ -133,6 +140,36 @@ def test_extra_content_of_a_call_is_sent_back_and_not_shared() -> None:
     assert plain.model_dump_json() == '{"name":"notes.add","arguments":{},"id":"a","parse_error":""}'
     assert strip_endpoint_data(first).tool_calls[0] == plain
     assert "AbC" not in json.dumps(message_to_openai(first))
+
+
+def test_reasoning_content_is_sent_back_and_not_shared() -> None:
+    """DeepSeek refuses a turn with calls whose replies lack their thoughts."""
+    wire = [{"id": "a", "type": "function", "function": {"name": "find", "arguments": "{}"}}]
+    in_text = 'On it. <tool_call>{"name": "find", "arguments": {}}</tool_call>'
+    answers = [
+        make_completion(None, "tool_calls", tool_calls=wire, reasoning_content="SECRET"),  # type: ignore[arg-type]
+        make_completion(in_text, reasoning_content="SECRET"),
+        make_completion("Done.", reasoning_content=None),
+        make_completion("Done."),
+        make_completion("Done."),
+    ]
+    with serve_answers(answers) as endpoint:
+        config = EndpointConfig(model="m", base_url=endpoint.url)
+        chat, talk = ChatModel(config, "agent"), list(HELLO)
+        for number in range(3):
+            reply = asyncio.run(chat.generate(talk, [SPEC])).message
+            reply = Message.model_validate_json(assign_call_ids(reply, number).model_dump_json())
+            results = [Message(role="tool", content="found", tool_call_id=call.id) for call in reply.tool_calls]
+            talk += [reply, *results]
+        asyncio.run(chat.generate(talk, [SPEC]))
+        asyncio.run(ChatModel(config.replace(tool_format="hermes"), "agent").generate(talk, [SPEC]))
+    sent = [m for m in endpoint.requests[3]["messages"] if m["role"] == "assistant"]
+    assert [len(m.get("tool_calls", ())) for m in sent] == [1, 1, 0]
+    assert [m.get("reasoning_content") for m in sent] == ["SECRET", "SECRET", None]
+    assert "SECRET" not in json.dumps(endpoint.requests[4])
+    assert talk[-1].model_dump_json() == ('{"role":"assistant","content":"Done.","tool_calls":[],"tool_call_id":""}')
+    shared = [*map(strip_endpoint_data, talk)], [*map(message_to_openai, talk)]
+    assert "SECRET" not in str(shared)
 
 
 def test_refusal_is_returned_as_a_reply() -> None:

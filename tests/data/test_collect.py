@@ -77,6 +77,18 @@ def test_demonstrations_are_distinct_solved_episodes() -> None:
     assert str(found).splitlines()[0].split() == ["toy", "f", "easy", "2"]
 
 
+def test_examples_have_no_data_of_the_endpoint() -> None:
+    episodes = []
+    for number in range(2):
+        call = ToolCall(name="find", id=f"c{number}", extra_content={"google": {"thought_signature": f"S{number}"}})
+        episodes.append(make_episode("a"))
+        episodes[-1].messages[-1] = Message(role="assistant", tool_calls=(call,), reasoning_content=f"S{number}")
+    found = build_demonstrations(episodes, tools_of)
+    assert len(found.examples) == 1, "the episodes differ only in what the endpoint added"
+    reply = found.examples[0][1].messages[-1]
+    assert reply == Message(role="assistant", tool_calls=(ToolCall(name="find", id="c0"),))
+
+
 def test_labeled_examples_include_solved_and_failed_episodes() -> None:
     found = build_labeled_examples(EPISODES, tools_of)
     assert [(example.messages[-1].content, example.label) for _, example in found.examples] == [

@@ -93,9 +93,12 @@ def message_to_endpoint(message: Message) -> dict[str, Any]:
     """Return the message in the wire format, with what the endpoint that wrote it wants back.
 
     Gemini 3 refuses a conversation whose calls lack the thought signature in `extra_content`:
-    https://ai.google.dev/gemini-api/docs/openai
+    https://ai.google.dev/gemini-api/docs/openai. DeepSeek refuses one in which a turn with calls lacks the thoughts in
+    `reasoning_content`: https://api-docs.deepseek.com/guides/thinking_mode
     """
     wire = message_to_openai(message)
+    if message.reasoning_content:
+        wire["reasoning_content"] = message.reasoning_content
     for call, call_wire in zip(message.tool_calls, wire.get("tool_calls", ()), strict=True):
         if call.extra_content:
             call_wire["extra_content"] = call.extra_content
@@ -105,6 +108,8 @@ def message_to_endpoint(message: Message) -> dict[str, Any]:
 def _message(wire: Mapping[str, Any]) -> Message:
     """Return a reply, with what its endpoint wants back."""
     message = message_from_openai({**wire, "role": "assistant", "content": _text(wire.get("content"))})
+    if isinstance(thoughts := wire.get("reasoning_content"), str):
+        message = message.replace(reasoning_content=thoughts)
     extras = [call.get("extra_content") for call in wire.get("tool_calls") or ()]
     if not any(extras):
         return message
@@ -162,8 +167,9 @@ def _failure(choice: Mapping[str, Any], message: Mapping[str, Any]) -> str:
 def parse_text_calls(reply: ChatCompletion, tools: Sequence[ToolSpec], tool_format: str) -> ChatCompletion:
     """Return the reply with the calls parsed from its text in the given tool format; "" accepts any format."""
     parsed = parse_message(reply.message.content, tool_format, tools)
+    message = mark_truncated_call(parsed, truncated=reply.finish_reason == "length")
     return reply.replace(
-        message=mark_truncated_call(parsed, truncated=reply.finish_reason == "length"),
+        message=message.replace(reasoning_content=reply.message.reasoning_content),
         repairs=dict(parsed.repairs),
         parse_errors=dict(parsed.parse_errors),
         hallucinated_turn=parsed.hallucinated_turn,

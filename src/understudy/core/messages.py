@@ -60,6 +60,9 @@ class Message(Record):
     content: str = ""
     tool_calls: tuple[ToolCall, ...] = ()
     tool_call_id: str = ""
+    reasoning_content: SkipJsonSchema[str] = Field(default="", exclude_if=lambda text: not text)
+    """The model's thoughts, if its endpoint wants them back, such as DeepSeek's. As with `ToolCall.extra_content`, only
+    `ChatModel` reads them: users, templates and training data do not get them."""
 
 
 def assign_call_ids(message: Message, turn: int) -> Message:
@@ -72,9 +75,10 @@ def assign_call_ids(message: Message, turn: int) -> Message:
 
 def strip_endpoint_data(message: Message) -> Message:
     """Return the message without what only the endpoint that wrote it understands."""
-    if not any(call.extra_content for call in message.tool_calls):
+    if not message.reasoning_content and not any(call.extra_content for call in message.tool_calls):
         return message
-    return message.replace(tool_calls=tuple(call.replace(extra_content={}) for call in message.tool_calls))
+    calls = tuple(call.replace(extra_content={}) for call in message.tool_calls)
+    return message.replace(tool_calls=calls, reasoning_content="")
 
 
 def message_to_openai(message: Message) -> dict[str, Any]:
