@@ -75,6 +75,8 @@ _CONTEXT_EXCEEDED = re.compile(
 )
 """How OpenAI, Anthropic, Google, vLLM, SGLang, llama.cpp and `understudy serve` say that a conversation exceeds the
 model's context. No status code says so."""
+_FILTERED = re.compile(r"content.?(?:filter|management|polic)|usage polic|moderation", re.IGNORECASE)
+"""How Azure, OpenAI and others say that a filter refuses the conversation. Another conversation may pass it."""
 _REMEDY = "check {0}.max_tokens, {0}.send_seed and {0}.extra_body, which set the request's parameters"
 
 
@@ -396,11 +398,14 @@ class ChatModel:
     def _refusal(self, text: str) -> RolloutError | ConfigError:
         """Return the error for a refused request, which a retry does not help.
 
+        A new attempt of the episode helps only if what was said is refused: its length, or its content.
         A refused first request means a wrong setup, except for a judge: its first request is a whole episode and may be
         too long.
         """
         if self.usage.requests or self.usage.cache_hits or self._fault == "grader":
-            return RolloutError(f"{self._name}: {text}", self._fault, context_full=bool(_CONTEXT_EXCEEDED.search(text)))
+            context_full = bool(_CONTEXT_EXCEEDED.search(text))
+            is_repeatable = context_full or bool(_FILTERED.search(text))
+            return RolloutError(f"{self._name}: {text}", self._fault, context_full, is_repeatable=is_repeatable)
         remedy = next((remedy for word, remedy in _REMEDIES.items() if word in text), _REMEDY).format(self._section)
         return ConfigError(f"{self._name} refused the first request: {text}; {remedy}")
 

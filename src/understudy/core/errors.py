@@ -66,20 +66,27 @@ class RolloutError(Exception):
 
     The episode has no score and is never trained on. `context_full` marks a conversation that exceeds the model's
     context. After its first turn, an API agent catches such an error, and the episode ends with the stop reason
-    `max_tokens`. `report` describes the exception if user code raised one.
+    `max_tokens`. `report` describes the exception if user code raised one. `is_repeatable` is False if a new attempt
+    of the episode would fail too.
     """
 
     def __init__(
-        self, text: str, fault: Fault, context_full: bool = False, report: ExceptionReport | None = None
+        self,
+        text: str,
+        fault: Fault,
+        context_full: bool = False,
+        report: ExceptionReport | None = None,
+        is_repeatable: bool = True,
     ) -> None:
         super().__init__(text)
         self.fault: Fault = fault
         self.context_full = context_full
         self.report = report
+        self.is_repeatable = is_repeatable
 
-    def __reduce__(self) -> tuple[type["RolloutError"], tuple[str, Fault, bool, ExceptionReport | None]]:
+    def __reduce__(self) -> tuple[type["RolloutError"], tuple[str, Fault, bool, ExceptionReport | None, bool]]:
         """Return what pickle needs to restore the error with its fault in another process."""
-        return type(self), (str(self), self.fault, self.context_full, self.report)
+        return type(self), (str(self), self.fault, self.context_full, self.report, self.is_repeatable)
 
 
 class RunStoppedError(RolloutError):
