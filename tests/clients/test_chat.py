@@ -22,8 +22,15 @@ from understudy.clients import endpoint as endpoint_module
 from understudy.clients.chat import POOL_SIZE, ChatModel, EndpointConfig, ModelUsage
 from understudy.clients.completions import ChatCompletion, read_cache_entry, write_cache_entry
 from understudy.clients.cost import CostTracker
-from understudy.core.errors import ConfigError, Fault, RolloutError
-from understudy.core.messages import Message, ToolCall, ToolSpec
+from understudy.core.errors import ConfigError, Fault, LimitReachedError, RolloutError
+from understudy.core.messages import (
+    Message,
+    ToolCall,
+    ToolSpec,
+    assign_call_ids,
+    message_to_openai,
+    strip_endpoint_data,
+)
 from understudy.core.settings import dump_toml
 from understudy.runs.config import TrainConfig, parse_config
 
@@ -108,6 +115,61 @@ def test_tool_names_are_sanitized_and_restored() -> None:
         sent = [[call["function"]["name"] for call in r["messages"][2]["tool_calls"]] for r in endpoint.requests[1:]]
         assert sent == [["notes_add", "no_such_tool"], ["notes.add"]]
         assert [r["tools"][0]["function"]["name"] for r in endpoint.requests] == ["notes_add", "notes_add", "notes.add"]
+
+
+def test_extra_content_of_a_call_is_sent_back_and_not_shared() -> None:
+    """Gemini 3 refuses a conversation without its thought signatures."""
+    signature = {"google": {"thought_signature": "AbC"}}
+    wire = [
+        {
+            "id": "a",
+            "type": "function",
+            "function": {"name": "notes_add", "arguments": "{}"},
+            "extra_content": signature,
+        },
+        {"id": "b", "type": "function", "function": {"name": "notes_add", "arguments": "{}"}, "extra_content": 7},
+    ]
+    spec = SPEC.replace(name="notes.add")
+    with serve_answers([make_completion(None, "tool_calls", tool_calls=wire), make_completion("Done.")]) as endpoint:  # type: ignore[arg-type]
+        chat = make_chat_model(endpoint.url)
+        first = Message.model_validate_json(send(chat, tools=[spec]).message.model_dump_json())
+        asyncio.run(chat.generate([*HELLO, first], [spec]))
+    sent = endpoint.requests[1]["messages"][2]["tool_calls"]
+    assert [call.get("extra_content") for call in sent] == [signature, None]
+    plain = ToolCall(name="notes.add", id="a")
+    assert plain.model_dump_json() == '{"name":"notes.add","arguments":{},"id":"a","parse_error":""}'
+    assert strip_endpoint_data(first).tool_calls[0] == plain
+    assert "AbC" not in json.dumps(message_to_openai(first))
+
+
+def test_reasoning_content_is_sent_back_and_not_shared() -> None:
+    """DeepSeek refuses a turn with calls whose replies lack their thoughts."""
+    wire = [{"id": "a", "type": "function", "function": {"name": "find", "arguments": "{}"}}]
+    in_text = 'On it. <tool_call>{"name": "find", "arguments": {}}</tool_call>'
+    answers = [
+        make_completion(None, "tool_calls", tool_calls=wire, reasoning_content="SECRET"),  # type: ignore[arg-type]
+        make_completion(in_text, reasoning_content="SECRET"),
+        make_completion("Done.", reasoning_content=None),
+        make_completion("Done."),
+        make_completion("Done."),
+    ]
+    with serve_answers(answers) as endpoint:
+        config = EndpointConfig(model="m", base_url=endpoint.url)
+        chat, talk = ChatModel(config, "agent"), list(HELLO)
+        for number in range(3):
+            reply = asyncio.run(chat.generate(talk, [SPEC])).message
+            reply = Message.model_validate_json(assign_call_ids(reply, number).model_dump_json())
+            results = [Message(role="tool", content="found", tool_call_id=call.id) for call in reply.tool_calls]
+            talk += [reply, *results]
+        asyncio.run(chat.generate(talk, [SPEC]))
+        asyncio.run(ChatModel(config.replace(tool_format="hermes"), "agent").generate(talk, [SPEC]))
+    sent = [m for m in endpoint.requests[3]["messages"] if m["role"] == "assistant"]
+    assert [len(m.get("tool_calls", ())) for m in sent] == [1, 1, 0]
+    assert [m.get("reasoning_content") for m in sent] == ["SECRET", "SECRET", None]
+    assert "SECRET" not in json.dumps(endpoint.requests[4])
+    assert talk[-1].model_dump_json() == ('{"role":"assistant","content":"Done.","tool_calls":[],"tool_call_id":""}')
+    shared = [*map(strip_endpoint_data, talk)], [*map(message_to_openai, talk)]
+    assert "SECRET" not in str(shared)
 
 
 def test_refusal_is_returned_as_a_reply() -> None:
@@ -398,6 +460,36 @@ def test_usage_and_cost_are_summed() -> None:
         cost = (Decimal("0.15") * 1003 + Decimal("0.60") * 57) / 1_000_000
         assert chat.usage == ModelUsage(requests=3, prompt_tokens=1003, completion_tokens=57, cost=cost)
         assert re.match(r"3\b.*\b0\b.*\b0\b.*\b1,003\b.*\b57\b.*\b0\.0002$", str(chat.usage))
+
+
+def test_cost_limit_is_checked_before_each_attempt() -> None:
+    tracker = CostTracker(Decimal(2))
+    prices = {"prompt_price": 10_000, "max_retries": 5, "backoff": 0.01}
+    with serve_answers(lambda _: make_completion("", "content_filter")) as endpoint:
+        config = EndpointConfig(model="m", base_url=endpoint.url, **prices)
+        with pytest.raises(LimitReachedError):
+            send(ChatModel(config, "user", tracker.budget_for("users")))
+    assert (len(endpoint.requests), tracker.total_cost) == (2, 2)
+
+
+@pytest.mark.parametrize(
+    ("reported", "counted"),
+    [
+        ({"completion_tokens": 9, "total_tokens": 324}, 292),
+        ({"total_tokens": 324}, 292),
+        ({"completion_tokens": 9, "total_tokens": 41}, 9),
+        ({"completion_tokens": 9, "total_tokens": 0}, 9),
+        ({"completion_tokens": 9, "total_tokens": "many"}, 9),
+    ],
+)
+def test_thoughts_outside_completion_tokens_are_counted(reported: dict[str, Any], counted: int) -> None:
+    body = {"choices": [{"message": {"content": "Hi."}}], "usage": {"prompt_tokens": 32, **reported}}
+    unusable = {**body, "choices": [{"message": {"content": 7}}]}
+    with serve_answers([Answer(body), Answer(unusable), Answer(body)]) as endpoint:
+        chat = make_chat_model(endpoint.url)
+        assert send(chat).completion_tokens == counted
+        send(chat)
+    assert (chat.usage.requests, chat.usage.completion_tokens) == (3, 3 * counted)
 
 
 @pytest.mark.parametrize(("price", "cap"), [(1, 1), (1, 0), (0, 1)])

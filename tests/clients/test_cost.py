@@ -7,7 +7,7 @@ import pytest
 
 from understudy.clients.chat import ModelUsage
 from understudy.clients.cost import CostTracker
-from understudy.core.errors import ConfigError
+from understudy.core.errors import LimitReachedError
 
 PAID_USAGE = ModelUsage(requests=1, prompt_tokens=10, completion_tokens=2, cost=Decimal("0.30"))
 
@@ -18,7 +18,7 @@ def test_cost_limit_is_shared_by_all_roles() -> None:
     tracker.budget_for("agent").record(PAID_USAGE)
     tracker.budget_for("users").check_cap()
     tracker.budget_for("users").record(PAID_USAGE)
-    with pytest.raises(ConfigError, match=r"0\.6\b.*0\.6000.*agent 0\.3000, users 0\.3000"):
+    with pytest.raises(LimitReachedError, match=r"0\.6\b.*0\.6000.*agent 0\.3000, users 0\.3000"):
         tracker.budget_for("judge").check_cap()
     assert tracker.total_cost == Decimal("0.60")
     CostTracker().budget_for("agent").check_cap()  # no cap

@@ -77,6 +77,18 @@ def test_demonstrations_are_distinct_solved_episodes() -> None:
     assert str(found).splitlines()[0].split() == ["toy", "f", "easy", "2"]
 
 
+def test_examples_have_no_data_of_the_endpoint() -> None:
+    episodes = []
+    for number in range(2):
+        call = ToolCall(name="find", id=f"c{number}", extra_content={"google": {"thought_signature": f"S{number}"}})
+        episodes.append(make_episode("a"))
+        episodes[-1].messages[-1] = Message(role="assistant", tool_calls=(call,), reasoning_content=f"S{number}")
+    found = build_demonstrations(episodes, tools_of)
+    assert len(found.examples) == 1, "the episodes differ only in what the endpoint added"
+    reply = found.examples[0][1].messages[-1]
+    assert reply == Message(role="assistant", tool_calls=(ToolCall(name="find", id="c0"),))
+
+
 def test_labeled_examples_include_solved_and_failed_episodes() -> None:
     found = build_labeled_examples(EPISODES, tools_of)
     assert [(example.messages[-1].content, example.label) for _, example in found.examples] == [
@@ -280,9 +292,9 @@ def test_resume_repeats_no_paid_request_and_cost_limit_stops(tmp_path: Path) -> 
             out,
         )
         code, _, err = run_data_command(*words, "cost_limit=5")
-        assert (code, len(err.splitlines())) == (2, 1)
+        assert (code, len(err.splitlines())) == (1, 1)
         assert re.search(r"\b5\b.*\b5\.0000\b.*agent 5\.0000.*--resume", err)
-        assert run_data_command(*words, "cost_limit=5", "--resume")[0] == 2
+        assert run_data_command(*words, "cost_limit=5", "--resume")[0] == 1
         assert len(endpoint.requests) == 5
         code, text, _ = run_data_command(*words, "cost_limit=50", "--resume")
         assert (code, len(endpoint.requests)) == (0, 12)

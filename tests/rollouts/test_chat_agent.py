@@ -103,6 +103,22 @@ def test_failing_endpoint_is_an_agent_fault() -> None:
 
 
 @pytest.mark.parametrize(
+    ("refusal", "attempts"),
+    [
+        (Answer({"error": {"message": "insufficient balance"}}, 402), 1),
+        (Answer({"error": {"message": "unknown field"}}, 400), 1),
+        (Answer({"error": {"message": "the prompt triggers the content management policy"}}, 400), 3),
+    ],
+)
+def test_refusal_that_no_new_attempt_helps_is_not_repeated(refusal: Answer, attempts: int) -> None:
+    answers = [make_completion("Hi."), refusal]
+    with serve_answers(lambda request: answers[len(request["messages"]) > 3]) as endpoint:
+        episode = play_with_endpoint(endpoint, max_retries=2)
+    assert (episode.stop_reason, episode.fault) == (StopReason.FAULT, "agent")
+    assert len(endpoint.requests) == 2 * attempts
+
+
+@pytest.mark.parametrize(
     "said",
     [
         '{"error": {"message": "the model\'s context is 64 tokens, and", "code": "context_length_exceeded"}}',

@@ -264,7 +264,7 @@ def _play(
             raise typer.Exit(130) from e
         except ConfigError as e:
             if folder and has_progress(folder):
-                raise ConfigError(
+                raise type(e)(  # the cost limit has its own exit code
                     f"{e}; finished episodes are kept, resume with: understudy eval --resume {folder}"
                 ) from e
             if folder and new:

@@ -24,7 +24,7 @@ from understudy.cli.chaos import chaos
 from understudy.cli.collect import collect
 from understudy.cli.messages import print_message
 from understudy.cli.view import view
-from understudy.core.errors import ConfigError, RolloutError, TaskError
+from understudy.core.errors import ConfigError, LimitReachedError, RolloutError, TaskError
 from understudy.core.interruption import handle_sigterm_as_interrupt
 from understudy.core.secrets import mask_secrets
 from understudy.core.version import __version__
@@ -496,7 +496,7 @@ def main() -> None:
         sys.exit(e.exit_code)
     except (ConfigError, TaskError, RolloutError) as e:
         print_message(f"understudy: {mask_secrets(str(e))}", "red")
-        sys.exit(1 if isinstance(e, RolloutError) else 2)
+        sys.exit(1 if isinstance(e, RolloutError | LimitReachedError) else 2)
     except OSError as e:  # a full disk can end any write, also one of a library
         if e.errno not in _FULL_DISK:
             raise

@@ -30,6 +30,7 @@ from pydantic import Field, StringConstraints, field_validator
 from understudy.clients.completions import (
     ChatCompletion,
     InvalidCompletionError,
+    message_to_endpoint,
     parse_completion,
     parse_text_calls,
     read_cache_entry,
@@ -47,7 +48,7 @@ from understudy.clients.endpoint import (
 )
 from understudy.core.errors import ConfigError, Fault, RolloutError, did_you_mean
 from understudy.core.event_loop import LoopLocal
-from understudy.core.messages import Message, ToolSpec, message_to_openai, tool_to_openai
+from understudy.core.messages import Message, ToolSpec, tool_to_openai
 from understudy.core.records import Record
 from understudy.core.secrets import validate_no_secrets
 from understudy.formats.parsing.parse import TOOL_FORMATS
@@ -74,6 +75,8 @@ _CONTEXT_EXCEEDED = re.compile(
 )
 """How OpenAI, Anthropic, Google, vLLM, SGLang, llama.cpp and `understudy serve` say that a conversation exceeds the
 model's context. No status code says so."""
+_FILTERED = re.compile(r"content.?(?:filter|management|polic)|usage polic|moderation", re.IGNORECASE)
+"""How Azure, OpenAI and others say that a filter refuses the conversation. Another conversation may pass it."""
 _REMEDY = "check {0}.max_tokens, {0}.send_seed and {0}.extra_body, which set the request's parameters"
 
 
@@ -197,7 +200,7 @@ class Budget(Protocol):
         """Whether the cost is limited."""
 
     def check_cap(self) -> None:
-        """Raise ConfigError if the limit is reached."""
+        """Raise LimitReachedError if the limit is reached."""
 
     def record(self, usage: ModelUsage) -> None:
         """Add the usage of one request, or a cached or unusable reply."""
@@ -246,7 +249,7 @@ class ChatModel:
 
         For agents, calls and thoughts that the endpoint leaves in the text are parsed. Raise RolloutError if the
         request fails, with `context_full` if the conversation exceeds the model's context, and ConfigError if the setup
-        is wrong.
+        is wrong. At the cost limit it is a LimitReachedError.
         """
         if self.config.tool_format == "native":
             return await self._generate_native(messages, tools, seed)
@@ -277,8 +280,6 @@ class ChatModel:
             return cached
         connections = self._connections.get()
         async with connections.gate:
-            if self._budget:
-                self._budget.check_cap()
             reply = await self._send_with_retries(await connections.next_client(), body, seed)
         if cache_entry:
             write_cache_entry(cache_entry, reply)
@@ -295,7 +296,10 @@ class ChatModel:
 
     def _body(self, messages: Sequence[Message], tools: Sequence[ToolSpec], seed: int) -> dict[str, Any]:
         config = self.config
-        body: dict[str, Any] = {"model": config.model, "messages": [message_to_openai(message) for message in messages]}
+        body: dict[str, Any] = {
+            "model": config.model,
+            "messages": [message_to_endpoint(message) for message in messages],
+        }
         if tools:
             body["tools"] = [tool_to_openai(spec) for spec in tools]
         if config.temperature is not None:
@@ -320,11 +324,13 @@ class ChatModel:
     async def _send_with_retries(self, http: httpx2.AsyncClient, body: Mapping[str, Any], seed: int) -> ChatCompletion:
         """Send a request until it succeeds or no attempt is left.
 
-        The waits grow, and are at least what the endpoint asks for. Trials of one task have different seeds, so they do
-        not all wait equally long.
+        An attempt that fails may be paid, so the cost cap is checked before each attempt. The waits grow, and are at
+        least what the endpoint asks for. Trials of one task have different seeds, so they do not all wait equally long.
         """
         jitter = random.Random(json.dumps([seed, body["messages"]]))
         for attempt in range(self.config.max_retries + 1):
+            if self._budget:
+                self._budget.check_cap()
             try:
                 return await self._attempt(http, body)
             except _TransientError as e:
@@ -392,11 +398,14 @@ class ChatModel:
     def _refusal(self, text: str) -> RolloutError | ConfigError:
         """Return the error for a refused request, which a retry does not help.
 
+        A new attempt of the episode helps only if what was said is refused: its length, or its content.
         A refused first request means a wrong setup, except for a judge: its first request is a whole episode and may be
         too long.
         """
         if self.usage.requests or self.usage.cache_hits or self._fault == "grader":
-            return RolloutError(f"{self._name}: {text}", self._fault, context_full=bool(_CONTEXT_EXCEEDED.search(text)))
+            context_full = bool(_CONTEXT_EXCEEDED.search(text))
+            is_repeatable = context_full or bool(_FILTERED.search(text))
+            return RolloutError(f"{self._name}: {text}", self._fault, context_full, is_repeatable=is_repeatable)
         remedy = next((remedy for word, remedy in _REMEDIES.items() if word in text), _REMEDY).format(self._section)
         return ConfigError(f"{self._name} refused the first request: {text}; {remedy}")
 

@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import Field, ValidationError
 
 from understudy.core.errors import ConfigError
-from understudy.core.messages import Message, ToolSpec, message_from_openai
+from understudy.core.messages import Message, ToolSpec, message_from_openai, message_to_openai
 from understudy.core.records import Record
 from understudy.formats.base import mark_truncated_call
 from understudy.formats.parsing.parse import parse_message, parse_reply
@@ -68,11 +68,11 @@ def parse_completion(content: bytes) -> ChatCompletion:
         choice = wire["choices"][0]
         message, usage = choice["message"], wire.get("usage") or {}
         reply = ChatCompletion(
-            message=message_from_openai({**message, "role": "assistant", "content": _text(message.get("content"))}),
+            message=_message(message),
             finish_reason=choice.get("finish_reason") or "",
             refusal=message.get("refusal") or "",
             prompt_tokens=usage.get("prompt_tokens") or 0,
-            completion_tokens=usage.get("completion_tokens") or 0,
+            completion_tokens=_completion_tokens(usage) or 0,
             failure=_failure(choice, message),
         )
         reply.model_dump_json()  # raises ValueError for a lone surrogate, which could not be written to disk
@@ -89,6 +89,36 @@ def parse_completion(content: bytes) -> ChatCompletion:
         raise InvalidCompletionError(problem, _billed_tokens(wire)) from e
 
 
+def message_to_endpoint(message: Message) -> dict[str, Any]:
+    """Return the message in the wire format, with what the endpoint that wrote it wants back.
+
+    Gemini 3 refuses a conversation whose calls lack the thought signature in `extra_content`:
+    https://ai.google.dev/gemini-api/docs/openai. DeepSeek refuses one in which a turn with calls lacks the thoughts in
+    `reasoning_content`: https://api-docs.deepseek.com/guides/thinking_mode
+    """
+    wire = message_to_openai(message)
+    if message.reasoning_content:
+        wire["reasoning_content"] = message.reasoning_content
+    for call, call_wire in zip(message.tool_calls, wire.get("tool_calls", ()), strict=True):
+        if call.extra_content:
+            call_wire["extra_content"] = call.extra_content
+    return wire
+
+
+def _message(wire: Mapping[str, Any]) -> Message:
+    """Return a reply, with what its endpoint wants back."""
+    message = message_from_openai({**wire, "role": "assistant", "content": _text(wire.get("content"))})
+    if isinstance(thoughts := wire.get("reasoning_content"), str):
+        message = message.replace(reasoning_content=thoughts)
+    extras = [call.get("extra_content") for call in wire.get("tool_calls") or ()]
+    if not any(extras):
+        return message
+    calls = zip(message.tool_calls, extras, strict=True)
+    return message.replace(
+        tool_calls=tuple(call.replace(extra_content=e) if isinstance(e, dict) else call for call, e in calls)
+    )
+
+
 def _text(content: Any) -> Any:
     """Return the text of a message's content, which some models give in parts. Parts without text are thoughts."""
     if not isinstance(content, list):
@@ -96,12 +126,24 @@ def _text(content: Any) -> Any:
     return "".join(part["text"] for part in content if part.get("type") == "text")
 
 
+def _completion_tokens(usage: Mapping[str, Any]) -> Any:
+    """Return the number of completion tokens that a response reports, with the model's thoughts.
+
+    Some endpoints, such as xAI's and Google's, leave thoughts out of `completion_tokens` and bill them. They are in
+    `total_tokens`. The value is not validated: it may have any type, and is None if the response reports none.
+    """
+    reported, prompt, total = (usage.get(f"{kind}_tokens") for kind in ("completion", "prompt", "total"))
+    if isinstance(total, int) and isinstance(prompt, int) and isinstance(reported, int | None):
+        return max(reported or 0, total - prompt)
+    return reported
+
+
 def _billed_tokens(wire: Any) -> ChatCompletion | None:
     """Return an empty reply with the tokens that a response reports; None if it reports none."""
     usage = wire.get("usage") if isinstance(wire, dict) else None
     if not isinstance(usage, dict):
         return None
-    tokens = {key: usage.get(key) for key in ("prompt_tokens", "completion_tokens")}
+    tokens = {"prompt_tokens": usage.get("prompt_tokens"), "completion_tokens": _completion_tokens(usage)}
     try:
         return ChatCompletion.model_validate({"message": {"role": "assistant"}, **tokens})
     except ValidationError:
@@ -125,8 +167,9 @@ def _failure(choice: Mapping[str, Any], message: Mapping[str, Any]) -> str:
 def parse_text_calls(reply: ChatCompletion, tools: Sequence[ToolSpec], tool_format: str) -> ChatCompletion:
     """Return the reply with the calls parsed from its text in the given tool format; "" accepts any format."""
     parsed = parse_message(reply.message.content, tool_format, tools)
+    message = mark_truncated_call(parsed, truncated=reply.finish_reason == "length")
     return reply.replace(
-        message=mark_truncated_call(parsed, truncated=reply.finish_reason == "length"),
+        message=message.replace(reasoning_content=reply.message.reasoning_content),
         repairs=dict(parsed.repairs),
         parse_errors=dict(parsed.parse_errors),
         hallucinated_turn=parsed.hallucinated_turn,

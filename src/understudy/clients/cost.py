@@ -14,7 +14,7 @@ from pathlib import Path
 from pydantic_core import from_json
 
 from understudy.clients.chat import EndpointConfig, ModelUsage
-from understudy.core.errors import ConfigError
+from understudy.core.errors import ConfigError, LimitReachedError
 from understudy.core.files import append_bytes, os_errors_as_config_errors, read_bytes
 
 COST_FILE = "cost.jsonl"
@@ -80,11 +80,13 @@ class RoleBudget:
         return bool(self._tracker.cap)
 
     def check_cap(self) -> None:
-        """Raise ConfigError if the cap is reached."""
+        """Raise LimitReachedError if the cap is reached."""
         tracker = self._tracker
         if tracker.cap and tracker.total_cost >= tracker.cap:
             roles = ", ".join(f"{role} {usage.cost:.4f}" for role, usage in tracker.usage_by_role.items())
-            raise ConfigError(f"the cost limit {tracker.cap} is reached: {tracker.total_cost:.4f} is spent ({roles})")
+            raise LimitReachedError(
+                f"the cost limit {tracker.cap} is reached: {tracker.total_cost:.4f} is spent ({roles})"
+            )
 
     def record(self, usage: ModelUsage) -> None:
         """Add the usage of one request."""

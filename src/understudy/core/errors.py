@@ -5,6 +5,7 @@
                    RunStoppedError is one: a run ended itself at a limit or a health check
     TaskError      a task or a domain is invalid; the command line prints one line and exits with 2
     ConfigError    a setting, name or file is wrong or missing; the command line prints one line and exits with 2
+                   LimitReachedError is one: the cost limit stopped a command, which exits with 1
 
 An error text says what is wrong, the value, what is allowed and what to do. The tools, rewards, users and agents of a
 user may raise any exception: `core.user_code` turns it into a ToolError or a RolloutError where they are called. Any
@@ -65,20 +66,27 @@ class RolloutError(Exception):
 
     The episode has no score and is never trained on. `context_full` marks a conversation that exceeds the model's
     context. After its first turn, an API agent catches such an error, and the episode ends with the stop reason
-    `max_tokens`. `report` describes the exception if user code raised one.
+    `max_tokens`. `report` describes the exception if user code raised one. `is_repeatable` is False if a new attempt
+    of the episode would fail too.
     """
 
     def __init__(
-        self, text: str, fault: Fault, context_full: bool = False, report: ExceptionReport | None = None
+        self,
+        text: str,
+        fault: Fault,
+        context_full: bool = False,
+        report: ExceptionReport | None = None,
+        is_repeatable: bool = True,
     ) -> None:
         super().__init__(text)
         self.fault: Fault = fault
         self.context_full = context_full
         self.report = report
+        self.is_repeatable = is_repeatable
 
-    def __reduce__(self) -> tuple[type["RolloutError"], tuple[str, Fault, bool, ExceptionReport | None]]:
+    def __reduce__(self) -> tuple[type["RolloutError"], tuple[str, Fault, bool, ExceptionReport | None, bool]]:
         """Return what pickle needs to restore the error with its fault in another process."""
-        return type(self), (str(self), self.fault, self.context_full, self.report)
+        return type(self), (str(self), self.fault, self.context_full, self.report, self.is_repeatable)
 
 
 class RunStoppedError(RolloutError):
@@ -91,6 +99,10 @@ class TaskError(Exception):
 
 class ConfigError(Exception):
     """A name, key or value does not exist or is out of range."""
+
+
+class LimitReachedError(ConfigError):
+    """The cost limit is reached, so no further request may be sent. A higher limit continues the work."""
 
 
 def install_hint(extra: str) -> str:

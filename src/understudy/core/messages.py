@@ -8,6 +8,9 @@ from collections.abc import Iterable, Mapping
 from itertools import groupby
 from typing import Any, Literal
 
+from pydantic import Field
+from pydantic.json_schema import SkipJsonSchema
+
 from understudy.core.json_values import parse_json
 from understudy.core.records import Record
 
@@ -26,6 +29,9 @@ class ToolCall(Record):
     arguments: dict[str, Any] = {}
     id: str = ""
     parse_error: str = ""
+    extra_content: SkipJsonSchema[dict[str, Any]] = Field(default={}, exclude_if=lambda extra: not extra)
+    """What an endpoint wants back with the call, such as Gemini's thought signature. Only `ChatModel` reads it: it is
+    no part of `message_to_openai`, and no template, grader or example of training data contains it."""
 
 
 class ToolSpec(Record):
@@ -54,6 +60,9 @@ class Message(Record):
     content: str = ""
     tool_calls: tuple[ToolCall, ...] = ()
     tool_call_id: str = ""
+    reasoning_content: SkipJsonSchema[str] = Field(default="", exclude_if=lambda text: not text)
+    """The model's thoughts, if its endpoint wants them back, such as DeepSeek's. As with `ToolCall.extra_content`, only
+    `ChatModel` reads them: users, templates and training data do not get them."""
 
 
 def assign_call_ids(message: Message, turn: int) -> Message:
@@ -64,10 +73,19 @@ def assign_call_ids(message: Message, turn: int) -> Message:
     return message.replace(tool_calls=tuple(c if c.id else c.replace(id=f"call_{turn}_{i}") for i, c in calls))
 
 
+def strip_endpoint_data(message: Message) -> Message:
+    """Return the message without what only the endpoint that wrote it understands."""
+    if not message.reasoning_content and not any(call.extra_content for call in message.tool_calls):
+        return message
+    calls = tuple(call.replace(extra_content={}) for call in message.tool_calls)
+    return message.replace(tool_calls=calls, reasoning_content="")
+
+
 def message_to_openai(message: Message) -> dict[str, Any]:
     """Return the message in the wire format.
 
-    A malformed call is sent with its name and no arguments, so that the error message has a call to answer.
+    A malformed call is sent with its name and no arguments, so that the error message has a call to answer. Data of the
+    endpoint that wrote the message is left out.
     """
     wire: dict[str, Any] = {"role": message.role, "content": message.content}
     if message.tool_calls:

@@ -1,10 +1,11 @@
 """Forks of stored episodes: resolve a reference such as `21/5@3` to the episode, its task and its config."""
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from understudy.core.errors import ConfigError
+from understudy.core.messages import strip_endpoint_data
 from understudy.core.tasks import Task
 from understudy.envs.users import UserSimulatorFactory
 from understudy.evaluation.stored_episodes import StoredEpisodes, open_stored_episodes
@@ -51,8 +52,16 @@ def resolve_fork(target: Target, reference: str, config: TrainConfig, task: str 
         else {}
     )
     own = (stored.config.model, stored.config.format) == (config.model, config.format)
+    if _agent_endpoint(stored.config) != _agent_endpoint(config):
+        episode = replace(episode, messages=list(map(strip_endpoint_data, episode.messages)))
     fork = fork_at(episode, turn, UserSimulatorFactory(config.user, config.endpoints), own)
     return ForkPoint(fork, found, config.replace(**where))
+
+
+def _agent_endpoint(config: TrainConfig) -> tuple[str, str] | None:
+    """Return the address and the model of the agent's endpoint, None if it is not set."""
+    endpoint = config.endpoints.get(config.agent_endpoint)
+    return (endpoint.base_url, endpoint.model) if endpoint else None
 
 
 def _named(folder: Path, reference: str) -> tuple[StoredEpisodes, int, int]:

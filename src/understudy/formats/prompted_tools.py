@@ -85,7 +85,7 @@ def _message_as_text(message: Message, tool_format: str) -> Message:
     """Return a message with its calls as text. A malformed call is written with its name alone."""
     if message.role == "assistant":
         calls = [ToolCall(name=c.name or "unknown") if c.parse_error else c for c in message.tool_calls]
-        return message.replace(content=render_reply(message.content, calls, tool_format), tool_calls=())
+        return Message(role="assistant", content=render_reply(message.content, calls, tool_format))
     if message.role != "tool":
         return message
     before, *after = _result_markers(tool_format)

@@ -57,19 +57,23 @@ async def play_episode(
     """Play one episode of a task, and retry it after an infrastructure fault at most `limits.max_retries` times.
 
     Each attempt has its own seed, also for the user simulator, because an attempt with the same seed would fail again.
+    A fault that every attempt would have, such as an unpaid account at an endpoint, is not retried.
     """
+    error: RolloutError | None
     for attempt in range(limits.max_retries + 1):
         try:
             with user_code("environment", "the environment", environments):
                 environment = environments.environment(task, seed=seed + attempt)
         except RolloutError as e:
-            episode = _new_trajectory(task, seed + attempt)
+            episode, error = _new_trajectory(task, seed + attempt), e
             _record_fault(episode, e)
         else:
-            episode = await rollout(task, environment, agent, limits, seed + attempt)
-        if episode.stop_reason is not StopReason.FAULT:
+            episode, error = await _rollout(task, environment, agent, limits, seed + attempt)
+        if error is None:
             break
         _LOGGER.info("task %s, attempt %d: fault of %s: %s", task.id, attempt + 1, episode.fault, episode.error)
+        if not error.is_repeatable:
+            break
     reward = episode.score.reward if episode.score else None
     _LOGGER.debug(
         "task %s, seed %d: %s, reward %s, %d turns",
@@ -236,6 +240,13 @@ async def rollout(
     task: Task, environment: Environment, agent: Agent, limits: EpisodeLimits, seed: int = 0
 ) -> Trajectory:
     """Play one episode. An infrastructure fault ends it with `StopReason.FAULT` and without a score."""
+    return (await _rollout(task, environment, agent, limits, seed))[0]
+
+
+async def _rollout(
+    task: Task, environment: Environment, agent: Agent, limits: EpisodeLimits, seed: int
+) -> tuple[Trajectory, RolloutError | None]:
+    """Play one episode as `rollout` does. Return it and its fault, None if it has none."""
     episode, has_ended = _new_trajectory(task, seed), False
     try:
         try:
@@ -245,7 +256,8 @@ async def rollout(
             await _close(environment, limits, raise_error=has_ended)
     except RolloutError as e:
         _record_fault(episode, e)
-    return episode
+        return episode, e
+    return episode, None
 
 
 async def _close(environment: Environment, limits: EpisodeLimits, raise_error: bool) -> None:

@@ -8,10 +8,10 @@ ones with an empty reply, which nothing should imitate.
 import random
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Generic, Literal, TypeVar
 
-from understudy.core.messages import Message, ToolSpec
+from understudy.core.messages import Message, ToolSpec, strip_endpoint_data
 from understudy.core.trajectory import StopReason, Trajectory
 from understudy.data.conversations.examples import Demonstration, LabeledExample, PreferencePair, prompt_messages
 
@@ -123,7 +123,7 @@ def _usable_episodes(episodes: Iterable[Trajectory], left: Counter[str]) -> Iter
         elif is_success(episode) and any(map(_is_empty_reply, episode.messages)):
             left["with an empty reply"] += 1
         else:
-            yield episode
+            yield replace(episode, messages=list(map(strip_endpoint_data, episode.messages)))
 
 
 def _is_empty_reply(message: Message) -> bool:

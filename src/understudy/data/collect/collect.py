@@ -48,8 +48,8 @@ def play_and_store(
 ) -> tuple[list[Trajectory], dict[str, ModelUsage]]:
     """Play the episodes of an agent. Return them, and the usage and cost of endpoints by role.
 
-    The episodes are stored without tokens in `partial_folder(out)`. Raise ConfigError once agent and user simulator
-    have cost `cost_limit`, counted over all attempts; 0 sets no limit.
+    The episodes are stored without tokens in `partial_folder(out)`. Raise LimitReachedError once agent and user
+    simulator have cost `cost_limit`, counted over all attempts; 0 sets no limit.
     """
     folder = partial_folder(out)
     context = prepare_eval(spec, folder, cost_limit, concurrency)
@@ -58,7 +58,7 @@ def play_and_store(
         played = run_async(play_eval(spec, context, folder, on_progress))
     except ConfigError as e:
         if has_progress(folder):
-            raise ConfigError(f"{e}; finished episodes are stored; resume with --resume") from e
+            raise type(e)(f"{e}; finished episodes are stored; resume with --resume") from e  # its type is kept
         remove_partial_episodes(out)
         raise
     return [episode for episodes in played for episode in episodes], context.cost_tracker.usage_by_role

@@ -3,7 +3,7 @@
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 
-from understudy.core.messages import Message
+from understudy.core.messages import Message, strip_endpoint_data
 from understudy.core.records import Record
 from understudy.core.trajectory import Trajectory
 from understudy.runs.storage.trained_episodes import EpisodeTrainingData
@@ -94,7 +94,8 @@ def first_divergence(one: Trajectory, other: Trajectory) -> int | None:
 
 
 def _without_call_ids(message: Message) -> Message:
-    """Return the message without call ids, which endpoints generate anew for each request."""
+    """Return the message without call ids and other data that endpoints generate anew for each request."""
+    message = strip_endpoint_data(message)
     return message.replace(tool_calls=tuple(call.replace(id="") for call in message.tool_calls), tool_call_id="")
 
 
