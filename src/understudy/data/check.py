@@ -19,11 +19,17 @@ from understudy.core.trajectory import Trajectory
 from understudy.data.adversarial.knowledge import Strategy
 from understudy.data.adversarial.suite import STRATEGIES, AdversarialReport, StrategyResult, play_strategies
 from understudy.data.probe import ProbeResult, exception_places, probe
-from understudy.envs.domains.base import Domain
 from understudy.envs.domains.grading import UNREWARDED_PARTS
 from understudy.envs.task_files.near_duplicates import NearDuplicateIndex
 from understudy.envs.task_files.summary import FileSummary
-from understudy.envs.task_source import ExternalSource, TaskSource, find_source, list_file_summaries, list_sources
+from understudy.envs.task_source import (
+    ExternalSource,
+    SharedRowsSource,
+    TaskSource,
+    find_source,
+    list_file_summaries,
+    list_sources,
+)
 from understudy.envs.users import gives_consent
 from understudy.rollouts.agent import Agent, GoldAgent, NoopAgent
 from understudy.rollouts.rollout import EpisodeLimits, play_episode
@@ -241,7 +247,7 @@ async def check_async(
 
 def _shared_rows(source: TaskSource) -> Iterator[str]:
     """Yield a problem if the episodes so far have changed rows of the world, which all episodes share."""
-    changed = source.find_changed_rows() if isinstance(source, Domain) else ()
+    changed = source.find_changed_rows() if isinstance(source, SharedRowsSource) else ()
     if changed:
         yield (
             f"{source.name}: its tools changed {len(changed)} rows in place, such as {changed[0]}, so they stay "

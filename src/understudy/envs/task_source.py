@@ -102,7 +102,7 @@ class TaskSource(Protocol):
 class StatefulSource(Protocol):
     """Protocol of a task source whose state can be inspected: replays show what each call changed.
 
-    Code asks for this capability, and for the two below, by `isinstance`. They have methods only, because `isinstance`
+    Code asks for this capability, and for those below, by `isinstance`. They have methods only, because `isinstance`
     evaluates every attribute of a protocol.
     """
 
@@ -114,6 +114,14 @@ class StatefulSource(Protocol):
 
     def gold_changes(self, task: Task) -> Mapping[str, Any]:
         """Return the changes that the task's gold calls make. Raise `TaskError` if a gold call is refused."""
+
+
+@runtime_checkable
+class SharedRowsSource(Protocol):
+    """Protocol of a task source whose episodes share the rows of one world."""
+
+    def find_changed_rows(self) -> Sequence[str]:
+        """Return the rows of the world, as `table.id`, that an episode has changed for all others."""
 
 
 @runtime_checkable

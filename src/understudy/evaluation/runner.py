@@ -213,7 +213,10 @@ def load_eval_tasks(config: TrainConfig) -> tuple[TaskSource, list[Task]]:
 
 def _is_complete(folder: Path, spec: EvalSpec, tasks: Sequence[Task]) -> bool:
     """Return whether the folder has an episode for each trial of each task in each repeat."""
-    stored = {(episode.task_id, episode.seed) for episode in read_episodes(folder / EPISODES_FILE)}
+    try:
+        stored = {(episode.task_id, episode.seed) for episode in read_episodes(folder / EPISODES_FILE)}
+    except ConfigError:  # a line was cut off by a crash; the store repairs the file
+        return False
     config, attempts = spec.config.eval, range(spec.config.limits.max_retries + 1)
     firsts = (
         (task.id, episode_seed(config.seed + number, task, trial))

@@ -84,7 +84,7 @@ class CustomAgent:
         """Return the agent's reply. Its `act` may be a coroutine or a function.
 
         Raise RolloutError unless the reply is None, or a message of the assistant, and `act` has appended the new
-        messages first and the reply last.
+        messages, which it may change, and the reply last.
         """
         num_messages = len(episode.messages)
         with user_code("agent", f"the agent {self._name}", self._agent.act):
@@ -101,8 +101,8 @@ class CustomAgent:
                 "agent",
             )
         appended = episode.messages[num_messages:]
-        if appended[: len(new)] != list(new) or appended[len(new) :][-1:] != [reply]:
-            missing = "the new messages" if appended[: len(new)] != list(new) else "its reply"
+        if appended[-1:] != [reply] or len(appended) <= len(new):
+            missing = "its reply" if appended and appended[-1] != reply else "the new messages"
             raise RolloutError(
                 f"the agent {self._name} has not appended {missing} to the episode; call episode.observe(new) and "
                 "episode.act(reply) before `return reply`",
