@@ -309,19 +309,16 @@ def test_timeout_and_cancellation_that_are_not_the_limit_pass() -> None:
 
 
 def test_episode_without_any_wait_can_be_cancelled() -> None:
-    class ForgetfulAgent(NoopAgent):
-        async def act(self, *_: Any) -> Message:
-            if len(replies) == 100:
-                raise AssertionError("the episode cannot be cancelled")
-            replies.append(Message(role="assistant"))
-            return replies[-1]
-
     class EndlessEnvironment(FakeEnvironment):
         async def step(self, reply: Message) -> StepResult:
+            replies.append(reply)
+            if len(replies) == 100:
+                raise AssertionError("the episode cannot be cancelled")
             return StepResult()
 
     async def cancel() -> None:
-        playing = asyncio.ensure_future(rollout(TASKS[0], EndlessEnvironment(1.0), ForgetfulAgent(), LIMITS))
+        limits = LIMITS.replace(max_turns=1000)
+        playing = asyncio.ensure_future(rollout(TASKS[0], EndlessEnvironment(1.0), NoopAgent(), limits))
         await asyncio.sleep(0)
         playing.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -329,6 +326,19 @@ def test_episode_without_any_wait_can_be_cancelled() -> None:
 
     replies = list[Message]()
     asyncio.run(cancel())
+
+
+def test_reply_that_is_not_acted_is_a_fault_of_the_agent() -> None:
+    """Such replies count as no turns, so no limit would end the episode."""
+
+    class ObservingAgent(NoopAgent):
+        async def act(self, task: Task, episode: Trajectory, new: Any, tools: Any) -> Message:
+            reply = Message(role="assistant", content="Hello.")
+            episode.observe([*new, reply])
+            return reply
+
+    episode = asyncio.run(rollout(TASKS[0], FakeEnvironment(1.0, duration=10**9), ObservingAgent(), LIMITS))
+    assert (episode.fault, "episode.act" in episode.error) == ("agent", True)
 
 
 def test_exception_of_the_grader_at_a_limit_is_its_fault() -> None:

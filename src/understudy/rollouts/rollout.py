@@ -291,8 +291,15 @@ async def _play(task: Task, environment: Environment, agent: Agent, limits: Epis
         if stop:
             episode.observe(step.messages)  # record the results of the last reply, without tokens
         else:
+            turns = episode.num_turns
             with Stopwatch(episode.timings, "agent"):
                 reply = await agent.act(task, episode, step.messages, environment.tools)
+            if reply is not None and episode.num_turns == turns:  # `limits.max_turns` would never end the episode
+                raise RolloutError(
+                    f"the agent {type(agent).__name__} returned a reply that is not in the episode; call "
+                    "episode.observe(new) and episode.act(reply) before `return reply`",
+                    "agent",
+                )
         if reply is None:
             async with _limited("grader", "the grader of the environment", limits):
                 episode.score = await environment.grade(ended=False)

@@ -233,7 +233,7 @@ class ToolDataset:
                 make_user(self.user_factory, task.scenario, seed, None) if self.user_factory else _EpisodeUser(episode)
             )
         grade = functools.partial(_score, episode)
-        return ToolEnvironment(self.task_policy(task), episode, user or _EpisodeUser(episode), grade, self.tool_specs)
+        return ToolEnvironment(self.task_policy(task), episode, user, grade, self.tool_specs)
 
     @functools.cached_property
     def _by_id(self) -> Mapping[str, tuple[Task, ToolExample]]:
