@@ -8,7 +8,8 @@ from support.eval_results import make_result
 from understudy.evaluation.comparison import compare
 from understudy.evaluation.noise import noise_between
 from understudy.evaluation.report import EvalReport
-from understudy.evaluation.result import EvalResult, ResultRow
+from understudy.evaluation.result import EvalResult, ResultRow, success_gain
+from understudy.evaluation.statistics import paired_difference
 
 
 def make_report(*evaluations: EvalResult) -> EvalReport:
@@ -56,3 +57,20 @@ def test_comparison_without_shared_trials_is_valid_json() -> None:
         "high": 1.0,
         "tasks": 0,
     }
+
+
+def test_few_tasks_are_never_significant() -> None:
+    """Signs of four equal gains agree with probability 2/16."""
+    found = compare(make_report(make_result(*[(1.0,)] * 4)), make_report(make_result(*[(0.0,)] * 4)))
+    one_more = compare(make_report(make_result(*[(1.0,)] * 6)), make_report(make_result(*[(0.0,)] * 6)))
+    assert (found.p_value, one_more.p_value) == (0.125, 0.03125)
+    assert found.gain.low > 0
+    assert "differs" in found.verdict
+    assert "more often" in one_more.verdict
+
+
+def test_interval_uses_the_number_of_trials_that_both_have() -> None:
+    new = make_result((1.0, 1.0, 0.0, 1.0), (1.0, None, 0.0, None), (1.0, 1.0, 1.0, 1.0))
+    old = make_result((0.0, 1.0, 0.0, 1.0), (1.0, 1.0, 1.0, 1.0), (0.0, 1.0, 0.0, 0.0))
+    trials = 3 / (1 / 4 + 1 / 2 + 1 / 4)
+    assert success_gain(new, old) == paired_difference([0.75, 0.5, 1.0], [0.5, 1.0, 0.25], trials)

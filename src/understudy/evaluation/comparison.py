@@ -8,8 +8,8 @@ from understudy.core.records import Record
 from understudy.core.tasks import Task, task_fingerprint
 from understudy.evaluation.noise import noise_between
 from understudy.evaluation.report import EvalReport, format_rate, nan_to_none
-from understudy.evaluation.result import EvalResult, ResultRow, success_gain, task_gains
-from understudy.evaluation.statistics import MeanEstimate, describe_difference, sign_flip_p_value
+from understudy.evaluation.result import EvalResult, ResultRow, gain_p_value, success_gain
+from understudy.evaluation.statistics import MeanEstimate, describe_difference
 
 
 class Comparison(Record):
@@ -30,8 +30,8 @@ class Comparison(Record):
 
     @property
     def verdict(self) -> str:
-        """One sentence: the difference, and whether its interval excludes 0."""
-        return describe_difference(self.gain, self.new.name, self.old.name)
+        """One sentence: the difference, and whether its p-value is at most 0.05."""
+        return describe_difference(self.gain, self.p_value, self.new.name, self.old.name)
 
     @property
     def details(self) -> str:
@@ -78,7 +78,7 @@ def compare(new: EvalReport, old: EvalReport) -> Comparison:
         old=first.replace(name="the other") if first.name == last.name else first,
         new=last,
         gain=success_gain(one, other),
-        p_value=sign_flip_p_value(task_gains(one, other)),
+        p_value=gain_p_value(one, other),
         noise_floor=noise_between(_repeated_results(after, shared), _repeated_results(before, shared)),
         gain_by_domain={each: rate for each, rate in domains.items() if rate.tasks} if len(domains) > 1 else {},
     )

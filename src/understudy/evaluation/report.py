@@ -26,7 +26,7 @@ from understudy.core.records import Record
 from understudy.core.tasks import DIFFICULTIES
 from understudy.evaluation.failures.causes import FAILURE_KINDS, EpisodeFailure
 from understudy.evaluation.noise import NoiseEstimate
-from understudy.evaluation.result import EvalResult, ResultRow, TaskResult, success_gain
+from understudy.evaluation.result import EvalResult, ResultRow, TaskResult, gain_p_value, success_gain
 from understudy.evaluation.statistics import MeanEstimate, describe_difference
 from understudy.runs.eval_spec import is_eval_folder
 from understudy.runs.resumption import OOD_SET
@@ -109,7 +109,8 @@ class EvalReport(Record):
                 return f"No episode of {last.name} has a score."
             return f"{last.name} succeeds on {format_rate(rate)} of {rate.tasks} tasks."
         previous = self.agent_rows[-2]
-        return describe_difference(success_gain(last.result, previous.result), last.name, previous.name)
+        new, old = last.result, previous.result
+        return describe_difference(success_gain(new, old), gain_p_value(new, old), last.name, previous.name)
 
     @property
     def hardest_tasks(self) -> list[tuple[str, int, int]]:

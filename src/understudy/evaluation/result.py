@@ -18,6 +18,7 @@ from understudy.evaluation.statistics import (
     paired_difference,
     pass_at_k,
     pass_hat_k,
+    sign_flip_p_value,
 )
 
 EvalKind = Literal["agent", "noop", "gold"]
@@ -110,6 +111,22 @@ class ResultRow(Record):
     result: EvalResult
 
 
+class PairedRates(Record):
+    """The success rates of two agents on one task."""
+
+    result: TaskResult
+    """The new agent's result of the task."""
+    new: float
+    old: float
+    trials: float
+    """Number of trials of each rate."""
+
+    @property
+    def gain(self) -> float:
+        """Difference in success, between -1 and 1."""
+        return self.new - self.old
+
+
 def summarize_episodes(
     domain: TaskSource, tasks: Sequence[Task], episodes: Sequence[Trajectory], trials: int, seed: int
 ) -> EvalResult:
@@ -139,13 +156,14 @@ def common_split(tasks: Iterable[Task]) -> str:
 
 def success_gain(new: EvalResult, old: EvalResult) -> MeanEstimate:
     """Return the paired difference in success over the tasks and trials that both have."""
-    pairs = _paired_rates(new, old)
-    return paired_difference([after for after, _ in pairs], [before for _, before in pairs])
+    pairs = paired_rates(new, old)
+    trials = len(pairs) / math.fsum(1 / pair.trials for pair in pairs) if pairs else 1.0
+    return paired_difference([pair.new for pair in pairs], [pair.old for pair in pairs], trials)
 
 
-def task_gains(new: EvalResult, old: EvalResult) -> list[float]:
-    """Return the difference in success on each task with a trial that both have."""
-    return [after - before for after, before in _paired_rates(new, old)]
+def gain_p_value(new: EvalResult, old: EvalResult) -> float:
+    """Return the p-value of `success_gain`."""
+    return sign_flip_p_value([pair.gain for pair in paired_rates(new, old)])
 
 
 def merge_results(repeats: Sequence[EvalResult]) -> EvalResult:
@@ -157,11 +175,15 @@ def merge_results(repeats: Sequence[EvalResult]) -> EvalResult:
     return repeats[0].replace(trials=sum(each.trials for each in repeats), task_results=results)
 
 
-def _paired_rates(new: EvalResult, old: EvalResult) -> list[tuple[float, float]]:
-    """Return the new and the old success rate of each task with a trial that both have, over these trials."""
+def paired_rates(new: EvalResult, old: EvalResult) -> list[PairedRates]:
+    """Return the success rates of each task with a trial that both have, over these trials."""
     before = {result.task: result.successes for result in old.task_results}
-    shared = [list(_paired_trials(each.successes, before.get(each.task, ()))) for each in new.task_results]
-    return [(sum(a for a, _ in pair) / len(pair), sum(b for _, b in pair) / len(pair)) for pair in shared if pair]
+    shared = [(each, list(_paired_trials(each.successes, before.get(each.task, ())))) for each in new.task_results]
+    return [
+        PairedRates(result=each, new=_mean([a for a, _ in pair]), old=_mean([b for _, b in pair]), trials=len(pair))
+        for each, pair in shared
+        if pair
+    ]
 
 
 def _paired_trials(new: Sequence[bool | None], old: Sequence[bool | None]) -> Iterator[tuple[bool, bool]]:
