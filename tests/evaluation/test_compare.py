@@ -8,7 +8,7 @@ from support.eval_results import make_result
 from understudy.evaluation.comparison import compare
 from understudy.evaluation.noise import noise_between
 from understudy.evaluation.report import EvalReport
-from understudy.evaluation.result import EvalResult, ResultRow, success_gain
+from understudy.evaluation.result import EvalResult, ResultRow, paired_rates, success_gain
 from understudy.evaluation.statistics import paired_difference
 
 
@@ -74,3 +74,14 @@ def test_interval_uses_the_number_of_trials_that_both_have() -> None:
     old = make_result((0.0, 1.0, 0.0, 1.0), (1.0, 1.0, 1.0, 1.0), (0.0, 1.0, 0.0, 0.0))
     trials = 3 / (1 / 4 + 1 / 2 + 1 / 4)
     assert success_gain(new, old) == paired_difference([0.75, 0.5, 1.0], [0.5, 1.0, 0.25], trials)
+
+
+def test_all_trials_count_if_seeds_or_trials_differ() -> None:
+    new = make_result((1.0, 0.0, 1.0, 1.0), (None, 1.0, 1.0, 1.0), (None, None, None, None))
+    old = make_result((0.0, 1.0), (None, 0.0), (1.0, 1.0))
+    found = success_gain(new, old)
+    assert (found.mean, found.tasks) == ((0.25 + 1.0) / 2, 2)
+    assert [pair.trials for pair in paired_rates(new, old)] == pytest.approx([8 / 3, 3 / 2])
+    other_seed = make_result((0.0, None, 1.0, 1.0), (0.0, 1.0, 0.0, 0.0)).replace(seed=1)
+    assert [pair.gain for pair in paired_rates(new, other_seed)] == pytest.approx([1 / 12, 0.75])
+    assert [pair.gain for pair in paired_rates(new, other_seed.replace(seed=0))] == pytest.approx([1 / 3, 2 / 3])

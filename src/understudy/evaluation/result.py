@@ -3,7 +3,7 @@
 import itertools
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Literal
 
 from understudy.clients.chat import ModelUsage
@@ -119,7 +119,7 @@ class PairedRates(Record):
     new: float
     old: float
     trials: float
-    """Number of trials of each rate."""
+    """Number of trials of each rate, the harmonic mean if they differ."""
 
     @property
     def gain(self) -> float:
@@ -155,7 +155,7 @@ def common_split(tasks: Iterable[Task]) -> str:
 
 
 def success_gain(new: EvalResult, old: EvalResult) -> MeanEstimate:
-    """Return the paired difference in success over the tasks and trials that both have."""
+    """Return the paired difference in success over the tasks that both have; see `paired_rates`."""
     pairs = paired_rates(new, old)
     trials = len(pairs) / math.fsum(1 / pair.trials for pair in pairs) if pairs else 1.0
     return paired_difference([pair.new for pair in pairs], [pair.old for pair in pairs], trials)
@@ -176,20 +176,26 @@ def merge_results(repeats: Sequence[EvalResult]) -> EvalResult:
 
 
 def paired_rates(new: EvalResult, old: EvalResult) -> list[PairedRates]:
-    """Return the success rates of each task with a trial that both have, over these trials."""
-    before = {result.task: result.successes for result in old.task_results}
-    shared = [(each, list(_paired_trials(each.successes, before.get(each.task, ())))) for each in new.task_results]
-    return [
-        PairedRates(result=each, new=_mean([a for a, _ in pair]), old=_mean([b for _, b in pair]), trials=len(pair))
-        for each, pair in shared
-        if pair
-    ]
+    """Return both success rates of each task on which both have a score.
+
+    With the same seed and number of trials, these are the rates over the trials that both have. Their episodes have the
+    same users. Otherwise they are the rates over all scored trials of each.
+    """
+    before, same_seed = {result.task: result for result in old.task_results}, new.seed == old.seed
+    pairs = (_paired_rates(each, before[each.task], same_seed) for each in new.task_results if each.task in before)
+    return [pair for pair in pairs if pair]
 
 
-def _paired_trials(new: Sequence[bool | None], old: Sequence[bool | None]) -> Iterator[tuple[bool, bool]]:
-    for after, before in zip(new, old, strict=False):
-        if after is not None and before is not None:
-            yield after, before
+def _paired_rates(new: TaskResult, old: TaskResult, same_seed: bool) -> PairedRates | None:
+    if same_seed and len(new.rewards) == len(old.rewards):
+        both = [(a, b) for a, b in zip(new.successes, old.successes, strict=True) if a is not None and b is not None]
+        after, before = [a for a, _ in both], [b for _, b in both]
+    else:
+        after, before = ([s for s in each.successes if s is not None] for each in (new, old))
+    if not after or not before:
+        return None
+    trials = 2 / (1 / len(after) + 1 / len(before))
+    return PairedRates(result=new, new=_mean(after), old=_mean(before), trials=trials)
 
 
 def _result(task: Task, group: Sequence[Trajectory]) -> TaskResult:
