@@ -72,14 +72,18 @@ class EvalResult(Record):
         """Mean over tasks of the share of successful trials."""
         return self.pass_k("hat", 1)
 
+    @property
+    def num_scored(self) -> int:
+        """Number of episodes with a score."""
+        return sum(reward is not None for result in self.task_results for reward in result.rewards)
+
     def pass_k(self, kind: Literal["at", "hat"], k: int) -> MeanEstimate:
         """Return pass@k ("at") or pass^k ("hat") over the tasks with at least k scored trials.
 
         The interval of pass^1 is Wilson's, that of the others is a bootstrap interval.
         """
         values = self._pass_k_values(kind, k)
-        scored = sum(success is not None for result in self.task_results for success in result.successes)
-        return estimate_mean(values, scored) if k == 1 else bootstrap_mean(values)
+        return estimate_mean(values, self.num_scored) if k == 1 else bootstrap_mean(values)
 
     def pass_k_mean(self, kind: Literal["at", "hat"], k: int) -> float:
         """Return the mean of `pass_k` without the slow interval; NaN if no task has k scored trials."""
@@ -167,12 +171,39 @@ def gain_p_value(new: EvalResult, old: EvalResult) -> float:
 
 
 def merge_results(repeats: Sequence[EvalResult]) -> EvalResult:
-    """Merge results on the same tasks (repeats, or seeds of a run) into one with all trials."""
+    """Merge results on the same tasks (repeats, or seeds of a run) into one with all trials.
+
+    Counts are summed, and means are over all episodes. `usage` is that of the first: it covers all repeats.
+    """
     rewards = defaultdict[str, tuple[float | None, ...]](tuple)
     for result in (result for each in repeats for result in each.task_results):
         rewards[result.task] += result.rewards
     results = tuple(result.replace(rewards=rewards[result.task]) for result in repeats[0].task_results)
-    return repeats[0].replace(trials=sum(each.trials for each in repeats), task_results=results)
+    parts = dict.fromkeys(name for each in repeats for name in each.mean_parts)
+    return repeats[0].replace(
+        trials=sum(each.trials for each in repeats),
+        task_results=results,
+        mean_parts={name: _merged_mean([r for r in repeats if name in r.mean_parts], name) for name in parts},
+        stop_counts=_sum_counts(each.stop_counts for each in repeats),
+        event_counts=_sum_counts(each.event_counts for each in repeats),
+        fault_counts=_sum_counts(each.fault_counts for each in repeats),
+        mean_turns=_weighted_mean([each.mean_turns for each in repeats], repeats),
+        mean_tokens=_weighted_mean([each.mean_tokens for each in repeats], repeats),
+    )
+
+
+def _merged_mean(repeats: Sequence[EvalResult], part: str) -> float:
+    return _weighted_mean([each.mean_parts[part] for each in repeats], repeats)
+
+
+def _weighted_mean(values: Sequence[float], repeats: Sequence[EvalResult]) -> float:
+    """Return the mean of values, one for each repeat, with the numbers of episodes with a score as weights."""
+    weights = [each.num_scored for each in repeats]
+    return math.fsum(map(math.prod, zip(values, weights, strict=True))) / max(1, sum(weights))
+
+
+def _sum_counts(counts: Iterable[dict[str, int]]) -> dict[str, int]:
+    return dict(sum(map(Counter, counts), Counter[str]()))
 
 
 def paired_rates(new: EvalResult, old: EvalResult) -> list[PairedRates]:
