@@ -131,6 +131,11 @@ class PairedRates(Record):
         return self.new - self.old
 
 
+def repeat_name(name: str, number: int) -> str:
+    """Return the name of the row of an agent's repeat `number`, from 0."""
+    return f"{name}, repeat {number + 1}" if number else name
+
+
 def summarize_episodes(
     domain: TaskSource, tasks: Sequence[Task], episodes: Sequence[Trajectory], trials: int, seed: int
 ) -> EvalResult:

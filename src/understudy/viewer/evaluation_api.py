@@ -110,8 +110,9 @@ def _line(library: RunLibrary, key: str) -> dict[str, Any]:
             "trials": row.result.trials,
             "success": row.result.success_rate,
             "faults": row.result.fault_counts,
+            "pooled": row == found.pooled_row,
         }
-        for row in found.rows
+        for row in found.table_rows
     ]
     return {"key": key, "problem": "", "rows": rows}
 
@@ -160,7 +161,7 @@ def _stage_name(evaluation: RunEvaluation) -> str:
 
 
 def _row(library: RunLibrary, key: str, place: str) -> ResultRow:
-    rows = _outcome(library, key).rows
+    rows = _outcome(library, key).table_rows
     if not (place.isdecimal() and len(place) < 10):
         raise QueryError(f"a row is {place[:40]!r}; it must be a whole number")
     if int(place) >= len(rows):
