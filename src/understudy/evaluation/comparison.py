@@ -6,7 +6,7 @@ from typing import Any
 from understudy.core.errors import ConfigError
 from understudy.core.records import Record
 from understudy.core.tasks import Task, task_fingerprint
-from understudy.evaluation.noise import noise_between
+from understudy.evaluation.noise import NO_VARIATION, noise_between
 from understudy.evaluation.report import EvalReport, format_rate, nan_to_none
 from understudy.evaluation.result import EvalResult, ResultRow, gain_p_value, merge_results, success_gain
 from understudy.evaluation.statistics import MeanEstimate, describe_difference
@@ -23,7 +23,8 @@ class Comparison(Record):
     tasks)."""
     noise_floor: float | None
     """Noise floor: 95% of the differences between two agents that are equally good at each task are smaller than
-    this. None if either evaluation has one episode per task.
+    this. None if either evaluation has one episode per task, or if in both all episodes of each task have the same
+    result.
     """
     gain_by_domain: dict[str, MeanEstimate] = {}
     """Difference on each domain. Empty for one domain."""
@@ -45,6 +46,8 @@ class Comparison(Record):
                 f"The difference is {side} the noise floor of {self.noise_floor:.3f}: other seeds alone give smaller "
                 "differences in 95% of cases."
             )
+        elif min(self.old.result.trials, self.new.result.trials) > 1:
+            lines.append(NO_VARIATION)
         by_domain = [f"  {domain}: {format_rate(rate, signed=True)}" for domain, rate in self.gain_by_domain.items()]
         return "\n".join([*lines, *by_domain])
 

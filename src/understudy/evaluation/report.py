@@ -25,7 +25,7 @@ from understudy.core.files import read_bytes
 from understudy.core.records import Record
 from understudy.core.tasks import DIFFICULTIES
 from understudy.evaluation.failures.causes import FAILURE_KINDS, EpisodeFailure
-from understudy.evaluation.noise import NoiseEstimate
+from understudy.evaluation.noise import NO_VARIATION, NoiseEstimate
 from understudy.evaluation.result import (
     EvalResult,
     ResultRow,
@@ -241,7 +241,10 @@ class EvalReport(Record):
         judged = [failure for failure in self.failures if failure.judge_cause]
         same = sum(f.judge_cause is not None and f.judge_cause.kind == f.cause.kind for f in judged)
         agreed = [f"The judge names the same cause for {same} of {len(judged)} failures."] if judged else []
-        return agreed + ([str(self.noise)] if self.noise else [])
+        if self.noise:
+            return [*agreed, str(self.noise)]
+        agent = self.pooled_row or (self.agent_rows[0] if len(self.agent_rows) == 1 else None)
+        return [*agreed, NO_VARIATION] if agent and agent.result.trials > 1 else agreed
 
 
 class RunReport(Record):
