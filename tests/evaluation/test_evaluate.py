@@ -4,7 +4,6 @@ import asyncio
 import json
 import random
 import re
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -158,23 +157,11 @@ def test_interval_uses_only_trials_that_have_a_result() -> None:
     assert estimate_mean([1.0, 0.0] * 60).high < found.high < estimate_mean([1.0, 0.0] * 20).high
 
 
-def test_bootstrap_intervals_are_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    drawn, choices = Counter[tuple[float, ...]](), random.Random.choices
-
-    def counted(source: random.Random, values: Sequence[float], *, k: int) -> list[float]:
-        drawn[tuple(values)] += 1
-        return choices(source, values, k=k)
-
-    monkeypatch.setattr(random.Random, "choices", counted)
-    rows = make_result(*[(1.0, 0.0, float(i % 3 == 0)) for i in range(7)], families="abababa")
-    whole = EvalReport(rows=(ResultRow(name="agent", result=rows),))
-    for write in (whole.to_dict, whole.format_table, whole.format_markdown, whole.to_dict):
-        write()
-    assert len(drawn) > 3
-    assert set(drawn.values()) == {2000}
-    drawn.clear()
-    assert whole.to_dict()["rows"][0]["pass_hat_k"][1] == rows.pass_k("hat", 2).mean
-    assert not drawn
+def test_interval_of_pass_k_counts_groups_of_k_trials() -> None:
+    """The last task has too few scored trials."""
+    found = make_result(*[(1.0, 1.0, 1.0, 0.0), (0.0, 1.0, 1.0, 0.0)] * 10, (1.0, None, None, None))
+    assert found.pass_k("hat", 2) == estimate_mean([1 / 2, 1 / 6] * 10, 40)
+    assert found.pass_k("at", 4) == estimate_mean([1.0] * 20)
 
 
 def test_only_full_reward_is_a_success() -> None:

@@ -5,6 +5,7 @@ import math
 import random
 import re
 import time
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given
@@ -13,7 +14,6 @@ from hypothesis import strategies as st
 from understudy.evaluation.statistics import (
     Z_95,
     MeanEstimate,
-    bootstrap_mean,
     describe_difference,
     estimate_mean,
     paired_difference,
@@ -206,15 +206,20 @@ def test_description_distinguishes_gain_loss_and_noise() -> None:
     assert len(set(worded[2:])) == 1, "a p-value above 0.05 says nothing"
 
 
-def test_bootstrap_matches_theory_and_is_deterministic() -> None:
-    values = [1.0] * 60 + [0.0] * 40
-    found = bootstrap_mean(values)
-    assert found == bootstrap_mean(values)
-    spread = Z_95 * math.sqrt(0.6 * 0.4 / 100)
-    assert (found.low, found.high) == (pytest.approx(0.6 - spread, abs=0.02), pytest.approx(0.6 + spread, abs=0.02))
-    assert found.mean == pytest.approx(0.6)
-    assert bootstrap_mean([1.0] * 20) == estimate_mean([1.0] * 20)  # resampling equal values has no width
-    assert bootstrap_mean([]).tasks == 0
+@pytest.mark.parametrize("estimate", [pass_hat_k, pass_at_k])
+@pytest.mark.parametrize(("tasks", "trials", "k"), [(5, 4, 2), (10, 16, 4), (20, 4, 4), (50, 4, 2)])
+def test_pass_k_interval_covers(estimate: Callable[[int, int, int], float], tasks: int, trials: int, k: int) -> None:
+    """Success rates of tasks have a Beta(1/2, 1/2) distribution, whose mean of p^k is a product."""
+    rng = random.Random(7)
+    all_succeed = math.prod((0.5 + i) / (1 + i) for i in range(k))
+    expected = all_succeed if estimate is pass_hat_k else 1 - all_succeed
+    covered = 0
+    for _ in range(400):
+        chances = [rng.betavariate(0.5, 0.5) for _ in range(tasks)]
+        values = [estimate(trials, sum(rng.random() < p for _ in range(trials)), k) for p in chances]
+        found = estimate_mean(values, tasks * trials // k)
+        covered += found.low <= expected <= found.high
+    assert covered / 400 > 0.92
 
 
 def test_p_value_of_single_trials_is_mcnemars_exact_test() -> None:

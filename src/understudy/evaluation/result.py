@@ -13,7 +13,6 @@ from understudy.core.trajectory import Trajectory
 from understudy.envs.task_source import TaskSource
 from understudy.evaluation.statistics import (
     MeanEstimate,
-    bootstrap_mean,
     estimate_mean,
     paired_difference,
     pass_at_k,
@@ -78,15 +77,13 @@ class EvalResult(Record):
         return sum(reward is not None for result in self.task_results for reward in result.rewards)
 
     def pass_k(self, kind: Literal["at", "hat"], k: int) -> MeanEstimate:
-        """Return pass@k ("at") or pass^k ("hat") over the tasks with at least k scored trials.
-
-        The interval of pass^1 is Wilson's, that of the others is a bootstrap interval.
-        """
+        """Return pass@k ("at") or pass^k ("hat") over the tasks with at least k scored trials, with its interval."""
         values = self._pass_k_values(kind, k)
-        return estimate_mean(values, self.num_scored) if k == 1 else bootstrap_mean(values)
+        scored = [sum(success is not None for success in result.successes) for result in self.task_results]
+        return estimate_mean(values, sum(trials for trials in scored if trials >= k) // k)
 
     def pass_k_mean(self, kind: Literal["at", "hat"], k: int) -> float:
-        """Return the mean of `pass_k` without the slow interval; NaN if no task has k scored trials."""
+        """Return the mean of `pass_k`; NaN if no task has k scored trials."""
         values = self._pass_k_values(kind, k)
         return math.fsum(values) / len(values) if values else math.nan
 
