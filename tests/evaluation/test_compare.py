@@ -1,6 +1,7 @@
 """Test comparing two evaluations, with hand-computed values: which rows are paired, and the noise floor."""
 
 import json
+import math
 
 import pytest
 
@@ -8,7 +9,8 @@ from support.eval_results import make_result
 from understudy.evaluation.comparison import compare
 from understudy.evaluation.noise import noise_between
 from understudy.evaluation.report import EvalReport
-from understudy.evaluation.result import EvalResult, ResultRow
+from understudy.evaluation.result import EvalResult, ResultRow, merge_results, paired_rates, success_gain
+from understudy.evaluation.statistics import Z_95, paired_difference
 
 
 def make_report(*evaluations: EvalResult) -> EvalReport:
@@ -31,21 +33,43 @@ def test_noise_floor_uses_only_shared_tasks() -> None:
     assert found.noise_floor == noise_between([few], [make_result(always, sometimes, always, always)])
 
 
-def test_repeats_are_paired_by_user_seed() -> None:
+def test_repeats_with_a_common_seed_are_compared() -> None:
     first, again = make_result((1.0,), (0.0,)), make_result((0.0,), (0.0,)).replace(seed=1)
     old = make_result((1.0,), (0.0,))
     found = compare(make_report(first, again), make_report(old))
     assert (found.gain.mean, found.new.name) == (0.0, "row 0")
-    found = compare(make_report(first, again), make_report(old.replace(seed=5)))
-    assert (found.gain.mean, found.new.name) == (-0.5, "row 1")
-    found = compare(make_report(first, again), make_report(old, again))
+    found = compare(make_report(again, first), make_report(old.replace(seed=5), again))
     assert (found.new.result.seed, found.old.result.seed, found.gain.mean) == (1, 1, 0.0)
+    found = compare(make_report(first, again), make_report(old.replace(seed=5)))
+    assert found.gain.mean == -0.25, "without a common seed, all repeats count"
+
+
+def test_all_common_repeats_are_pooled() -> None:
+    """Repeats are in any order. Seed 2 is that of the new agent only."""
+    never, second = make_result((0.0,), (0.0,), (1.0,)), make_result((0.0,), (1.0,), (1.0,)).replace(seed=1)
+    both, only_new = make_result((1.0,), (1.0,), (None,)), make_result((1.0,), (1.0,), (0.0,)).replace(seed=2)
+    found = compare(make_report(both, both.replace(seed=1), only_new), make_report(second, never))
+    new, old = make_result((1.0, 1.0), (1.0, 1.0), (None, None)), make_result((0.0, 0.0), (0.0, 1.0), (1.0, 1.0))
+    assert found.new.result.task_results == new.task_results
+    assert found.old.result.task_results == old.task_results
+    assert found.gain == success_gain(new, old)
+    assert (found.gain.mean, found.p_value) == (0.75, 0.5)
+    assert found.noise_floor == noise_between([new], [old])
+
+
+def test_merged_repeats_hold_all_counts_and_means() -> None:
+    few = make_result((1.0,), (None,)).replace(mean_turns=4.0, mean_parts={"a": 1.0}, fault_counts={"user": 1})
+    many = make_result((1.0,), (0.0,)).replace(seed=1, mean_turns=1.0, mean_parts={"a": 0.5}, stop_counts={"done": 2})
+    found = merge_results([few, many])
+    assert (found.mean_turns, found.mean_parts["a"]) == pytest.approx((2.0, 2 / 3))
+    assert (found.fault_counts, found.stop_counts, found.trials) == ({"user": 1}, {"done": 2}, 2)
 
 
 def test_noise_floor_of_repeats() -> None:
+    """Each of two evaluations has two episodes per task. One task of two varies, by 1/2."""
     rounds = [make_result((1.0,), (0.0,)), make_result((0.0,), (0.0,)).replace(seed=1)]
     found = compare(make_report(*rounds), make_report(*rounds))
-    assert found.noise_floor == noise_between(rounds, rounds) is not None
+    assert found.noise_floor == pytest.approx(Z_95 * math.sqrt(2 * 0.5 / (4 * 2)))
 
 
 def test_comparison_without_shared_trials_is_valid_json() -> None:
@@ -56,3 +80,31 @@ def test_comparison_without_shared_trials_is_valid_json() -> None:
         "high": 1.0,
         "tasks": 0,
     }
+
+
+def test_few_tasks_are_never_significant() -> None:
+    """Signs of four equal gains agree with probability 2/16."""
+    found = compare(make_report(make_result(*[(1.0,)] * 4)), make_report(make_result(*[(0.0,)] * 4)))
+    one_more = compare(make_report(make_result(*[(1.0,)] * 6)), make_report(make_result(*[(0.0,)] * 6)))
+    assert (found.p_value, one_more.p_value) == (0.125, 0.03125)
+    assert found.gain.low > 0
+    assert "differs" in found.verdict
+    assert "more often" in one_more.verdict
+
+
+def test_interval_uses_the_number_of_trials_that_both_have() -> None:
+    new = make_result((1.0, 1.0, 0.0, 1.0), (1.0, None, 0.0, None), (1.0, 1.0, 1.0, 1.0))
+    old = make_result((0.0, 1.0, 0.0, 1.0), (1.0, 1.0, 1.0, 1.0), (0.0, 1.0, 0.0, 0.0))
+    trials = 3 / (1 / 4 + 1 / 2 + 1 / 4)
+    assert success_gain(new, old) == paired_difference([0.75, 0.5, 1.0], [0.5, 1.0, 0.25], trials)
+
+
+def test_all_trials_count_if_seeds_or_trials_differ() -> None:
+    new = make_result((1.0, 0.0, 1.0, 1.0), (None, 1.0, 1.0, 1.0), (None, None, None, None))
+    old = make_result((0.0, 1.0), (None, 0.0), (1.0, 1.0))
+    found = success_gain(new, old)
+    assert (found.mean, found.tasks) == ((0.25 + 1.0) / 2, 2)
+    assert [pair.trials for pair in paired_rates(new, old)] == pytest.approx([8 / 3, 3 / 2])
+    other_seed = make_result((0.0, None, 1.0, 1.0), (0.0, 1.0, 0.0, 0.0)).replace(seed=1)
+    assert [pair.gain for pair in paired_rates(new, other_seed)] == pytest.approx([1 / 12, 0.75])
+    assert [pair.gain for pair in paired_rates(new, other_seed.replace(seed=0))] == pytest.approx([1 / 3, 2 / 3])

@@ -4,7 +4,6 @@ import asyncio
 import json
 import random
 import re
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -21,7 +20,7 @@ from understudy.envs.task_source import Slice
 from understudy.envs.users import UserSimulatorFactory
 from understudy.evaluation.evaluate import evaluate, evaluate_gold, evaluate_noop, select_tasks
 from understudy.evaluation.report import OOD_TITLE, EvalReport, RunReport, read_report
-from understudy.evaluation.result import EvalResult, ResultRow, success_gain
+from understudy.evaluation.result import EvalResult, ResultRow, merge_results, success_gain
 from understudy.evaluation.runner import EvalContext, load_eval_tasks, run_eval
 from understudy.evaluation.statistics import estimate_mean
 from understudy.rollouts.agent import GoldAgent, NoopAgent
@@ -158,23 +157,11 @@ def test_interval_uses_only_trials_that_have_a_result() -> None:
     assert estimate_mean([1.0, 0.0] * 60).high < found.high < estimate_mean([1.0, 0.0] * 20).high
 
 
-def test_bootstrap_intervals_are_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    drawn, choices = Counter[tuple[float, ...]](), random.Random.choices
-
-    def counted(source: random.Random, values: Sequence[float], *, k: int) -> list[float]:
-        drawn[tuple(values)] += 1
-        return choices(source, values, k=k)
-
-    monkeypatch.setattr(random.Random, "choices", counted)
-    rows = make_result(*[(1.0, 0.0, float(i % 3 == 0)) for i in range(7)], families="abababa")
-    whole = EvalReport(rows=(ResultRow(name="agent", result=rows),))
-    for write in (whole.to_dict, whole.format_table, whole.format_markdown, whole.to_dict):
-        write()
-    assert len(drawn) > 3
-    assert set(drawn.values()) == {2000}
-    drawn.clear()
-    assert whole.to_dict()["rows"][0]["pass_hat_k"][1] == rows.pass_k("hat", 2).mean
-    assert not drawn
+def test_interval_of_pass_k_counts_groups_of_k_trials() -> None:
+    """The last task has too few scored trials."""
+    found = make_result(*[(1.0, 1.0, 1.0, 0.0), (0.0, 1.0, 1.0, 0.0)] * 10, (1.0, None, None, None))
+    assert found.pass_k("hat", 2) == estimate_mean([1 / 2, 1 / 6] * 10, 40)
+    assert found.pass_k("at", 4) == estimate_mean([1.0] * 20)
 
 
 def test_only_full_reward_is_a_success() -> None:
@@ -231,6 +218,23 @@ def test_verdict_compares_the_last_two_agents() -> None:
     assert re.search(r"\bsame\b.*\bsft\b.* \+0\.000 ", make_report(sft=sft, same=sft).verdict)
     assert re.match(r"sft\b.* 0\.250 \[0\.", make_report(sft=sft).verdict)
     assert not re.search(r"\d", make_report().verdict)
+
+
+def test_repeats_are_summed_up_in_one_row() -> None:
+    first, second = make_result((1.0,), (0.0,), (1.0,)), make_result((1.0,), (1.0,), (0.0,)).replace(seed=1)
+    rows = (("m", first), ("m, repeat 2", second))
+    whole = EvalReport(rows=tuple(ResultRow(name=name, result=result) for name, result in rows))
+    rate = merge_results([first, second]).success_rate
+    assert whole.verdict == make_report(**{"m, all repeats": merge_results([first, second])}).verdict
+    assert whole.hardest_tasks == [("t1", 1, 2), ("t2", 1, 2)]
+    found = whole.to_dict()
+    assert [row["gain"] for row in found["rows"]] == [None, None]
+    assert found["all_repeats"]["success"]["mean"] == rate.mean == pytest.approx(2 / 3)
+    lines = whole.format_markdown().splitlines()
+    assert lines[6] == f"| m, all repeats | {rate.mean:.3f} [{rate.low:.3f}, {rate.high:.3f}] |  | 3 |"
+    assert json.loads(json.dumps(found, allow_nan=False)) == found
+    stages = whole.replace(rows=tuple(ResultRow(name=name, result=first) for name, _ in rows))
+    assert (stages.pooled_row, make_report(m=first, other=second).pooled_row) == (None, None)
 
 
 def test_text_report_contains_tables_and_verdict() -> None:

@@ -7,8 +7,10 @@ import re
 import pytest
 
 from support.eval_results import make_result
-from understudy.evaluation.noise import estimate_noise, noise_between
-from understudy.evaluation.result import EvalResult
+from understudy.evaluation.comparison import compare
+from understudy.evaluation.noise import NO_VARIATION, estimate_noise, noise_between
+from understudy.evaluation.report import EvalReport
+from understudy.evaluation.result import EvalResult, ResultRow
 from understudy.evaluation.statistics import Z_95
 
 
@@ -30,6 +32,18 @@ def test_noise_of_one_evaluation_requires_several_trials() -> None:
     assert found.noise_floor == pytest.approx(Z_95 * math.sqrt(2 * 0.5 / (4 * 2)))
     assert estimate_noise([make_result((1.0,), (0.0,))]) is None
     assert noise_between([make_result((1.0, 1.0))], [make_result((1.0,))]) is None
+
+
+def test_no_noise_floor_without_variation() -> None:
+    same = make_result((1.0, 1.0), (0.0, 0.0))
+    varied = make_result((1.0, 0.0), (0.0, 0.0))
+    assert estimate_noise([same, same]) is None
+    assert noise_between([same], [same]) is None
+    assert noise_between([same], [varied]) == pytest.approx(Z_95 * math.sqrt(0.5 / (4 * 2)))
+    for result, said in ((same, True), (varied, False), (make_result((1.0,)), False)):
+        report = EvalReport(rows=(ResultRow(name="a", result=result),), noise=estimate_noise([result]))
+        assert (NO_VARIATION in report.format_table().splitlines()) is said
+        assert (NO_VARIATION in str(compare(report, report))) is said
 
 
 def test_noise_floor_covers_95_percent_of_random_differences() -> None:

@@ -5,6 +5,7 @@ import math
 import random
 import re
 import time
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given
@@ -13,7 +14,6 @@ from hypothesis import strategies as st
 from understudy.evaluation.statistics import (
     Z_95,
     MeanEstimate,
-    bootstrap_mean,
     describe_difference,
     estimate_mean,
     paired_difference,
@@ -103,6 +103,29 @@ def test_paired_difference_matches_hand_computed_values() -> None:
     assert (found.low, found.high) == pytest.approx((0.0775050, 0.3146519), abs=1e-6)
 
 
+def test_difference_of_means_over_trials_matches_hand_computed_values() -> None:
+    # Gains .5 and 0 of ten tasks, 16 trials each, with two of ±1/4: 2.5 / 12 = 0.2083333, and
+    # 1.959964 * sqrt(((1.25 + 2/16) / 12 - 0.2083333^2) / 12) = 1.959964 * 0.0770176 = 0.1509517.
+    found = paired_difference([0.5] * 10, [0.0] * 5 + [0.5] * 5, trials=16)
+    assert (found.low, found.high) == pytest.approx((0.0573816, 0.3592851), abs=1e-6)
+    assert paired_difference([1.0, 1.0], [0.0, 1.0], trials=1) == paired_difference([1.0, 1.0], [0.0, 1.0])
+
+
+@pytest.mark.parametrize(("tasks", "trials", "gain"), [(10, 16, 0.15), (20, 8, 0.1), (40, 4, 0.0)])
+def test_difference_interval_of_trials_covers_and_is_not_too_wide(tasks: int, trials: int, gain: float) -> None:
+    rng = random.Random(6)
+
+    def rate(p: float) -> float:
+        return sum(rng.random() < p for _ in range(trials)) / trials
+
+    covered = 0
+    for _ in range(500):
+        chances = [rng.uniform(0.1, 0.8) for _ in range(tasks)]
+        found = paired_difference([rate(p + gain) for p in chances], [rate(p) for p in chances], trials)
+        covered += found.low <= gain <= found.high
+    assert 0.92 < covered / 500 < 0.985
+
+
 def test_difference_interval_of_only_gains_has_width() -> None:
     assert paired_difference([1.0] * 5, [0.0] * 5).low < 1.0
     assert paired_difference([1.0], [0.0]).low < 0.0
@@ -111,7 +134,7 @@ def test_difference_interval_of_only_gains_has_width() -> None:
 def test_estimates_of_no_values_are_nan() -> None:
     assert math.isnan(estimate_mean([]).mean)
     assert math.isnan(paired_difference([], []).mean)
-    assert not re.search(r"\d", describe_difference(paired_difference([], []), "a", "b"))
+    assert not re.search(r"\d", describe_difference(paired_difference([], []), 1.0, "a", "b"))
     with pytest.raises(ValueError, match=r"zip\(\)"):
         paired_difference([1.0], [])
 
@@ -168,29 +191,35 @@ def test_difference_interval_contains_its_mean_and_is_antisymmetric(pairs: list[
     assert (turned.low, turned.high) == pytest.approx((-found.high, -found.low))
 
 
-def describe_gain(mean: float, low: float, high: float) -> str:
-    return describe_difference(MeanEstimate(mean=mean, low=low, high=high, tasks=50), "rl", "base")
+def describe_gain(mean: float, p_value: float) -> str:
+    gain = MeanEstimate(mean=mean, low=mean - 0.1, high=mean + 0.1, tasks=50)
+    return describe_difference(gain, p_value, "rl", "base")
 
 
 def test_description_distinguishes_gain_loss_and_noise() -> None:
-    gain, loss = describe_gain(0.2, 0.1, 0.3), describe_gain(-0.2, -0.3, -0.1)
-    assert re.search(r"^rl\b.*\bbase\b.*\b0\.200\b.*\+0\.100 to \+0\.300, 50 ", gain)
-    assert re.search(r"^rl\b.*\bbase\b.*\b0\.200\b.*-0\.300 to -0\.100, 50 ", loss)
-    noise = [describe_gain(0.2, low, high) for low, high in ((-0.1, 0.5), (0.0, 0.4), (-0.4, 0.0))]
+    gain, loss = describe_gain(0.2, 0.05), describe_gain(-0.2, 0.05)
+    assert re.search(r"^rl\b.*\bbase\b.*\b0\.200\b.*\+0\.100 to \+0\.300, 50 .*\b0\.05\b", gain)
+    assert re.search(r"^rl\b.*\bbase\b.*\b0\.200\b.*-0\.300 to -0\.100, 50 .*\b0\.05\b", loss)
+    noise = [describe_gain(0.2, 0.051), describe_gain(-0.2, 0.06), describe_gain(0.0, 1.0)]
     worded = [re.sub(r"[-+\d.]", "", text) for text in (gain, loss, *noise)]
     assert len(set(worded)) == 3
-    assert len(set(worded[2:])) == 1, "an interval that holds 0 says nothing"
+    assert len(set(worded[2:])) == 1, "a p-value above 0.05 says nothing"
 
 
-def test_bootstrap_matches_theory_and_is_deterministic() -> None:
-    values = [1.0] * 60 + [0.0] * 40
-    found = bootstrap_mean(values)
-    assert found == bootstrap_mean(values)
-    spread = Z_95 * math.sqrt(0.6 * 0.4 / 100)
-    assert (found.low, found.high) == (pytest.approx(0.6 - spread, abs=0.02), pytest.approx(0.6 + spread, abs=0.02))
-    assert found.mean == pytest.approx(0.6)
-    assert bootstrap_mean([1.0] * 20) == estimate_mean([1.0] * 20)  # resampling equal values has no width
-    assert bootstrap_mean([]).tasks == 0
+@pytest.mark.parametrize("estimate", [pass_hat_k, pass_at_k])
+@pytest.mark.parametrize(("tasks", "trials", "k"), [(5, 4, 2), (10, 16, 4), (20, 4, 4), (50, 4, 2)])
+def test_pass_k_interval_covers(estimate: Callable[[int, int, int], float], tasks: int, trials: int, k: int) -> None:
+    """Success rates of tasks have a Beta(1/2, 1/2) distribution, whose mean of p^k is a product."""
+    rng = random.Random(7)
+    all_succeed = math.prod((0.5 + i) / (1 + i) for i in range(k))
+    expected = all_succeed if estimate is pass_hat_k else 1 - all_succeed
+    covered = 0
+    for _ in range(400):
+        chances = [rng.betavariate(0.5, 0.5) for _ in range(tasks)]
+        values = [estimate(trials, sum(rng.random() < p for _ in range(trials)), k) for p in chances]
+        found = estimate_mean(values, tasks * trials // k)
+        covered += found.low <= expected <= found.high
+    assert covered / 400 > 0.92
 
 
 def test_p_value_of_single_trials_is_mcnemars_exact_test() -> None:

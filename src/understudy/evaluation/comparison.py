@@ -6,10 +6,10 @@ from typing import Any
 from understudy.core.errors import ConfigError
 from understudy.core.records import Record
 from understudy.core.tasks import Task, task_fingerprint
-from understudy.evaluation.noise import noise_between
+from understudy.evaluation.noise import NO_VARIATION, noise_between
 from understudy.evaluation.report import EvalReport, format_rate, nan_to_none
-from understudy.evaluation.result import EvalResult, ResultRow, success_gain, task_gains
-from understudy.evaluation.statistics import MeanEstimate, describe_difference, sign_flip_p_value
+from understudy.evaluation.result import EvalResult, ResultRow, gain_p_value, merge_results, success_gain
+from understudy.evaluation.statistics import MeanEstimate, describe_difference
 
 
 class Comparison(Record):
@@ -23,15 +23,16 @@ class Comparison(Record):
     tasks)."""
     noise_floor: float | None
     """Noise floor: 95% of the differences between two agents that are equally good at each task are smaller than
-    this. None if either evaluation has one episode per task.
+    this. None if either evaluation has one episode per task, or if in both all episodes of each task have the same
+    result.
     """
     gain_by_domain: dict[str, MeanEstimate] = {}
     """Difference on each domain. Empty for one domain."""
 
     @property
     def verdict(self) -> str:
-        """One sentence: the difference, and whether its interval excludes 0."""
-        return describe_difference(self.gain, self.new.name, self.old.name)
+        """One sentence: the difference, and whether its p-value is at most 0.05."""
+        return describe_difference(self.gain, self.p_value, self.new.name, self.old.name)
 
     @property
     def details(self) -> str:
@@ -45,6 +46,8 @@ class Comparison(Record):
                 f"The difference is {side} the noise floor of {self.noise_floor:.3f}: other seeds alone give smaller "
                 "differences in 95% of cases."
             )
+        elif min(self.old.result.trials, self.new.result.trials) > 1:
+            lines.append(NO_VARIATION)
         by_domain = [f"  {domain}: {format_rate(rate, signed=True)}" for domain, rate in self.gain_by_domain.items()]
         return "\n".join([*lines, *by_domain])
 
@@ -63,13 +66,11 @@ class Comparison(Record):
 
 
 def compare(new: EvalReport, old: EvalReport) -> Comparison:
-    """Compare an agent of each report: the last two agents that were evaluated with the same seed, else the last
-    agent of each report.
+    """Compare an agent of each report, over all repeats with a seed that both reports have, else over all repeats.
 
     Only tasks in both are compared. Raise ConfigError if they share no task, or if tasks with the same id differ.
     """
-    after, before = _agents(new), _agents(old)
-    last, first = _paired(after, before)
+    last, first = _matched(_agents(new), _agents(old))
     one, other = last.result, first.result
     _validate_same_tasks({result.task: result.fingerprint for result in one.task_results}, one.domain, other)
     domains = {each: success_gain(one.filter_domain(each), other.filter_domain(each)) for each in _domains(one)}
@@ -78,8 +79,8 @@ def compare(new: EvalReport, old: EvalReport) -> Comparison:
         old=first.replace(name="the other") if first.name == last.name else first,
         new=last,
         gain=success_gain(one, other),
-        p_value=sign_flip_p_value(task_gains(one, other)),
-        noise_floor=noise_between(_repeated_results(after, shared), _repeated_results(before, shared)),
+        p_value=gain_p_value(one, other),
+        noise_floor=noise_between([_on_tasks(one, shared)], [_on_tasks(other, shared)]),
         gain_by_domain={each: rate for each, rate in domains.items() if rate.tasks} if len(domains) > 1 else {},
     )
 
@@ -105,24 +106,30 @@ def _validate_same_tasks(new: Mapping[str, str], domain: str, old: EvalResult) -
         )
 
 
-def _paired(after: Sequence[ResultRow], before: Sequence[ResultRow]) -> tuple[ResultRow, ResultRow]:
-    """Return the last row of each report among those with a common seed, else the last row of each.
+def _matched(after: Sequence[ResultRow], before: Sequence[ResultRow]) -> tuple[ResultRow, ResultRow]:
+    """Return a row of each report: its repeats with a seed that both have, merged; else all of its repeats, merged.
 
     With the same seed, the episodes have the same users.
     """
-    same = ((a, b) for a in reversed(after) for b in reversed(before) if a.result.seed == b.result.seed)
-    return next(same, (after[-1], before[-1]))
+    new, old = _repeats(after), _repeats(before)
+    shared = [seed for seed in new if seed in old]
+    return _merge([new[seed] for seed in shared or new]), _merge([old[seed] for seed in shared or old])
 
 
-def _repeated_results(rows: Sequence[ResultRow], tasks: Collection[str]) -> list[EvalResult]:
-    """Return the results of one agent's repeats, on these tasks only.
+def _merge(rows: Sequence[ResultRow]) -> ResultRow:
+    return ResultRow(name=rows[0].name, result=merge_results([row.result for row in rows]))
 
-    Repeats have different seeds. Rows with the same seed are different agents: the stages of a run. Of those, only the
-    last is returned.
+
+def _repeats(rows: Sequence[ResultRow]) -> dict[int, ResultRow]:
+    """Return the repeats of one agent by seed.
+
+    Rows with the same seed are different agents: the stages of a run. Of those, only the last is returned.
     """
-    last = {row.result.seed: row.result for row in rows}
-    cut = (each.replace(task_results=tuple(r for r in each.task_results if r.task in tasks)) for each in last.values())
-    return [each for each in cut if each.task_results]
+    return {row.result.seed: row for row in rows}
+
+
+def _on_tasks(result: EvalResult, tasks: Collection[str]) -> EvalResult:
+    return result.replace(task_results=tuple(each for each in result.task_results if each.task in tasks))
 
 
 def _domains(evaluation: EvalResult) -> list[str]:

@@ -2,8 +2,9 @@
 
 It is estimated from the episodes of each task, over all repeats. Let `v` be the unbiased variance of one episode's
 success on a task. Then an evaluation of `n` tasks with `k` trials has variance sum(v) / (n² k), and the variance of the
-difference of two evaluations is the sum of theirs. This needs at least two episodes of a task. It does not cover the
-choice of tasks; confidence intervals do.
+difference of two evaluations is the sum of theirs. This needs a task with both a success and a failure. Without one,
+the estimate would be 0, although other seeds could differ. It does not cover the choice of tasks; confidence intervals
+do.
 """
 
 import itertools
@@ -14,6 +15,8 @@ from collections.abc import Sequence
 from understudy.core.records import Record
 from understudy.evaluation.result import EvalResult
 from understudy.evaluation.statistics import Z_95
+
+NO_VARIATION = "Noise floor: it cannot be estimated, because all episodes of each task have the same result."
 
 
 class NoiseEstimate(Record):
@@ -37,10 +40,13 @@ class NoiseEstimate(Record):
 
 
 def estimate_noise(results: Sequence[EvalResult]) -> NoiseEstimate | None:
-    """Return the noise of an agent's evaluations: its repeats, or a single one. None if no task has two episodes."""
+    """Return the noise of an agent's evaluations: its repeats, or a single one.
+
+    None if no task has both a success and a failure.
+    """
     results = [evaluation for evaluation in results if evaluation.success_rate.tasks]
     variance = _variance(results)
-    if variance is None:
+    if not variance:
         return None
     rates = tuple(evaluation.success_rate.mean for evaluation in results)
     apart = max((abs(a - b) for a, b in itertools.combinations(rates, 2)), default=0.0)
@@ -51,11 +57,11 @@ def noise_between(new: Sequence[EvalResult], old: Sequence[EvalResult]) -> float
     """Return the noise floor of a comparison: 95% of the differences between two agents that are equally good at each
     task are smaller.
 
-    None if in either evaluation no task has two episodes.
+    None if in either evaluation no task has two episodes, or if in both no task has a success and a failure.
     """
     variances = [_variance(new), _variance(old)]
     known = [variance for variance in variances if variance is not None]
-    return Z_95 * math.sqrt(sum(known)) if len(known) == len(variances) else None
+    return Z_95 * math.sqrt(sum(known)) if len(known) == len(variances) and any(known) else None
 
 
 def _variance(evaluations: Sequence[EvalResult]) -> float | None:

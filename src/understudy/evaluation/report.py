@@ -25,8 +25,16 @@ from understudy.core.files import read_bytes
 from understudy.core.records import Record
 from understudy.core.tasks import DIFFICULTIES
 from understudy.evaluation.failures.causes import FAILURE_KINDS, EpisodeFailure
-from understudy.evaluation.noise import NoiseEstimate
-from understudy.evaluation.result import EvalResult, ResultRow, TaskResult, success_gain
+from understudy.evaluation.noise import NO_VARIATION, NoiseEstimate
+from understudy.evaluation.result import (
+    EvalResult,
+    ResultRow,
+    TaskResult,
+    gain_p_value,
+    merge_results,
+    repeat_name,
+    success_gain,
+)
 from understudy.evaluation.statistics import MeanEstimate, describe_difference
 from understudy.runs.eval_spec import is_eval_folder
 from understudy.runs.resumption import OOD_SET
@@ -75,6 +83,21 @@ class EvalReport(Record):
         return [row for row in self.rows if row.result.kind == "agent"]
 
     @property
+    def pooled_row(self) -> ResultRow | None:
+        """All repeats of one agent as one row. None if the agents are not repeats of one."""
+        agents = self.agent_rows
+        names = [repeat_name(agents[0].name, number) for number in range(len(agents))] if agents else []
+        seeds = {row.result.seed for row in agents}
+        if len(agents) < 2 or len(seeds) < len(agents) or names != [row.name for row in agents]:
+            return None
+        return ResultRow(name=f"{names[0]}, all repeats", result=merge_results([row.result for row in agents]))
+
+    @property
+    def table_rows(self) -> tuple[ResultRow, ...]:
+        """The rows of tables: `rows`, and for repeats the pooled row."""
+        return (*self.rows, self.pooled_row) if self.pooled_row else self.rows
+
+    @property
     def has_scores(self) -> bool:
         """True if at least one episode of the agent has a score."""
         results = (result for row in self.agent_rows for result in row.result.task_results)
@@ -99,23 +122,29 @@ class EvalReport(Record):
 
     @property
     def verdict(self) -> str:
-        """One sentence: the difference between the last agent and the one before it, and whether it is significant."""
+        """One sentence: the difference between the last agent and the one before it, and whether it is significant.
+
+        For one agent, or repeats of one, the sentence is on its success rate.
+        """
         if not self.agent_rows:
             return "No agent was evaluated."
-        last = self.agent_rows[-1]
-        if len(self.agent_rows) == 1:
+        last = self.pooled_row or self.agent_rows[-1]
+        if len(self.agent_rows) == 1 or self.pooled_row:
             rate = last.result.success_rate
             if not rate.tasks:
                 return f"No episode of {last.name} has a score."
             return f"{last.name} succeeds on {format_rate(rate)} of {rate.tasks} tasks."
         previous = self.agent_rows[-2]
-        return describe_difference(success_gain(last.result, previous.result), last.name, previous.name)
+        new, old = last.result, previous.result
+        return describe_difference(success_gain(new, old), gain_p_value(new, old), last.name, previous.name)
 
     @property
     def hardest_tasks(self) -> list[tuple[str, int, int]]:
-        """The tasks of the last agent with the highest share of failures: id, failures, episodes."""
+        """The tasks of the last agent, over all of its repeats, with the highest share of failures: id, failures,
+        episodes.
+        """
         tried = defaultdict[str, list[bool]](list)
-        for row in self.agent_rows[-1:]:
+        for row in [self.pooled_row] if self.pooled_row else self.agent_rows[-1:]:
             for result in row.result.task_results:
                 tried[result.task] += [success for success in result.successes if success is not None]
         failed = [(task, each.count(False), len(each)) for task, each in tried.items() if not all(each)]
@@ -141,7 +170,8 @@ class EvalReport(Record):
         plain: dict[str, Any] = nan_to_none(
             {
                 "verdict": self.verdict,
-                "rows": [self._row_to_dict(place) for place in range(len(self.rows))],
+                "rows": [_row_to_dict(row, self._gain_over_previous(place)) for place, row in enumerate(self.rows)],
+                "all_repeats": _row_to_dict(self.pooled_row, None) if self.pooled_row else None,
                 "failures": [failure.model_dump(mode="json") for failure in self.failures],
                 "causes": causes_to_dicts(self.failures),
                 "hardest": [
@@ -153,22 +183,10 @@ class EvalReport(Record):
         )
         return plain
 
-    def _row_to_dict(self, place: int) -> dict[str, Any]:
-        row, gain = self.rows[place], self._gain_over_previous(place)
-        result = row.result
-        return {
-            "name": row.name,
-            "success": result.success_rate.model_dump(),
-            "pass_hat_k": [result.pass_k_mean("hat", k + 1) for k in range(result.trials)],
-            "pass_at_k": [result.pass_k_mean("at", k + 1) for k in range(result.trials)],
-            "gain": gain.model_dump() if gain else None,
-            "groups": [_group_to_dict(result, fields) for fields in _json_groups(result.task_results)],
-            "result": result.model_dump(mode="json"),
-        }
-
     def _gain_over_previous(self, place: int) -> MeanEstimate | None:
-        """Return an agent's gain over the row before it. None if either row is noop or gold."""
-        if place == 0 or {row.result.kind for row in self.rows[place - 1 : place + 1]} != {"agent"}:
+        """Return an agent's gain over the row before it. None if either row is noop or gold, and for repeats."""
+        kinds = {row.result.kind for row in self.rows[max(0, place - 1) : place + 1]}
+        if place == 0 or self.pooled_row or kinds != {"agent"}:
             return None
         return success_gain(self.rows[place].result, self.rows[place - 1].result)
 
@@ -178,7 +196,7 @@ class EvalReport(Record):
         head = ["", "success [95%]", *(f"pass^{k}" for k in range(2, trials + 1)), "gain over the row above", "tasks"]
         policy = list(POLICY_REWARDS) if any(map(_policy_matters, self.rows)) else []
         cells = [head + [POLICY_REWARDS[name] for name in policy] + ["faults"] * has_faults]
-        for place, row in enumerate(self.rows):
+        for place, row in enumerate(self.table_rows):
             result, gain = row.result, self._gain_over_previous(place)
             passes = [
                 _number(result.pass_k_mean("hat", k), 3) if k <= result.trials else "" for k in range(2, trials + 1)
@@ -191,9 +209,9 @@ class EvalReport(Record):
 
     def _group_cells(self) -> TableCells:
         """Return the table of success rates: a line for each group of tasks, a column for each row."""
-        cells = [["", "tasks", *(row.name for row in self.rows)]]
+        cells = [["", "tasks", *(row.name for row in self.table_rows)]]
         for name, fields in _table_groups(self.rows[0].result.task_results if self.rows else ()):
-            rates = [_filter_group(row.result, fields).success_rate for row in self.rows]
+            rates = [_filter_group(row.result, fields).success_rate for row in self.table_rows]
             cells.append([name, str(rates[0].tasks), *(_number(rate.mean, 2) for rate in rates)])
         return cells
 
@@ -204,13 +222,17 @@ class EvalReport(Record):
         if self.failures:
             tables["Why episodes failed"] = _cause_cells(self.failures)
         if hardest := [[task, str(failures), str(episodes)] for task, failures, episodes in self.hardest_tasks]:
-            tables[f"Hardest tasks of {self.agent_rows[-1].name}"] = [["", "failures", "episodes"], *hardest]
+            tables[f"Hardest tasks of {(self.pooled_row or self.agent_rows[-1]).name}"] = [
+                ["", "failures", "episodes"],
+                *hardest,
+            ]
         return tables
 
     def _pass_k_cells(self, trials: int) -> TableCells:
-        cells = [["k", *(f"{row.name} {sign}" for row in self.agent_rows for sign in ("pass^k", "pass@k"))]]
+        agents = [row for row in self.table_rows if row.result.kind == "agent"]
+        cells = [["k", *(f"{row.name} {sign}" for row in agents for sign in ("pass^k", "pass@k"))]]
         for k in range(1, trials + 1):
-            rates = (row.result.pass_k(kind, k) for row in self.agent_rows for kind in _BOTH)
+            rates = (row.result.pass_k(kind, k) for row in agents for kind in _BOTH)
             cells.append([str(k), *(format_rate(rate) for rate in rates)])
         return cells
 
@@ -219,7 +241,10 @@ class EvalReport(Record):
         judged = [failure for failure in self.failures if failure.judge_cause]
         same = sum(f.judge_cause is not None and f.judge_cause.kind == f.cause.kind for f in judged)
         agreed = [f"The judge names the same cause for {same} of {len(judged)} failures."] if judged else []
-        return agreed + ([str(self.noise)] if self.noise else [])
+        if self.noise:
+            return [*agreed, str(self.noise)]
+        agent = self.pooled_row or (self.agent_rows[0] if len(self.agent_rows) == 1 else None)
+        return [*agreed, NO_VARIATION] if agent and agent.result.trials > 1 else agreed
 
 
 class RunReport(Record):
@@ -441,6 +466,19 @@ def _filter_group(result: EvalResult, fields: TaskFields) -> EvalResult:
         return all(getattr(task, field) == value for field, value in fields.items())
 
     return result.replace(task_results=tuple(filter(matches, result.task_results)))
+
+
+def _row_to_dict(row: ResultRow, gain: MeanEstimate | None) -> dict[str, Any]:
+    result = row.result
+    return {
+        "name": row.name,
+        "success": result.success_rate.model_dump(),
+        "pass_hat_k": [result.pass_k_mean("hat", k + 1) for k in range(result.trials)],
+        "pass_at_k": [result.pass_k_mean("at", k + 1) for k in range(result.trials)],
+        "gain": gain.model_dump() if gain else None,
+        "groups": [_group_to_dict(result, fields) for fields in _json_groups(result.task_results)],
+        "result": result.model_dump(mode="json"),
+    }
 
 
 def _group_to_dict(result: EvalResult, fields: TaskFields) -> dict[str, Any]:

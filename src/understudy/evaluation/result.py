@@ -3,7 +3,7 @@
 import itertools
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Literal
 
 from understudy.clients.chat import ModelUsage
@@ -13,11 +13,11 @@ from understudy.core.trajectory import Trajectory
 from understudy.envs.task_source import TaskSource
 from understudy.evaluation.statistics import (
     MeanEstimate,
-    bootstrap_mean,
     estimate_mean,
     paired_difference,
     pass_at_k,
     pass_hat_k,
+    sign_flip_p_value,
 )
 
 EvalKind = Literal["agent", "noop", "gold"]
@@ -71,17 +71,19 @@ class EvalResult(Record):
         """Mean over tasks of the share of successful trials."""
         return self.pass_k("hat", 1)
 
-    def pass_k(self, kind: Literal["at", "hat"], k: int) -> MeanEstimate:
-        """Return pass@k ("at") or pass^k ("hat") over the tasks with at least k scored trials.
+    @property
+    def num_scored(self) -> int:
+        """Number of episodes with a score."""
+        return sum(reward is not None for result in self.task_results for reward in result.rewards)
 
-        The interval of pass^1 is Wilson's, that of the others is a bootstrap interval.
-        """
+    def pass_k(self, kind: Literal["at", "hat"], k: int) -> MeanEstimate:
+        """Return pass@k ("at") or pass^k ("hat") over the tasks with at least k scored trials, with its interval."""
         values = self._pass_k_values(kind, k)
-        scored = sum(success is not None for result in self.task_results for success in result.successes)
-        return estimate_mean(values, scored) if k == 1 else bootstrap_mean(values)
+        scored = [sum(success is not None for success in result.successes) for result in self.task_results]
+        return estimate_mean(values, sum(trials for trials in scored if trials >= k) // k)
 
     def pass_k_mean(self, kind: Literal["at", "hat"], k: int) -> float:
-        """Return the mean of `pass_k` without the slow interval; NaN if no task has k scored trials."""
+        """Return the mean of `pass_k`; NaN if no task has k scored trials."""
         values = self._pass_k_values(kind, k)
         return math.fsum(values) / len(values) if values else math.nan
 
@@ -108,6 +110,27 @@ class ResultRow(Record):
 
     name: str
     result: EvalResult
+
+
+class PairedRates(Record):
+    """The success rates of two agents on one task."""
+
+    result: TaskResult
+    """The new agent's result of the task."""
+    new: float
+    old: float
+    trials: float
+    """Number of trials of each rate, the harmonic mean if they differ."""
+
+    @property
+    def gain(self) -> float:
+        """Difference in success, between -1 and 1."""
+        return self.new - self.old
+
+
+def repeat_name(name: str, number: int) -> str:
+    """Return the name of the row of an agent's repeat `number`, from 0."""
+    return f"{name}, repeat {number + 1}" if number else name
 
 
 def summarize_episodes(
@@ -138,36 +161,74 @@ def common_split(tasks: Iterable[Task]) -> str:
 
 
 def success_gain(new: EvalResult, old: EvalResult) -> MeanEstimate:
-    """Return the paired difference in success over the tasks and trials that both have."""
-    pairs = _paired_rates(new, old)
-    return paired_difference([after for after, _ in pairs], [before for _, before in pairs])
+    """Return the paired difference in success over the tasks that both have; see `paired_rates`."""
+    pairs = paired_rates(new, old)
+    trials = len(pairs) / math.fsum(1 / pair.trials for pair in pairs) if pairs else 1.0
+    return paired_difference([pair.new for pair in pairs], [pair.old for pair in pairs], trials)
 
 
-def task_gains(new: EvalResult, old: EvalResult) -> list[float]:
-    """Return the difference in success on each task with a trial that both have."""
-    return [after - before for after, before in _paired_rates(new, old)]
+def gain_p_value(new: EvalResult, old: EvalResult) -> float:
+    """Return the p-value of `success_gain`."""
+    return sign_flip_p_value([pair.gain for pair in paired_rates(new, old)])
 
 
 def merge_results(repeats: Sequence[EvalResult]) -> EvalResult:
-    """Merge results on the same tasks (repeats, or seeds of a run) into one with all trials."""
+    """Merge results on the same tasks (repeats, or seeds of a run) into one with all trials.
+
+    Counts are summed, and means are over all episodes. `usage` is that of the first: it covers all repeats.
+    """
     rewards = defaultdict[str, tuple[float | None, ...]](tuple)
     for result in (result for each in repeats for result in each.task_results):
         rewards[result.task] += result.rewards
     results = tuple(result.replace(rewards=rewards[result.task]) for result in repeats[0].task_results)
-    return repeats[0].replace(trials=sum(each.trials for each in repeats), task_results=results)
+    parts = dict.fromkeys(name for each in repeats for name in each.mean_parts)
+    return repeats[0].replace(
+        trials=sum(each.trials for each in repeats),
+        task_results=results,
+        mean_parts={name: _merged_mean([r for r in repeats if name in r.mean_parts], name) for name in parts},
+        stop_counts=_sum_counts(each.stop_counts for each in repeats),
+        event_counts=_sum_counts(each.event_counts for each in repeats),
+        fault_counts=_sum_counts(each.fault_counts for each in repeats),
+        mean_turns=_weighted_mean([each.mean_turns for each in repeats], repeats),
+        mean_tokens=_weighted_mean([each.mean_tokens for each in repeats], repeats),
+    )
 
 
-def _paired_rates(new: EvalResult, old: EvalResult) -> list[tuple[float, float]]:
-    """Return the new and the old success rate of each task with a trial that both have, over these trials."""
-    before = {result.task: result.successes for result in old.task_results}
-    shared = [list(_paired_trials(each.successes, before.get(each.task, ()))) for each in new.task_results]
-    return [(sum(a for a, _ in pair) / len(pair), sum(b for _, b in pair) / len(pair)) for pair in shared if pair]
+def _merged_mean(repeats: Sequence[EvalResult], part: str) -> float:
+    return _weighted_mean([each.mean_parts[part] for each in repeats], repeats)
 
 
-def _paired_trials(new: Sequence[bool | None], old: Sequence[bool | None]) -> Iterator[tuple[bool, bool]]:
-    for after, before in zip(new, old, strict=False):
-        if after is not None and before is not None:
-            yield after, before
+def _weighted_mean(values: Sequence[float], repeats: Sequence[EvalResult]) -> float:
+    """Return the mean of values, one for each repeat, with the numbers of episodes with a score as weights."""
+    weights = [each.num_scored for each in repeats]
+    return math.fsum(map(math.prod, zip(values, weights, strict=True))) / max(1, sum(weights))
+
+
+def _sum_counts(counts: Iterable[dict[str, int]]) -> dict[str, int]:
+    return dict(sum(map(Counter, counts), Counter[str]()))
+
+
+def paired_rates(new: EvalResult, old: EvalResult) -> list[PairedRates]:
+    """Return both success rates of each task on which both have a score.
+
+    With the same seed and number of trials, these are the rates over the trials that both have. Their episodes have the
+    same users. Otherwise they are the rates over all scored trials of each.
+    """
+    before, same_seed = {result.task: result for result in old.task_results}, new.seed == old.seed
+    pairs = (_paired_rates(each, before[each.task], same_seed) for each in new.task_results if each.task in before)
+    return [pair for pair in pairs if pair]
+
+
+def _paired_rates(new: TaskResult, old: TaskResult, same_seed: bool) -> PairedRates | None:
+    if same_seed and len(new.rewards) == len(old.rewards):
+        both = [(a, b) for a, b in zip(new.successes, old.successes, strict=True) if a is not None and b is not None]
+        after, before = [a for a, _ in both], [b for _, b in both]
+    else:
+        after, before = ([s for s in each.successes if s is not None] for each in (new, old))
+    if not after or not before:
+        return None
+    trials = 2 / (1 / len(after) + 1 / len(before))
+    return PairedRates(result=new, new=_mean(after), old=_mean(before), trials=trials)
 
 
 def _result(task: Task, group: Sequence[Trajectory]) -> TaskResult:

@@ -50,7 +50,7 @@ from understudy.evaluation.failures.explain import find_failures
 from understudy.evaluation.failures.judge import judge_failures
 from understudy.evaluation.noise import estimate_noise
 from understudy.evaluation.report import EvalReport
-from understudy.evaluation.result import EvalResult, ResultRow, summarize_episodes
+from understudy.evaluation.result import EvalResult, ResultRow, repeat_name, summarize_episodes
 from understudy.rollouts.agent import Agent, NoopAgent
 from understudy.rollouts.rollout import episode_seed
 from understudy.runs.agents import make_agent
@@ -182,7 +182,7 @@ async def report_eval(
         failures = await judge_failures(context.judge, tasks, episodes, failures)
     results = _results(spec, context, played)
     results[0] = results[0].replace(usage=context.cost_tracker.usage_by_role if usage is None else usage)
-    names = [spec.name, *(f"{spec.name}, repeat {number + 1}" for number in range(1, spec.repeats))]
+    names = [repeat_name(spec.name, number) for number in range(spec.repeats)]
     rows = [ResultRow(name=name, result=result) for name, result in zip(names, results, strict=True)]
     baselines = [row for row in context.baselines if row.name not in names]  # the agent may be noop or gold itself
     return EvalReport(rows=(*baselines, *rows), failures=tuple(failures), noise=estimate_noise(results))

@@ -5,16 +5,19 @@ Tasks are independent draws. Trials of one task are not, so each task counts onc
     estimate_mean        Wilson's score interval (1927). With several trials per task, the sample size is the effective
                          size of clusters by Korn and Graubard (1998, Surv. Methodol. 24), with their correction for few
                          clusters. Franco et al. (2019, J. Surv. Stat. Methodol. 7) support this combination.
+                         pass^k and pass@k use it too: n trials of a task count as at most n/k draws, because such a
+                         U-statistic has at most k/n of the variance of one group of k (Hoeffding 1948, Ann. Math.
+                         Stat. 19).
     paired_difference    Bonett and Price's adjusted Wald interval for paired proportions (2012, J. Educ. Behav. Stat.
-                         37), which adds one task won and one task lost. Differences of means over trials work too.
-    bootstrap_mean       the percentile bootstrap over tasks (Efron 1979, Ann. Stat. 7), seeded, for pass^k and pass@k
+                         37), which adds one task won and one task lost. A difference of means over k trials is about
+                         1/sqrt(k) as large, so with k trials the two added differences are ±1/sqrt(k).
     sign_flip_p_value    Fisher's randomization test of paired differences (1935): under the null hypothesis, each
                          task's difference has either sign with equal probability. The test is exact. With one trial
                          per task it is McNemar's exact test. If there are too many sums, signs are drawn with a fixed
                          seed, and the p-value is that of Phipson and Smyth (2010, SAGMB 9).
 
-The first two are closed formulas. If all tasks have the same value, a bootstrap interval has width 0, which is too
-small (0 of 200 successes do not prove a rate of 0). `bootstrap_mean` then returns Wilson's interval.
+The first two are closed formulas. A bootstrap interval is too narrow with few tasks, and has width 0 if all tasks have
+the same value (0 of 200 successes do not prove a rate of 0).
 """
 
 import math
@@ -28,6 +31,8 @@ from understudy.core.records import Record
 
 Z_95 = 1.959963984540054
 """Quantile of the normal distribution for two-sided 95% intervals."""
+MAX_SIGNIFICANT_P_VALUE = 0.05
+"""A difference is called significant if its p-value is at most this."""
 MAX_EXACT_SUMS, NUM_SIGN_DRAWS = 20_000_000, 10_000
 """Maximum number of sums in the exact test (seconds), and the number of random sign draws in place of more sums."""
 
@@ -66,7 +71,7 @@ def estimate_mean(values: Sequence[float], episodes: int = 0) -> MeanEstimate:
     Without values the mean is NaN and the interval [0, 1]. If the values are means over trials, `episodes` is the
     number of all episodes, and the interval uses an effective sample size. Its minimum is the number of tasks, which
     is right if the trials of each task always agree. Its maximum is `episodes`, because tasks can vary less than
-    independent episodes only by chance.
+    independent episodes only by chance. For pass^k and pass@k, `episodes` is the number of groups of k trials.
     """
     if not values:
         return MeanEstimate(mean=math.nan, low=0.0, high=1.0, tasks=0)
@@ -105,43 +110,31 @@ def _student_t(freedom: int) -> float:
     return Z_95 + math.fsum(term / freedom**power for power, term in enumerate(terms, 1))
 
 
-def paired_difference(new: Sequence[float], old: Sequence[float]) -> MeanEstimate:
+def paired_difference(new: Sequence[float], old: Sequence[float], trials: float = 1.0) -> MeanEstimate:
     """Return the mean of `new - old` with its interval.
 
-    Both hold one value per task, each in [0, 1], in the same order. Without tasks the mean is NaN.
+    Both hold one value per task, each in [0, 1], in the same order. Without tasks the mean is NaN. `trials` is the
+    number of trials of each value, the harmonic mean if it differs between tasks.
     """
     gains = [a - b for a, b in zip(new, old, strict=True)]
     if not gains:
         return MeanEstimate(mean=math.nan, low=-1.0, high=1.0, tasks=0)
     n = len(gains) + 2
     centre = math.fsum(gains) / n
-    spread = (math.fsum(g * g for g in gains) + 2) / n - centre**2
+    spread = (math.fsum(g * g for g in gains) + 2 / trials) / n - centre**2
     half = Z_95 * math.sqrt(max(spread, 0.0) / n)
     mean = math.fsum(gains) / len(gains)
     return MeanEstimate(mean=mean, low=max(-1.0, centre - half), high=min(1.0, centre + half), tasks=len(gains))
 
 
-def bootstrap_mean(values: Sequence[float], seed: int = 0, draws: int = 2000) -> MeanEstimate:
-    """Return the mean of one value per task, each in [0, 1], with its bootstrap interval."""
-    return _resampled(tuple(values), seed, draws)
-
-
-@lru_cache(maxsize=1024)
-def _resampled(values: tuple[float, ...], seed: int, draws: int) -> MeanEstimate:
-    """Return the mean with its bootstrap interval.
-
-    Results are cached, because several tables of a report need the same intervals.
-    """
-    if len(set(values)) < 2:
-        return estimate_mean(values)
-    source, n = random.Random(seed), len(values)
-    means = sorted(math.fsum(source.choices(values, k=n)) / n for _ in range(draws))
-    low, high = means[math.floor(0.025 * draws)], means[math.ceil(0.975 * draws) - 1]
-    return MeanEstimate(mean=math.fsum(values) / n, low=low, high=high, tasks=n)
-
-
 def sign_flip_p_value(gains: Sequence[float]) -> float:
     """Return the p-value of the mean difference: the probability, under random signs, of one at least as far from 0."""
+    return _p_value(tuple(gains))
+
+
+@lru_cache(maxsize=256)
+def _p_value(gains: tuple[float, ...]) -> float:
+    """Return the p-value. Results are cached, because several forms of a report need the same one."""
     exact = [Fraction(gain).limit_denominator(10_000) for gain in gains]
     unit = math.lcm(*(each.denominator for each in exact)) if exact else 1
     steps = [int(each * unit) for each in exact if each]
@@ -167,13 +160,12 @@ def _sampled_p_value(steps: Sequence[int]) -> float:
     return (sum(abs(total) >= seen for total in sums) + 1) / (NUM_SIGN_DRAWS + 1)
 
 
-def describe_difference(gain: MeanEstimate, new: str, old: str) -> str:
-    """Return a sentence on a paired difference: its size, its interval, and whether the interval excludes 0."""
+def describe_difference(gain: MeanEstimate, p_value: float, new: str, old: str) -> str:
+    """Return a sentence on a paired difference: its size, its interval, and whether its p-value is at most 0.05."""
     if not gain.tasks:
         return f"{new} and {old} have no task on which both have a score; they cannot be compared."
-    interval = f"95% interval {gain.low:+.3f} to {gain.high:+.3f}, {gain.tasks} tasks, paired"
-    if gain.low > 0:
-        return f"{new} succeeds more often than {old} by {gain.mean:.3f} ({interval}): significant."
-    if gain.high < 0:
-        return f"{new} succeeds less often than {old} by {-gain.mean:.3f} ({interval}): significant."
-    return f"{new} differs from {old} by {gain.mean:+.3f} ({interval}): not significant."
+    found = f"95% interval {gain.low:+.3f} to {gain.high:+.3f}, {gain.tasks} tasks, paired, p = {p_value:.2g}"
+    if p_value > MAX_SIGNIFICANT_P_VALUE:
+        return f"{new} differs from {old} by {gain.mean:+.3f} ({found}): not significant."
+    side = "more" if gain.mean > 0 else "less"
+    return f"{new} succeeds {side} often than {old} by {abs(gain.mean):.3f} ({found}): significant."

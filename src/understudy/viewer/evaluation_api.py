@@ -17,7 +17,7 @@ from understudy.evaluation import report
 from understudy.evaluation.explain_stored import find_stored_failures
 from understudy.evaluation.failures.causes import FAILURE_KINDS
 from understudy.evaluation.report import EvalReport, title_eval_set
-from understudy.evaluation.result import ResultRow
+from understudy.evaluation.result import ResultRow, paired_rates
 from understudy.evaluation.stored_episodes import list_stored_names
 from understudy.runs.run import RunEvaluation, list_run_evaluations
 from understudy.runs.storage.episode_store import EPISODES_FILE, REPORT_FILE
@@ -110,8 +110,9 @@ def _line(library: RunLibrary, key: str) -> dict[str, Any]:
             "trials": row.result.trials,
             "success": row.result.success_rate,
             "faults": row.result.fault_counts,
+            "pooled": row == found.pooled_row,
         }
-        for row in found.rows
+        for row in found.table_rows
     ]
     return {"key": key, "problem": "", "rows": rows}
 
@@ -160,7 +161,7 @@ def _stage_name(evaluation: RunEvaluation) -> str:
 
 
 def _row(library: RunLibrary, key: str, place: str) -> ResultRow:
-    rows = _outcome(library, key).rows
+    rows = _outcome(library, key).table_rows
     if not (place.isdecimal() and len(place) < 10):
         raise QueryError(f"a row is {place[:40]!r}; it must be a whole number")
     if int(place) >= len(rows):
@@ -177,16 +178,7 @@ def _numbers(library: RunLibrary, key: str) -> dict[tuple[str, int], int]:
 
 
 def _pairs(new: ResultRow, old: ResultRow) -> Iterator[dict[str, Any]]:
-    """Yield each task that both agents played, with their success rates."""
-    before = {result.task: result for result in old.result.task_results}
-    for result in new.result.task_results:
-        if (other := before.get(result.task)) is None:
-            continue
-        after, then = _share(result.successes), _share(other.successes)
-        if after is not None and then is not None:
-            yield {"task": result.task, "family": result.family, "new": after, "old": then, "gain": after - then}
-
-
-def _share(successes: tuple[bool | None, ...]) -> float | None:
-    known = [success for success in successes if success is not None]
-    return sum(known) / len(known) if known else None
+    """Yield each task on which both agents have a score, with their success rates."""
+    for pair in paired_rates(new.result, old.result):
+        rates = {"new": pair.new, "old": pair.old, "gain": pair.gain}
+        yield {"task": pair.result.task, "family": pair.result.family, **rates}

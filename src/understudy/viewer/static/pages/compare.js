@@ -14,7 +14,7 @@ export function Compare({ name, all, query, stamps }) {
   const own = choices.filter((choice) => choice.key === name);
   const value = ({ key, place }) => `${place}@${key}`;
   const fresh = query.new || (own.length ? value(own.at(-1)) : "");
-  const old = query.old || (own.length > 1 ? value(own.at(-2)) : "");
+  const old = query.old || (own.length > 1 && !own.at(-1).row.pooled ? value(own.at(-2)) : "");
   if (choices.length < 2) return null;
   const pick = (which, chosen) => html`<select aria-label=${which} value=${chosen} onChange=${(event) => change({ [which]: event.target.value })}>
     <option value="">choose…</option>${choices.map((choice) => html`<option value=${value(choice)}>${choice.key}: ${choice.row.name}</option>`)}</select>`;

@@ -31,14 +31,17 @@ function One({ name, all, query, stamps }) {
     <p class="card says"><${Text}>${found.verdict}</${Text}></p>
     ${found.noise && html`<p class="soft">Two identical evaluations differ by up to ${number(found.noise.noise_floor)} in 95% of cases${found.noise.rates.length > 1 ? `; ${found.noise.rates.length} repeats had success rates of ${found.noise.rates.map((rate) => percent(rate)).join(", ")}` : ""}.</p>`}
     <section class="card"><h2>Success on ${plural(found.rows.at(-1)?.success.tasks ?? 0, "task")}</h2>
-      <${Successes} rows=${found.rows.map((row) => ({ name: row.name, kind: row.result.kind, success: row.success, row }))} /></section>
-    <${Groups} rows=${found.rows} query=${query} />
+      <${Successes} rows=${rowsOf(found).map((row) => ({ name: row.name, kind: row.result.kind, success: row.success, row }))} /></section>
+    <${Groups} rows=${rowsOf(found)} query=${query} />
     ${found.failures.length > 0 && html`<${Failures} ...${{ found, name, step: "eval", query }} />`}
     ${found.stored.length > 0 && html`<${Why} ...${{ stored: found.stored, name, query, stamp: stamps[name] }} />`}
     ${found.hardest.length > 0 && html`<${Hardest} ...${{ name, tasks: found.hardest }} />`}
     <${Compare} ...${{ name, all, query, stamps }} />
   </div>`}</${Answered}>`;
 }
+
+/** The rows of a report, and all repeats of an agent as one more row. */
+const rowsOf = ({ rows, all_repeats: pooled }) => (pooled ? [...rows, pooled] : rows);
 
 /** One line per row: success with its interval, turns, tokens, stop reasons, cost and faults. */
 function Successes({ rows }) {
