@@ -20,6 +20,7 @@ from support.checkouts import TAU_BENCH, write_checkout
 from understudy.core.errors import ConfigError, TaskError
 from understudy.core.messages import Message, ToolCall, message_from_openai
 from understudy.core.tasks import Task
+from understudy.core.trajectory import Trajectory
 from understudy.data.check import check
 from understudy.envs.benchmarks.forked_tables import FrozenTables, LazyTable
 from understudy.envs.benchmarks.tau_bench import (
@@ -220,8 +221,10 @@ def test_stream_repeats_all_tasks_in_each_pass(kiosk: TauBench) -> None:
 
 def test_text_without_user_simulator_raises_config_error(kiosk: TauBench) -> None:
     class Polite:
-        async def act(self, task: Task, episode: object, new: object, tools: object) -> Message:
-            return text_message("How can I help?")
+        async def act(self, task: Task, episode: Trajectory, new: object, tools: object) -> Message:
+            reply = text_message("How can I help?")
+            episode.act(reply)
+            return reply
 
     with pytest.raises(ConfigError, match=r"test-0\b.*'How can I help\?'.*user\.kind=llm"):
         asyncio.run(evaluate(kiosk, Polite(), kiosk.tasks("test")))  # type: ignore[arg-type]
