@@ -94,6 +94,18 @@ def test_greeting_of_the_environment_has_no_anchor_state() -> None:
     assert index_anchor_states([make_group([greeted])]) == [[-1, -1, -1, 0, 0]]
 
 
+def test_message_of_the_environment_in_the_agents_place_has_no_anchor_state() -> None:
+    noted = Trajectory("t")
+    noted.observe([*OPENING[:1], USER_MESSAGE], [1, 1])
+    noted.act(FIND_USER[0], [2, 2], [-0.1, -0.2])
+    noted.observe([*FIND_USER[1:], Message(role="assistant", content="[handed over]"), USER_MESSAGE], [1])
+    noted.act(GET_ORDER[0], [2], [-0.1])
+    plain = episode(FIND_USER)
+    assert (noted.num_turns, noted.reply_indices) == (2, [2, len(noted.messages) - 1])
+    rows = index_anchor_states([make_group([noted, plain])])
+    assert rows[0] == [-1, -1, 0, 0, -1, 1]
+
+
 def group() -> list[Trajectory]:
     """Return four episodes with the same opening. Two find the customer; one of these reads the order and earns 1."""
     return [

@@ -423,6 +423,14 @@ def test_error_hides_secrets_of_the_answer(monkeypatch: pytest.MonkeyPatch) -> N
     assert not any(secret in str(error.value) for secret in (KEY, "sesame", "word@", "abcdefgh", "sk-a1"))
 
 
+def test_malformed_call_that_the_endpoint_refuses_is_repeatable() -> None:
+    """Groq answers 400 if the model wrote a malformed call; another sample may be valid."""
+    said = {"message": "Failed to call a function.", "code": "tool_use_failed", "failed_generation": "<function=x"}
+    with serve_answers(lambda _: Answer({"error": said}, 400)) as endpoint, pytest.raises(RolloutError) as error:
+        send(make_chat_model(endpoint.url))
+    assert error.value.is_repeatable
+
+
 def test_max_concurrency_limits_simultaneous_requests() -> None:
     def answer(_: object) -> Answer:
         answer = make_completion("Hi.")

@@ -268,7 +268,22 @@ def test_fields_of_a_row_are_those_of_its_example(tmp_path: Path) -> None:
         assert (first.split, first.family, first.domain_policy) == ("validation", "products", "Use tools.")
         assert [call.arguments for call in first.gold_calls] == [{"a": 2, "b": 3}]
         assert (second.split, second.difficulty, second.answer) == ("test", "hard", "4")
-    with pytest.raises(TaskError, match=r"bad\.jsonl:1: gold_calls: 0\.name"):
+    with pytest.raises(TaskError, match=r"bad\.jsonl:1: gold_calls: 0\b.*'tool'"):
         load_tool_examples(
             write_lines(tmp_path / "bad.jsonl", [{"question": "?", "answer": "", "gold_calls": [{"tool": "f"}]}])
         )
+
+
+@pytest.mark.parametrize(
+    "calls",
+    [
+        [{"type": "function", "function": {"name": "multiply", "arguments": '{"a": 2, "b": 3}'}}],
+        '[{"name": "multiply", "arguments": {"a": 2, "b": 3}}]',
+    ],
+)
+def test_gold_calls_of_a_row_may_be_calls_of_openai_or_json_text(tmp_path: Path, calls: Any) -> None:
+    (example,) = load_tool_examples(write_lines(tmp_path / "rows.jsonl", [{"question": "2 * 3?", "gold_calls": calls}]))
+    assert [(call.name, call.arguments) for call in example.gold_calls] == [("multiply", {"a": 2, "b": 3})]
+    assert example.answer == ""
+    with pytest.raises(TaskError, match=r"bad\.jsonl:1: gold_calls: .*\bmultiply\b.*list"):
+        load_tool_examples(write_lines(tmp_path / "bad.jsonl", [{"question": "?", "gold_calls": "multiply"}]))

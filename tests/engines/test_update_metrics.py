@@ -30,13 +30,15 @@ def test_reduced_metrics_match_hand_computed_values() -> None:
 
 
 def test_ratio_of_the_first_minibatch_is_reported_separately() -> None:
-    empty = {"grad_norm": 0.0}  # no row had an advantage
-    first = {"trained_tokens": 10.0, "ratio": 10.0, "ratio_mse": 0.0}
+    empty = {"grad_norm": 0.0, "trained_tokens": 0.0}  # no row had an advantage
+    first = {"trained_tokens": 10.0, "ratio": 10.0, "ratio_mse": 0.0, "grad_norm": 3.0}
     later = {"trained_tokens": 10.0, "ratio": 12.0, "ratio_mse": 0.4}
     found = reduce_metrics([empty, first, later, later])
     assert (found["first_minibatch_ratio"], found["first_minibatch_ratio_mse"]) == (1.0, 0.0)
     assert found["later_minibatch_ratio_mse"] == pytest.approx(0.04)
     assert found["ratio"] == pytest.approx(34 / 30)
+    assert reduce_metrics([empty, first])["grad_norm"] == 3.0
+    assert reduce_metrics([empty, empty])["grad_norm"] == 0.0
     assert "later_minibatch_ratio_mse" not in reduce_metrics([first])
     of_own_loss = {"trained_tokens": 10.0, "ratio": 10.0}
     assert reduce_metrics([of_own_loss]) == {"trained_tokens": 10.0, "ratio": 1.0}

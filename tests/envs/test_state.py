@@ -1,5 +1,6 @@
 """Tests of copy-on-write state: forks, snapshots, changes and merge patches."""
 
+import threading
 from typing import Any
 
 import pytest
@@ -167,3 +168,10 @@ def test_mutable_values_belong_to_one_state() -> None:
     first.things.append("pan")
     first.restore(before)
     assert first.things == []
+
+
+def test_value_that_cannot_be_copied_is_named() -> None:
+    state = Basket(rows={})
+    state.things.append(threading.Lock())  # type: ignore[arg-type]
+    with pytest.raises(TaskError, match=r"'things'.*lock"):
+        state.snapshot()

@@ -12,7 +12,7 @@ from understudy.core.errors import TaskError, ToolError, ToolErrorKind
 from understudy.core.messages import ToolCall, tool_to_openai
 from understudy.core.records import Record
 from understudy.envs.state import State, Table
-from understudy.envs.tools import Alias, Toolkit, render_result
+from understudy.envs.tools import Alias, Toolkit, ToolkitBase, render_result
 
 
 class Jar(Record):
@@ -222,6 +222,24 @@ class WeighingTools(Weights, ShelfTools):
 
 def test_methods_of_a_mixin_are_tools() -> None:
     assert [spec.name for spec in WeighingTools.specs()] == ["fill", "title", "broken", "weigh", "edit"]
+
+
+class LoggedTools(ToolkitBase, Weights, tools=False):
+    """A base class with a mixin of helpers."""
+
+
+class CountingTools(LoggedTools):
+    def count(self) -> int:
+        """Count."""
+        return 3
+
+    def weigh(self, grams: float) -> str:
+        """Override a helper."""
+        return ""
+
+
+def test_methods_of_a_base_class_and_its_mixins_are_no_tools() -> None:
+    assert [spec.name for spec in CountingTools.specs()] == ["count"]
 
 
 def test_a_tool_cannot_change_the_arguments_of_its_call() -> None:

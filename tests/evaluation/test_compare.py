@@ -63,6 +63,8 @@ def test_merged_repeats_hold_all_counts_and_means() -> None:
     found = merge_results([few, many])
     assert (found.mean_turns, found.mean_parts["a"]) == pytest.approx((2.0, 2 / 3))
     assert (found.fault_counts, found.stop_counts, found.trials) == ({"user": 1}, {"done": 2}, 2)
+    more = make_result((1.0,), (0.0,), (1.0,))
+    assert [result.rewards for result in merge_results([few, more]).task_results] == [(1.0, 1.0), (None, 0.0), (1.0,)]
 
 
 def test_noise_floor_of_repeats() -> None:

@@ -77,6 +77,8 @@ _CONTEXT_EXCEEDED = re.compile(
 model's context. No status code says so."""
 _FILTERED = re.compile(r"content.?(?:filter|management|polic)|usage polic|moderation", re.IGNORECASE)
 """How Azure, OpenAI and others say that a filter refuses the conversation. Another conversation may pass it."""
+_FAILED_GENERATION = re.compile(r"tool_use_failed|failed_generation|failed to (?:call|parse)[^.]{0,40}(?:function|tool)", re.IGNORECASE)
+"""How Groq, vLLM and others say with status 400 that the model wrote a malformed call. Another sample may be valid."""
 _REMEDY = "check {0}.max_tokens, {0}.send_seed and {0}.extra_body, which set the request's parameters"
 
 
@@ -398,13 +400,14 @@ class ChatModel:
     def _refusal(self, text: str) -> RolloutError | ConfigError:
         """Return the error for a refused request, which a retry does not help.
 
-        A new attempt of the episode helps only if what was said is refused: its length, or its content.
-        A refused first request means a wrong setup, except for a judge: its first request is a whole episode and may be
-        too long.
+        A new attempt of the episode helps only if what was said is refused: its length, its content, or the model's
+        malformed call. A refused first request means a wrong setup, except for a malformed call and for a judge, whose
+        first request is a whole episode and may be too long.
         """
-        if self.usage.requests or self.usage.cache_hits or self._fault == "grader":
+        malformed = bool(_FAILED_GENERATION.search(text))
+        if self.usage.requests or self.usage.cache_hits or self._fault == "grader" or malformed:
             context_full = bool(_CONTEXT_EXCEEDED.search(text))
-            is_repeatable = context_full or bool(_FILTERED.search(text))
+            is_repeatable = context_full or malformed or bool(_FILTERED.search(text))
             return RolloutError(f"{self._name}: {text}", self._fault, context_full, is_repeatable=is_repeatable)
         remedy = next((remedy for word, remedy in _REMEDIES.items() if word in text), _REMEDY).format(self._section)
         return ConfigError(f"{self._name} refused the first request: {text}; {remedy}")

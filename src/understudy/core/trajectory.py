@@ -62,8 +62,8 @@ class Trajectory:
     exceptions: list[ExceptionReport] = field(default_factory=list)
     """Exceptions that user code raised in the episode, one for each place in the code."""
     timings: dict[str, float] = field(default_factory=dict)
-    num_given_replies: int = 0
-    """Number of assistant messages that the agent did not write, such as a greeting of the environment."""
+    given_replies: list[int] = field(default_factory=list)
+    """Indices in `messages` of assistant messages that the agent did not write, such as a greeting of the environment."""
 
     def add_exceptions(self, reports: Iterable[ExceptionReport]) -> None:
         """Append the reports of exceptions from places in the code that have none yet."""
@@ -76,8 +76,9 @@ class Trajectory:
         messages = list(messages)
         for message in messages:
             _require_message("observe", message)
+        first = len(self.messages)
+        self.given_replies += [i for i, message in enumerate(messages, first) if message.role == "assistant"]
         self.messages += messages
-        self.num_given_replies += sum(message.role == "assistant" for message in messages)
         self.tokens += tokens
         self.mask += [False] * len(tokens)
         self.logprobs += [0.0] * len(tokens)
@@ -115,9 +116,9 @@ class Trajectory:
 
     @property
     def reply_indices(self) -> list[int]:
-        """Indices of the agent's replies in `messages`. Assistant messages that were given come first."""
-        found = [index for index, message in enumerate(self.messages) if message.role == "assistant"]
-        return found[self.num_given_replies :]
+        """Indices of the agent's replies in `messages`."""
+        given = set(self.given_replies)
+        return [i for i, message in enumerate(self.messages) if message.role == "assistant" and i not in given]
 
     def reply_spans(self) -> Iterator[tuple[int, int]]:
         """Yield the agent's turns as [start, end) spans of `tokens`."""

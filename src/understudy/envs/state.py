@@ -85,7 +85,7 @@ class State:
         for name in self._rows:
             setattr(self, name, Table(tables.get(name, {})))
         for name, default in self._values.items():
-            setattr(self, name, deepcopy(default))
+            setattr(self, name, _copy_value(name, default))
 
     def tables(self) -> dict[str, Table[Any]]:
         """Return the tables by name."""
@@ -98,13 +98,13 @@ class State:
             table = getattr(self, name)
             setattr(other, name, Table(table._world, dict(table._written)))
         for name in self._values:
-            setattr(other, name, deepcopy(getattr(self, name)))
+            setattr(other, name, _copy_value(name, getattr(self, name)))
         return other
 
     def snapshot(self) -> Snapshot:
         """Return a snapshot; `restore` uses it to undo later writes."""
         tables = {name: dict(getattr(self, name)._written) for name in self._rows}
-        return tables, {name: deepcopy(getattr(self, name)) for name in self._values}
+        return tables, {name: _copy_value(name, getattr(self, name)) for name in self._values}
 
     def restore(self, snapshot: Snapshot) -> None:
         """Restore a snapshot of this state."""
@@ -112,7 +112,7 @@ class State:
         for name, written in tables.items():
             getattr(self, name)._written = dict(written)
         for name, value in values.items():
-            setattr(self, name, deepcopy(value))
+            setattr(self, name, _copy_value(name, value))
 
     def tables_modified_since(self, snapshot: Snapshot) -> bool:
         """Return whether any table was written since the snapshot. Values are not part of the database."""
@@ -151,6 +151,17 @@ class State:
         for name in cls._values:
             setattr(state, name, data[name])
         return state
+
+
+def _copy_value(name: str, value: Any) -> Any:
+    """Return a copy of a value of a state. Raise TaskError for an object that cannot be copied, such as a lock."""
+    try:
+        return deepcopy(value)
+    except TypeError as e:
+        raise TaskError(
+            f"the state's value {name!r} cannot be copied ({e}), so a failed call cannot be undone; keep such an object "
+            "outside of the state, such as in an attribute of the tools"
+        ) from e
 
 
 def _rows(row_type: type[Record]) -> TypeAdapter[dict[str, Record]]:

@@ -55,10 +55,18 @@ class UserTools(Protocol):
         """Run one call and return its result. Raise `ToolError` if the call is rejected."""
 
 
+def _public_members(cls: type) -> dict[str, Any]:
+    """Return what the class and its bases that are no toolkits, such as mixins, define under public names."""
+    owners = [each for each in cls.__mro__ if each is cls or not issubclass(each, ToolkitBase)]
+    names = dict.fromkeys(name for owner in reversed(owners) for name in vars(owner) if not name.startswith("_"))
+    return {name: inspect.getattr_static(cls, name) for name in names}
+
+
 class ToolkitBase:
     """Base class of toolkits: the public methods of its subclasses are tools.
 
-    Intermediate base classes pass `tools=False`; their methods are not tools.
+    So are those of mixins. Intermediate base classes pass `tools=False`; their methods, and those of their mixins, are
+    not tools.
     """
 
     max_call_seconds: ClassVar[float] = 60.0
@@ -67,7 +75,7 @@ class ToolkitBase:
     _models: ClassVar[dict[str, type[BaseModel]]] = {}
     _specs: ClassVar[tuple[ToolSpec, ...]] = ()
     _not_tools: ClassVar[frozenset[str]] = frozenset()
-    """Methods of the base classes, which are not tools even if a subclass overrides them."""
+    """Public names of the base classes, which are not tools even if a subclass overrides them."""
     _reserved_names: ClassVar[frozenset[str]] = frozenset({"specs"})
     """Names that no tool may have, because the package uses them."""
     _keeps_defaults: ClassVar[bool] = False
@@ -76,13 +84,14 @@ class ToolkitBase:
     def __init_subclass__(cls, tools: bool = True) -> None:
         super().__init_subclass__()
         if not tools:
-            cls._not_tools = cls._not_tools | {name for name, member in vars(cls).items() if inspect.isfunction(member)}
+            cls._not_tools = cls._not_tools | _public_members(cls).keys()
             return
         public = _public_members(cls)
-        methods = {n: f for n, f in public.items() if inspect.isfunction(f) and n not in cls._not_tools}
+        tool_like = {name: member for name, member in public.items() if name not in cls._not_tools}
+        methods = {name: member for name, member in tool_like.items() if inspect.isfunction(member)}
         problems = [
             f"tool {cls.__name__}.{name} is a {type(member).__name__}; make it a method with `self`"
-            for name, member in public.items()
+            for name, member in tool_like.items()
             if _looks_like_tool(member)
         ]
         problems += [
@@ -228,13 +237,6 @@ def _explain_error(name: str, model: type[BaseModel], error: ValidationError) ->
     where = ".".join(str(part) for part in first["loc"])
     fields = ", ".join(f if m.is_required() else f"[{f}]" for f, m in model.model_fields.items())
     return f"bad arguments for {name}: {where}: {first['msg']}; it takes ({fields})"
-
-
-def _public_members(cls: type) -> dict[str, Any]:
-    """Return what the class and its bases that are no toolkits, such as mixins, define under public names."""
-    owners = [each for each in cls.__mro__ if each is cls or not issubclass(each, ToolkitBase)]
-    names = dict.fromkeys(name for owner in reversed(owners) for name in vars(owner) if not name.startswith("_"))
-    return {name: inspect.getattr_static(cls, name) for name in names}
 
 
 def _runs_calls(member: Any) -> bool:

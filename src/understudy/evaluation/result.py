@@ -173,14 +173,15 @@ def gain_p_value(new: EvalResult, old: EvalResult) -> float:
 
 
 def merge_results(repeats: Sequence[EvalResult]) -> EvalResult:
-    """Merge results on the same tasks (repeats, or seeds of a run) into one with all trials.
+    """Merge results (repeats, or seeds of a run) into one with all trials of all their tasks.
 
     Counts are summed, and means are over all episodes. `usage` is that of the first: it covers all repeats.
     """
     rewards = defaultdict[str, tuple[float | None, ...]](tuple)
     for result in (result for each in repeats for result in each.task_results):
         rewards[result.task] += result.rewards
-    results = tuple(result.replace(rewards=rewards[result.task]) for result in repeats[0].task_results)
+    first = {result.task: result for each in reversed(repeats) for result in each.task_results}
+    results = tuple(first[task].replace(rewards=found) for task, found in rewards.items())
     parts = dict.fromkeys(name for each in repeats for name in each.mean_parts)
     return repeats[0].replace(
         trials=sum(each.trials for each in repeats),

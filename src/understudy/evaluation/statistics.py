@@ -161,10 +161,13 @@ def _sampled_p_value(steps: Sequence[int]) -> float:
 
 
 def describe_difference(gain: MeanEstimate, p_value: float, new: str, old: str) -> str:
-    """Return a sentence on a paired difference: its size, its interval, and whether its p-value is at most 0.05."""
+    """Return a sentence on a paired difference: its size, its interval, and whether its p-value is at most 0.05.
+
+    With few tasks, the sign-flip test and the interval may disagree on whether the difference is 0.
+    """
     if not gain.tasks:
         return f"{new} and {old} have no task on which both have a score; they cannot be compared."
-    found = f"95% interval {gain.low:+.3f} to {gain.high:+.3f}, {gain.tasks} tasks, paired, p = {p_value:.2g}"
+    found = f"95% interval {gain.low:+.3f} to {gain.high:+.3f}, {gain.tasks} tasks, paired; sign-flip p = {p_value:.2g}"
     if p_value > MAX_SIGNIFICANT_P_VALUE:
         return f"{new} differs from {old} by {gain.mean:+.3f} ({found}): not significant."
     side = "more" if gain.mean > 0 else "less"

@@ -101,7 +101,7 @@ class _Function(_Wire):
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,128}$")]
     description: str = ""
     parameters: Annotated[_Parameters, WrapValidator(_as_sent)] | None = None
-    strict: bool = False
+    strict: bool | None = None
     """Accepted, because agent SDKs set it, and not enforced: free replies are not constrained."""
 
 
@@ -192,7 +192,7 @@ class _NamedSchema(_Wire):
     name: str = ""
     description: str = ""
     json_schema: dict[str, Any] = Field(alias="schema")
-    strict: bool = True
+    strict: bool | None = None
 
 
 class _SchemaFormat(_Wire):

@@ -45,9 +45,11 @@ def index_anchor_states(groups: Sequence[Group]) -> list[list[int]]:
     for number, group in enumerate(groups):
         for episode in group.episodes:
             row = [-1] * len(episode.tokens)
-            spans, states = list(episode.reply_spans()), list(anchor_states(episode.messages))
-            # The first assistant messages may be given ones, such as a greeting, which have no span.
-            for span, state in zip(spans, states[len(states) - len(spans) :], strict=True):
+            given = set(episode.given_replies)  # they have a state, and no span
+            places = [i for i, message in enumerate(episode.messages) if message.role == "assistant"]
+            found = zip(places, anchor_states(episode.messages), strict=True)
+            states = [state for place, state in found if place not in given]
+            for span, state in zip(episode.reply_spans(), states, strict=True):
                 index = known.setdefault((number, state), len(known))
                 row[slice(*span)] = [index] * (span[1] - span[0])
             rows.append(row)

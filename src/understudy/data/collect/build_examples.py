@@ -13,7 +13,7 @@ from typing import Generic, Literal, TypeVar
 
 from understudy.core.messages import Message, ToolSpec, strip_endpoint_data
 from understudy.core.trajectory import StopReason, Trajectory
-from understudy.data.conversations.examples import Demonstration, LabeledExample, PreferencePair, prompt_messages
+from understudy.data.conversations.examples import Demonstration, LabeledExample, PreferencePair
 
 ExampleT = TypeVar("ExampleT", Demonstration, PreferencePair, LabeledExample)
 BalanceKey = Literal["domain", "family", "difficulty"]
@@ -76,7 +76,7 @@ def build_preference_pairs(
     alike: dict[Hashable, tuple[list[Trajectory], list[Trajectory]]] = defaultdict(lambda: ([], []))
     for episode in _usable_episodes(episodes, result.skipped):
         if _new(episode, seen, result.skipped):
-            begin = tuple(map(_content, prompt_messages(tuple(episode.messages))))
+            begin = tuple(map(_content, episode.messages[: episode.reply_indices[0]]))
             alike[episode.task_id, begin][not is_success(episode)].append(episode)
     for wins, losses in alike.values():
         pairs = list(zip(wins, losses, strict=False))[:max_per_task]
@@ -118,7 +118,7 @@ def _usable_episodes(episodes: Iterable[Trajectory], left: Counter[str]) -> Iter
             left[f"failed by the {episode.fault}"] += 1
         elif any(call.parse_error for message in episode.messages for call in message.tool_calls):
             left["with calls that could not be read"] += 1
-        elif not any(message.role == "assistant" for message in episode.messages):
+        elif not episode.num_turns:
             left["without a reply"] += 1
         elif is_success(episode) and any(map(_is_empty_reply, episode.messages)):
             left["with an empty reply"] += 1

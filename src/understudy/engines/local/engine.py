@@ -516,7 +516,7 @@ class LocalEngine:
 
 
 def _idle_step(batch: Batch, device: torch.device) -> OptimizerStep:
-    """Return what an optimizer step without a trained token computes. Its metrics have the names of other steps."""
+    """Return what an optimizer step without a trained token computes: it changes no weight."""
     none = torch.zeros(0, dtype=torch.int64)
     step = OptimizerStep(none, none)
     step.metrics.counts.update(distinct_tokens=0.0, computed_tokens=0.0, trained_tokens=0.0)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
+from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 from torch import Tensor, nn
 from transformers import AttentionInterface, AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
@@ -238,8 +239,18 @@ def _load_network(folder: Path, dtype: torch.dtype) -> PreTrainedModel:
 
 
 def read_context_length(folder: Path) -> int:
-    """Return the `LocalModel.context_length` of the model in a folder, without its weights."""
-    return context_length(AutoConfig.from_pretrained(folder).get_text_config())
+    """Return the `LocalModel.context_length` of the model in a folder, without its weights.
+
+    Raise ConfigError for a config that transformers cannot read, and for a model without positions.
+    """
+    try:
+        config = AutoConfig.from_pretrained(folder).get_text_config()
+    except (OSError, ValueError, StrictDataclassError) as error:
+        reason = str(error).partition("\n")[0]
+        raise ConfigError(f"transformers cannot read {folder / 'config.json'}: {reason}") from error
+    if not hasattr(config, "max_position_embeddings"):
+        raise unsupported_model(folder, config, "their config has no max_position_embeddings")
+    return context_length(config)
 
 
 def context_length(config: PretrainedConfig) -> int:

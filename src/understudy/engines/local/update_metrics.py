@@ -47,8 +47,8 @@ def _read_scalars(scalars: Iterable[Tensor]) -> Iterator[float]:
 def reduce_metrics(step_sums: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """Return the metrics of an update from the sums of its optimizer steps.
 
-    Metrics are means over trained tokens, over the critic's decisions (`valued_tokens`) or over steps, or they are
-    counts.
+    Metrics are means over trained tokens, over the critic's decisions (`valued_tokens`) or over the steps that trained a
+    token, or they are counts.
 
     The probability ratio is also reported for the first step and for the later steps. In the first step the weights are
     those that sampled, so the ratio differs from 1 only by rounding.
@@ -57,8 +57,8 @@ def reduce_metrics(step_sums: Sequence[Mapping[str, float]]) -> dict[str, float]
     for step in step_sums:
         for name, value in step.items():
             sums[name] += value
-    valued = sums.pop("valued_tokens", 1.0)
-    over = dict.fromkeys(_COUNTS, 1.0) | dict.fromkeys(_BY_STEP, len(step_sums)) | dict.fromkeys(_BY_VALUE, valued)
+    valued, steps = sums.pop("valued_tokens", 1.0), sum(step.get("trained_tokens", 0) > 0 for step in step_sums)
+    over = dict.fromkeys(_COUNTS, 1) | dict.fromkeys(_BY_STEP, steps) | dict.fromkeys(_BY_VALUE, valued)
     tokens = sums["trained_tokens"]
     found = {name: value / max(1, over.get(name, tokens)) for name, value in sums.items()}
     moving = [step for step in step_sums if {"ratio", "ratio_mse"} <= step.keys() and step["trained_tokens"]]

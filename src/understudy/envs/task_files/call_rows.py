@@ -121,6 +121,28 @@ def messages_of(prompt: Any) -> list[tuple[str, str]]:
     return [(str(role), text) for role, text in found if isinstance(text, str)]
 
 
+def calls_of(actions: Any) -> tuple[ToolCall, ...]:
+    """Return a row's list of calls in any form of `actions`, as a value or as JSON text.
+
+    Raise ValueError for anything else.
+    """
+    listed = _decoded(actions)
+    if not isinstance(listed, list | tuple):
+        raise ValueError(f"it is {listed!r:.{_TOO_LONG}}; it must be a list of calls, each {{name, arguments}}")
+    return tuple(_call(action, number) for number, action in enumerate(listed))
+
+
+def _call(action: Any, number: int) -> ToolCall:
+    name = _name(action)
+    if not name:
+        raise ValueError(f"{number}: {action!r:.{_TOO_LONG}} has no name; write each call as {{name, arguments}}")
+    try:
+        return ToolCall(name=name, arguments=_arguments(action, number))
+    except _InvalidField as e:
+        field, problem = e.args
+        raise ValueError(f"{field.removeprefix('actions.')}: {problem}") from e
+
+
 def _to_call_task(row: Mapping[str, Any], identity: str, default_domain: str) -> CallTask:
     parts, said = _parts(row), messages_of(row.get("prompt"))
     gold = tuple(_gold(_listed(parts, "actions"), _listed(parts, "results")))

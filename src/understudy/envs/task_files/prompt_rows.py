@@ -6,18 +6,14 @@ verl, "Prepare Data for Post-Training": `prompt` is a list of messages, `reward_
 from collections.abc import Mapping
 from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
-
 from understudy.core.items import Item, RowError
-from understudy.core.messages import ToolCall
 from understudy.core.tasks import DIFFICULTIES, Split
 from understudy.envs.domains.tool_dataset import ToolExample
-from understudy.envs.task_files.call_rows import split_of
+from understudy.envs.task_files.call_rows import calls_of, split_of
 
 QUESTION_COLUMNS = ("question", "prompt")
 _CONTINUATION_COLUMNS = {"completion", "chosen", "rejected", "messages", "conversations"}
 """Columns of rows of conversations, which have no question for a reward function."""
-_CALLS: TypeAdapter[tuple[ToolCall, ...]] = TypeAdapter(tuple[ToolCall, ...])
 
 
 def is_prompt_row(row: Mapping[str, Any]) -> bool:
@@ -30,8 +26,9 @@ def to_tool_example(item: Item[Mapping[str, Any]]) -> Item[ToolExample] | RowErr
     """Return the example of a row.
 
     `answer` is the row's answer or ground truth if it is text or a number, else "". `domain_policy` is the system
-    message of the prompt, or the row's `domain_policy` or `system`. `id`, `split`, `family`, `difficulty` and
-    `gold_calls` are the row's, if it has them and they are such values. `info` is the whole row.
+    message of the prompt, or the row's `domain_policy` or `system`. `id`, `split`, `family` and `difficulty` are the
+    row's, if it has them and they are such values. So are `gold_calls`: a list of {name, arguments} or of OpenAI's
+    calls, or JSON text of one. `info` is the whole row.
     """
     row = item.value
     name = next((column for column in QUESTION_COLUMNS if row.get(column) is not None), "prompt")
@@ -41,33 +38,29 @@ def to_tool_example(item: Item[Mapping[str, Any]]) -> Item[ToolExample] | RowErr
         return RowError(item.location, name, problem)
     system = messages[0][1] if len(messages) > 1 else ""
     try:
-        return Item(item.location, make_example(row, messages[-1][1], system, _answer(row)))
+        return Item(item.location, _make_example(row, messages[-1][1], system))
     except ValueError as e:
         return RowError(item.location, "gold_calls", str(e))
 
 
-def make_example(row: Mapping[str, Any], prompt: str, system: str, answer: str) -> ToolExample:
-    """Return an example of a row with these texts and the row's own fields.
-
-    Raise ValueError if the row has `gold_calls` that are no calls.
-    """
-    try:
-        calls = _CALLS.validate_python(row.get("gold_calls") or ())
-    except ValidationError as e:
-        first = e.errors()[0]
-        where = ".".join(map(str, first["loc"]))
-        raise ValueError(f"{where}: {first['msg']}; write each call as {{name, arguments}}") from e
+def _make_example(row: Mapping[str, Any], prompt: str, system: str) -> ToolExample:
+    """Return an example of a row. Raise ValueError if the row has `gold_calls` that are no calls."""
     return ToolExample(
         prompt=prompt,
         domain_policy=system or _text(row, "domain_policy") or _text(row, "system"),
-        answer=answer,
-        gold_calls=calls,
-        id=str(row["id"]) if isinstance(row.get("id"), str | int) else "",
+        answer=_answer(row),
+        gold_calls=calls_of(row.get("gold_calls") or ()),
+        id=_id(row),
         split=_split(row),
         family=_text(row, "family") or "question",
         difficulty=next((each for each in DIFFICULTIES if each == row.get("difficulty")), "easy"),
         info=dict(row),
     )
+
+
+def _id(row: Mapping[str, Any]) -> str:
+    value = row.get("id")
+    return str(value) if isinstance(value, str | int) and not isinstance(value, bool) else ""
 
 
 def _split(row: Mapping[str, Any]) -> Split | None:
