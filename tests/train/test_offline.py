@@ -354,9 +354,7 @@ def test_teacher_with_a_shorter_context_than_the_episodes_is_rejected(tiny: Path
     validate_reference(parse_config("", [*settings, "limits.max_episode_tokens=9999"]), teacher)
 
 
-@pytest.mark.parametrize(
-    ("model_type", "named"), [("unheard", r"\bunheard\b"), ("mamba", "max_position_embeddings")]
-)
+@pytest.mark.parametrize(("model_type", "named"), [("unheard", r"\bunheard\b"), ("mamba", "max_position_embeddings")])
 def test_teacher_of_an_unsupported_architecture_is_named(
     model_type: str, named: str, tiny: Path, tmp_path: Path
 ) -> None:

@@ -77,7 +77,9 @@ _CONTEXT_EXCEEDED = re.compile(
 model's context. No status code says so."""
 _FILTERED = re.compile(r"content.?(?:filter|management|polic)|usage polic|moderation", re.IGNORECASE)
 """How Azure, OpenAI and others say that a filter refuses the conversation. Another conversation may pass it."""
-_FAILED_GENERATION = re.compile(r"tool_use_failed|failed_generation|failed to (?:call|parse)[^.]{0,40}(?:function|tool)", re.IGNORECASE)
+_FAILED_GENERATION = re.compile(
+    r"tool_use_failed|failed_generation|failed to (?:call|parse)[^.]{0,40}(?:function|tool)", re.IGNORECASE
+)
 """How Groq, vLLM and others say with status 400 that the model wrote a malformed call. Another sample may be valid."""
 _REMEDY = "check {0}.max_tokens, {0}.send_seed and {0}.extra_body, which set the request's parameters"
 

@@ -63,7 +63,7 @@ class Trajectory:
     """Exceptions that user code raised in the episode, one for each place in the code."""
     timings: dict[str, float] = field(default_factory=dict)
     given_replies: list[int] = field(default_factory=list)
-    """Indices in `messages` of assistant messages that the agent did not write, such as a greeting of the environment."""
+    """Indices in `messages` of assistant messages that the agent did not write, such as the environment's greeting."""
 
     def add_exceptions(self, reports: Iterable[ExceptionReport]) -> None:
         """Append the reports of exceptions from places in the code that have none yet."""

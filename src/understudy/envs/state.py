@@ -159,8 +159,8 @@ def _copy_value(name: str, value: Any) -> Any:
         return deepcopy(value)
     except TypeError as e:
         raise TaskError(
-            f"the state's value {name!r} cannot be copied ({e}), so a failed call cannot be undone; keep such an object "
-            "outside of the state, such as in an attribute of the tools"
+            f"the state's value {name!r} cannot be copied ({e}), so a failed call cannot be undone; keep such an "
+            "object outside of the state, such as in an attribute of the tools"
         ) from e
 
 

@@ -47,8 +47,8 @@ def _read_scalars(scalars: Iterable[Tensor]) -> Iterator[float]:
 def reduce_metrics(step_sums: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """Return the metrics of an update from the sums of its optimizer steps.
 
-    Metrics are means over trained tokens, over the critic's decisions (`valued_tokens`) or over the steps that trained a
-    token, or they are counts.
+    Metrics are means over trained tokens, over the critic's decisions (`valued_tokens`) or over the steps that trained
+    a token, or they are counts.
 
     The probability ratio is also reported for the first step and for the later steps. In the first step the weights are
     those that sampled, so the ratio differs from 1 only by rounding.
