@@ -1,7 +1,8 @@
-"""Test that replaced identifiers do not return, and that class names are unique."""
+"""Test that replaced identifiers do not return, that class names are unique, and that patterns fit each Python."""
 
 import ast
 import io
+import re
 import tokenize
 from collections import defaultdict
 
@@ -84,3 +85,17 @@ def test_class_names_are_unique() -> None:
                 if isinstance(node, ast.ClassDef):
                     places[node.name].append(str(path.relative_to(ROOT)))
     assert {name: paths for name, paths in places.items() if len(paths) > 1} == {}
+
+
+def test_patterns_have_atomic_groups_and_no_possessive_ones() -> None:
+    """Python before 3.11.5, such as Debian 12's, repeats a possessive group of alternatives too often."""
+    possessive = re.compile(r"\)(?:[*+?]|\{[0-9,]+\})\+")
+    strings = (
+        (path, node) for path, tree in TREES.items() for node in ast.walk(tree) if isinstance(node, ast.Constant)
+    )
+    found = [
+        f"{path.relative_to(ROOT)}:{node.lineno}"
+        for path, node in strings
+        if isinstance(node.value, str) and possessive.search(node.value)
+    ]
+    assert found == []

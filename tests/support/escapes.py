@@ -5,6 +5,15 @@ escapes if it ends without an exception. The helper `check(result)` is for C cal
 result.
 """
 
+import sysconfig
+from pathlib import Path
+
+INSTALLED_PACKAGES = next(
+    path
+    for path in (Path(sysconfig.get_path("stdlib"), "site-packages"), Path("/usr/lib/python3/dist-packages"))
+    if path.is_dir()
+)
+"""Where the base interpreter's packages are: below its standard library or, for Debian's Python, beside it."""
 PRELUDE = """
 import ctypes, errno, fcntl, mmap, os, resource, signal, socket, struct, subprocess, sys, threading, time
 SECRET, VICTIM, PORT, OUTSIDE = {secret!r}, {victim}, {port}, {outside!r}
@@ -55,8 +64,8 @@ FILES = {
     "shared memory": "open('/dev/shm/understudy-escape', 'w').write('x')",
     "import a planted module": "sys.path.insert(0, OUTSIDE); import planted",
     "import a planted zip": "import zipimport; zipimport.zipimporter(OUTSIDE + '/planted.zip')",
-    "installed packages": "import sysconfig; open(sysconfig.get_path('stdlib') + '/site-packages/README.txt').read()",
-    "list installed packages": "import sysconfig; os.listdir(sysconfig.get_path('stdlib') + '/site-packages')",
+    "installed packages": f"open({str(next(filter(Path.is_file, INSTALLED_PACKAGES.rglob('*'))))!r}).read()",
+    "list installed packages": f"os.listdir({str(INSTALLED_PACKAGES)!r})",
     "whiteout": "open('w', 'w').close(); syscall(316, -100, b'w', -100, b'white', 4)",
     "nameless file": "os.open('.', os.O_TMPFILE | os.O_RDWR)",
     "load a library": "ctypes.CDLL(OUTSIDE + '/planted.so')",

@@ -38,8 +38,8 @@ _CALLED = Message(role="assistant", tool_calls=(_CALL,))
 _RESULT = Message(role="tool", content="result", tool_call_id=_CALL.id)
 _SCHEMA = {"type": "object", "properties": {"x": {"type": "string"}}}
 _TOOLS = (ToolSpec(name="f", description="what f does", parameters=_SCHEMA),)
-_THOUGHT = re.compile(r"(?:<think>\s*+(?:</think>\s*+)?+|</think>\s*+)\Z")
-_EMPTY_THOUGHT = re.compile(r"(?:<think>\s*+)?+</think>\s*+|<think>\s*+")
+_THOUGHT = re.compile(r"(?:<think>\s*+(?>(?:</think>\s*+)?)|</think>\s*+)\Z")
+_EMPTY_THOUGHT = re.compile(r"(?>(?:<think>\s*+)?)</think>\s*+|<think>\s*+")
 _CLOSING = "\n</think>\n\n"
 _NAME = re.compile(r"[\w.-]{1,64}")
 _ID = re.compile(r"\"id\": ?\"([A-Za-z0-9]{9})\"|\[CALL_ID\]([A-Za-z0-9]{9})\b")

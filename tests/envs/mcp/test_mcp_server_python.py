@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 from mcp import Client
 
-from support.escapes import ATTEMPTS, FATAL_CALLS, PRELUDE, wrap_attempt
+from support.escapes import ATTEMPTS, FATAL_CALLS, INSTALLED_PACKAGES, PRELUDE, wrap_attempt
 from support.machine import ELSEWHERE, process_ends
 from understudy.core.errors import ConfigError, ToolError
 from understudy.envs.mcp.server import build_server
@@ -351,7 +351,7 @@ def test_device_nodes_cannot_be_made(python: RunningInterpreter) -> None:
 
 def test_installed_packages_cannot_be_listed(python: RunningInterpreter) -> None:
     python.run("import importlib, os, sysconfig; root = sysconfig.get_path('stdlib')")
-    for folder in ("root", "root + '/site-packages'"):
+    for folder in ("root", repr(str(INSTALLED_PACKAGES))):
         assert "PermissionError" in python.run(f"os.listdir({folder})")
     assert python.run("importlib.invalidate_caches(); import wave, colorsys, json.tool; wave.__name__") == "'wave'"
     assert "'decoder.py'" in python.run("os.listdir(root + '/json')")

@@ -65,8 +65,8 @@ _STRICT = json.JSONDecoder(
 )
 _SPACE = re.compile(r"\s*+")
 _TOKEN = re.compile(
-    r"""\s*+(?:(?P<open>[{\[])|(?P<close>[}\]])|(?P<comma>,)|(?P<string>"(?:[^"\\]++|\\.)*+")"""
-    r"""|(?P<single>'(?:[^'\\]++|\\.)*+')|(?P<number>-?\d[\w.+-]*+)|(?P<word>[A-Za-z_][\w.-]*+)|(?P<other>\S))""",
+    r"""\s*+(?:(?P<open>[{\[])|(?P<close>[}\]])|(?P<comma>,)|(?P<string>"(?>(?:[^"\\]++|\\.)*)")"""
+    r"""|(?P<single>'(?>(?:[^'\\]++|\\.)*)')|(?P<number>-?\d[\w.+-]*+)|(?P<word>[A-Za-z_][\w.-]*+)|(?P<other>\S))""",
     re.DOTALL,
 )
 _NUMBER = re.compile(r"-?(?:0|[1-9]\d*)(?P<real>(?:\.\d+)?(?:[eE][+-]?\d+)?)")

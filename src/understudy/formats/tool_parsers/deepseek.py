@@ -21,7 +21,7 @@ OPENINGS = (
 )
 _NAMED = re.compile(
     r"\s*+(?:function<｜tool▁sep｜>)?([\w.-]{1,200}+)(?::\d++)?\s*+"
-    r"(?:<｜tool▁sep｜>|<\|tool_call_argument_begin\|>)?\s*+(?:```(?:json)?+)?\s*+(?=\{)"
+    r"(?:<｜tool▁sep｜>|<\|tool_call_argument_begin\|>)?\s*+(?:```(?>(?:json)?))?\s*+(?=\{)"
 )
 _END_TOKEN = "(?:<｜tool▁call▁end｜>|<\\|tool_call_end\\|>)"
 _END = re.compile(rf"\s*+(?:```)?\s*+{_END_TOKEN}")

@@ -21,7 +21,7 @@ OPENINGS = (
 )
 _LIST_NAME = "functools"
 """The word that Phi 4 mini writes before a list of calls."""
-_CLOSERS = re.compile(r"(?:\s*+[}\]])++")
+_CLOSERS = re.compile(r"(?>(?:\s*+[}\]])+)")
 _SENTENCE_GOES_ON = re.compile(r"`(?!`)[ \t]*+[,;]?[ \t]*+\w")
 _NEXT = re.compile(r"[ \t]*+[,;]?+[ \t]*+(?=[{\[\"])")
 

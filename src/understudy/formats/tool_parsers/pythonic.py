@@ -30,7 +30,9 @@ _CLOSED = re.compile(r"\s*+<\|tool_call_end\|>")
 _LINE = re.compile(r"[\s,]*+([A-Za-z_][\w.]*+)(?=\()")
 LANGUAGES = ("python", "py", "tool_code")
 _MAX_LENGTH = 50_000
-_PART = re.compile(r"""(?P<open>[\[({])|(?P<close>[\])}])|"(?:[^"\\\n]++|\\.)*+"|'(?:[^'\\\n]++|\\.)*+'""", re.DOTALL)
+_PART = re.compile(
+    r"""(?P<open>[\[({])|(?P<close>[\])}])|"(?>(?:[^"\\\n]++|\\.)*)"|'(?>(?:[^'\\\n]++|\\.)*)'""", re.DOTALL
+)
 
 
 def read_calls(scan: ReplyScan, mark: re.Match[str]) -> int:

@@ -26,7 +26,7 @@ _PARAMETER = re.compile(r"\s*+<parameter=([^>\n]{1,200}+)>\n?")
 _TAG = re.compile(r"</parameter>|<parameter=|</function>|<function=|</?tool_call>")
 _END = re.compile(r"\s*+</function>(?:\s*+</tool_call>)?")
 _END_TAG = re.compile(r"</function>(?:\s*+</tool_call>)?")
-_CUT = re.compile(r"\s*+(?:<arg_key(?::\w++)?>[^<\n]*+(?:</arg_key(?::\w++)?>\s*+)?+)?+(?:<[^>{\n]*+)?+\Z")
+_CUT = re.compile(r"\s*+(?>(?:<arg_key(?::\w++)?>[^<\n]*+(?>(?:</arg_key(?::\w++)?>\s*+)?))?)(?>(?:<[^>{\n]*+)?)\Z")
 _PYTHON: Mapping[str, Any] = {"True": True, "False": False, "None": None}
 _JSON = json.JSONDecoder(parse_float=parse_float, parse_int=parse_int, parse_constant=reject_nan_and_infinity)
 

@@ -8,9 +8,9 @@ from understudy.formats.parsing.scan import ReplyScan
 from understudy.formats.tool_parsers.plain import dump_json, join_lines, read_json_calls
 
 OPENINGS = (("\n", r"[ \t*]*+Action[ \t]*+:\**+[ \t]*+"),)
-_NAMED = re.compile(r"`?([^\n`(\[{]{1,128}+)`?[ \t]*+\n\s*+\**+Action Input[ \t]*+:\**+\s*+(?:```\w*+\s*+)?+")
+_NAMED = re.compile(r"`?([^\n`(\[{]{1,128}+)`?[ \t]*+\n\s*+\**+Action Input[ \t]*+:\**+\s*+(?>(?:```\w*+\s*+)?)")
 _NAME = re.compile(r"[`\"]?([\w.-]{1,128}+)")
-_JSON = re.compile(r"\s*+(?:```\w*+\s*+)?+(?=\{)")
+_JSON = re.compile(r"\s*+(?>(?:```\w*+\s*+)?)(?=\{)")
 
 
 def read_calls(scan: ReplyScan, mark: re.Match[str]) -> int:
