@@ -46,12 +46,17 @@ def read_python_literals(path: Path) -> Iterator[Item[Any] | RowError]:
 
 def _list(path: Path, tree: ast.Module) -> ast.List:
     """Return the file's list of tasks. Raise ConfigError unless there is exactly one, as a literal."""
-    lists: dict[str, ast.expr] = {}
-    for statement in tree.body:
-        lists |= {name: value for name, value in _assignments(statement) if _NAME.fullmatch(name)}
-    if len(lists) != 1:
-        problem = f"several lists of tasks ({', '.join(lists)})" if lists else "no list named TASKS"
-        raise ConfigError(f"{path}: the file has {problem}; define exactly one at the module's top level")
+    assigned = {name: value for statement in tree.body for name, value in _assignments(statement)}
+    lists = {name: value for name, value in assigned.items() if _NAME.fullmatch(name)}
+    if not lists:
+        made = [name for name, value in assigned.items() if isinstance(value, ast.Call) and name.isupper()]
+        raise ConfigError(
+            f"{path}: the file has no list named TASKS; define one at the module's top level, or name an object of the "
+            f"module, such as {path.stem}:{made[-1] if made else 'DOMAIN'}"
+        )
+    if len(lists) > 1:
+        names = ", ".join(lists)
+        raise ConfigError(f"{path}: the file has several lists of tasks ({names}); keep one at the module's top level")
     ((name, value),) = lists.items()
     if not isinstance(value, ast.List):
         raise ConfigError(f"{path}:{value.lineno}: {name} is not a literal list; the file is not executed")
