@@ -18,8 +18,8 @@ RESULT, RESULT_END = "<tool_response>", "</tool_response>"
 OPENINGS = (("<", r"tool_call(?::\w{1,32}+)?>"), ("<", r"/tool_call(?::\w{1,32}+)?>"))
 
 _TAG = re.compile(f"{OPEN}|{CLOSE}")
-# The text up to the first tag outside of a JSON string. The pattern never backtracks and stops at a backslash outside of
-# a string. So at most two tags of a text are scanned beyond the tag after them, which keeps parsing linear. It has
+# The text up to the first tag outside of a JSON string. The pattern never backtracks and stops at a backslash outside
+# of a string. So at most two tags of a text are scanned beyond the tag after them, which keeps parsing linear. It has
 # atomic groups, because Python before 3.11.5 repeats a possessive group too often (python/cpython#106052).
 _BODY = re.compile(r'(?>(?:[^"\\<]++|<(?!/?tool_call>)|"(?>(?:[^"\\]++|\\.)*)")*)', re.DOTALL)
 _GLUED = re.compile(r"[\s}\],;]*+(?=\{)")
