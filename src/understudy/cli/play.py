@@ -105,23 +105,32 @@ def play_interactively(
     elif role == "user":
         domain = domain.with_users(user)
     seed = fork.episode.seed if fork else 0
-    episode = play_in_terminal(task, domain.environment(task, seed=seed), actor, person.print_text, limits, seed)
+    episode = play_in_terminal(
+        task, domain.environment(task, seed=seed), actor, person.print_text, limits, seed, not watch
+    )
     if episode is not None:
         person.print_text(f"\n{format_episode_title(episode)}")
     return episode
 
 
 def play_in_terminal(
-    task: Task, environment: Environment, agent: Agent, show: Callable[[str], None], limits: EpisodeLimits, seed: int
+    task: Task,
+    environment: Environment,
+    agent: Agent,
+    show: Callable[[str], None],
+    limits: EpisodeLimits,
+    seed: int,
+    has_person: bool = True,
 ) -> Trajectory | None:
-    """Play an episode in which a person takes part. Return None if the person leaves early (/quit, Ctrl-C).
+    """Play an episode that a person plays or watches. Return None if the person leaves early (/quit, Ctrl-C).
 
-    The limits of the episode are the larger ones of `limits` and `MIN_LIMITS`, and no step has a time limit.
+    The limits of the episode are the larger ones of `limits` and `MIN_LIMITS`. With `has_person`, no step has a time
+    limit.
     """
     limits = limits.replace(
         max_turns=max(limits.max_turns, MIN_LIMITS.max_turns),
         max_episode_tokens=max(limits.max_episode_tokens, MIN_LIMITS.max_episode_tokens),
-        max_step_seconds=math.inf,  # a person thinks
+        max_step_seconds=math.inf if has_person else limits.max_step_seconds,  # a person thinks
     )
     try:
         return run_async(rollout(task, environment, agent, limits, seed))

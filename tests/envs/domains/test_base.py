@@ -115,6 +115,8 @@ def test_listed_tasks_are_split_by_their_rows_and_may_set_their_split() -> None:
     assert counts == [63, 9, 19]
     assert len({task.id for split in SPLITS for task in domain.tasks(split)}) == 91
     assert len(domain.sample("train", 100)) == 100
+    generator = Domain("listed_lamps", build_house, LampTools, task_list=(task for task in tasks))  # type: ignore[arg-type]
+    assert len(generator.task_list) == 90
 
 
 def test_frozen_tasks_of_a_module_are_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

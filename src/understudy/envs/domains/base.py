@@ -142,6 +142,8 @@ class Domain:
     """Whether violations of the policy (`Score.violations`) make the reward 0."""
 
     def __post_init__(self) -> None:
+        if isinstance(self.task_list, Iterator):
+            object.__setattr__(self, "task_list", tuple(self.task_list))
         if not self.families:
             named = self.generate if isinstance(self.generate, Mapping) else (task.family for task in self.task_list)
             object.__setattr__(self, "families", tuple(dict.fromkeys(named)))
