@@ -1,5 +1,6 @@
 """Test `play`: parsing typed replies, episodes as the agent or the user, and the terminal output."""
 
+import asyncio
 import dataclasses
 import io
 import re
@@ -14,12 +15,13 @@ import pytest
 from support.terminal import scripted_player
 from toy import DOMAIN, LampTools
 from understudy.cli.main import main
-from understudy.cli.play import play_interactively, select_task
+from understudy.cli.play import play_in_terminal, play_interactively, select_task
 from understudy.core.errors import ConfigError
-from understudy.core.messages import ToolCall, ToolSpec
+from understudy.core.messages import Message, ToolCall, ToolSpec
 from understudy.core.tasks import Task
 from understudy.core.trajectory import Trajectory
 from understudy.envs.terminal import parse_typed_reply, print_conversation
+from understudy.rollouts.agent import GoldAgent
 from understudy.rollouts.rollout import EpisodeLimits
 
 SPECS = DOMAIN.tool_specs
@@ -158,7 +160,7 @@ def test_play_as_a_user_with_tools() -> None:
 def test_ctrl_c_at_a_prompt_exits() -> None:
     code = (
         "import sys; sys.path.insert(0, 'tests')\n"
-        "from toy import DOMAIN\nfrom understudy.cli.play import play_interactively, select_task\n"
+        "from toy import DOMAIN\nfrom understudy.cli.play import play_in_terminal, play_interactively, select_task\n"
         "print('left', play_interactively(DOMAIN, select_task(DOMAIN), 'user'))"
     )
     command = [sys.executable, "-u", "-c", code]
@@ -236,3 +238,24 @@ def test_eval_with_a_human_user(monkeypatch: pytest.MonkeyPatch, capsys: pytest.
     assert re.search(r"\bgold\b.*\b0\.500\b", shown)
     assert shown.count("/quit") == 2
     assert eval_with_typed_user(monkeypatch, "A lamp, please.\n") == 130  # the terminal is closed during an episode
+
+
+def test_watched_episode_has_the_time_limit_of_a_step_and_a_played_one_has_none() -> None:
+    class SlowEnvironment:
+        def __init__(self, environment: Any) -> None:
+            self._environment = environment
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._environment, name)
+
+        async def step(self, reply: Message) -> Any:
+            await asyncio.sleep(0.2)
+            return await self._environment.step(reply)
+
+    def play(has_person: bool) -> Any:
+        slow, limits = SlowEnvironment(DOMAIN.environment(TASK)), EpisodeLimits(max_step_seconds=0.05)
+        episode = play_in_terminal(TASK, slow, GoldAgent(), print, limits, 0, has_person)  # type: ignore[arg-type]
+        return episode and (episode.fault, episode.score is None)
+
+    assert play(has_person=False) == ("environment", True)
+    assert play(has_person=True) == (None, False)

@@ -106,7 +106,7 @@ def play_interactively(
         domain = domain.with_users(user)
     seed = fork.episode.seed if fork else 0
     episode = play_in_terminal(
-        task, domain.environment(task, seed=seed), actor, person.print_text, limits, seed, not watch
+        task, domain.environment(task, seed=seed), actor, person.print_text, limits, seed, has_person=not watch
     )
     if episode is not None:
         person.print_text(f"\n{format_episode_title(episode)}")

@@ -231,10 +231,10 @@ def _load_network(folder: Path, dtype: torch.dtype) -> PreTrainedModel:
             raise
         config = AutoConfig.from_pretrained(folder)
         raise unsupported_model(folder, config, "they do not use transformers' attention interface") from error
-    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
-        reason = str(error).partition("\n")[0]
+    except (OSError, ValueError, RuntimeError, SafetensorError, StrictDataclassError) as error:
         raise ConfigError(
-            f"transformers cannot load the model in {folder}: {reason}; its config.json must be that of its weights"
+            f"transformers cannot load the model in {folder}: {_reason(error)}; its config.json must be that of its "
+            "weights"
         ) from error
 
 
@@ -246,11 +246,16 @@ def read_context_length(folder: Path) -> int:
     try:
         config = AutoConfig.from_pretrained(folder).get_text_config()
     except (OSError, ValueError, StrictDataclassError) as error:
-        reason = str(error).partition("\n")[0]
-        raise ConfigError(f"transformers cannot read {folder / 'config.json'}: {reason}") from error
+        raise ConfigError(f"transformers cannot read {folder / 'config.json'}: {_reason(error)}") from error
     if not hasattr(config, "max_position_embeddings"):
         raise unsupported_model(folder, config, "their config has no max_position_embeddings")
     return context_length(config)
+
+
+def _reason(error: Exception) -> str:
+    """Return what an error of transformers says, in one line. An invalid field's value is in the second one."""
+    lines = str(error).splitlines()
+    return " ".join(line.strip() for line in lines[: 1 + isinstance(error, StrictDataclassError)])
 
 
 def context_length(config: PretrainedConfig) -> int:

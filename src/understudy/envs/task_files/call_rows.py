@@ -129,15 +129,8 @@ def calls_of(actions: Any) -> tuple[ToolCall, ...]:
     listed = _decoded(actions)
     if not isinstance(listed, list | tuple):
         raise ValueError(f"it is {listed!r:.{_TOO_LONG}}; it must be a list of calls, each {{name, arguments}}")
-    return tuple(_call(action, number) for number, action in enumerate(listed))
-
-
-def _call(action: Any, number: int) -> ToolCall:
-    name = _name(action)
-    if not name:
-        raise ValueError(f"{number}: {action!r:.{_TOO_LONG}} has no name; write each call as {{name, arguments}}")
     try:
-        return ToolCall(name=name, arguments=_arguments(action, number))
+        return tuple(_call(action, number) for number, action in enumerate(listed))
     except _InvalidField as e:
         field, problem = e.args
         raise ValueError(f"{field.removeprefix('actions.')}: {problem}") from e
@@ -221,14 +214,10 @@ def _gold(actions: Sequence[Any], results: Sequence[Any]) -> Iterator[Message]:
     if results and len(results) != len(actions):
         raise _InvalidField("results", f"there are {len(results)} for {len(actions)} actions; each action needs one")
     for number, action in enumerate(actions):
-        name, call_id = _name(action), f"gold_{number}"
-        if name == RESPOND_ACTION:
+        if _name(action) == RESPOND_ACTION:
             continue
-        if not name:
-            raise _InvalidField(f"actions.{number}", f"{action!r:.{_TOO_LONG}} has no name")
-        yield Message(
-            role="assistant", tool_calls=(ToolCall(name=name, arguments=_arguments(action, number), id=call_id),)
-        )
+        call_id = f"gold_{number}"
+        yield Message(role="assistant", tool_calls=(_call(action, number, call_id),))
         recorded = next((action[key] for key in _RESULT_KEYS if key in action), results[number] if results else None)
         if recorded is not None:
             yield Message(role="tool", content=result_text(recorded), tool_call_id=call_id)
@@ -237,6 +226,14 @@ def _gold(actions: Sequence[Any], results: Sequence[Any]) -> Iterator[Message]:
 def result_text(value: Any) -> str:
     """Return a recorded result as a tool returns it: a text, or a value as JSON."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+
+
+def _call(action: Any, number: int, call_id: str = "") -> ToolCall:
+    name = _name(action)
+    if not name:
+        problem = f"{action!r:.{_TOO_LONG}} has no name; write each call as {{name, arguments}}"
+        raise _InvalidField(f"actions.{number}", problem)
+    return ToolCall(name=name, arguments=_arguments(action, number), id=call_id)
 
 
 def _name(action: Any) -> str:

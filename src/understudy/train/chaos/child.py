@@ -43,7 +43,7 @@ def run_program(arguments: Sequence[str], folder: Path, output: Connection) -> N
     for descriptor in (1, 2):
         os.dup2(output.fileno(), descriptor)
     output.close()
-    # The streams that this process inherited may believe that they write to a file, in which they know their place.
+    # The inherited streams may have been opened for a file. To reconfigure one, Python would then seek in the pipe.
     sys.stdout, sys.stderr = (open(descriptor, "w", encoding="utf-8", closefd=False) for descriptor in (1, 2))  # noqa: SIM115
     sys.path.insert(0, str(folder))
     os.environ["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)  # for the processes of trackers

@@ -238,13 +238,14 @@ def model_shape_of_config(folder: Path) -> ModelShape:
     transformers builds the model without memory for its weights. Raise ConfigError if it cannot.
     """
     import torch
+    from huggingface_hub.errors import StrictDataclassError
     from transformers import AutoConfig, AutoModelForCausalLM
 
     try:
         config = AutoConfig.from_pretrained(folder)
         with torch.device("meta"):
             network = AutoModelForCausalLM.from_config(config)
-    except (OSError, ValueError, RuntimeError) as e:
+    except (OSError, ValueError, RuntimeError, StrictDataclassError) as e:
         reason = str(e).partition("\n")[0]
         raise ConfigError(f"transformers cannot build the model of {folder / 'config.json'}: {reason}") from e
     return _shape_in(folder, {name: list(parameter.shape) for name, parameter in network.named_parameters()})
