@@ -1,11 +1,12 @@
 """Test that `check` finds each kind of problem in a domain's tasks and names the task."""
 
+import asyncio
 import dataclasses
 import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from understudy.core.errors import TaskError
 from understudy.core.messages import Message, ToolCall
 from understudy.core.records import Record
 from understudy.core.tasks import Scenario, Score, Split, Task, UserAction
-from understudy.data.check import DomainReport, check
+from understudy.data.check import CHECK_LIMITS, DomainReport, check, check_async, check_limits
 from understudy.envs.domains.base import Domain
 from understudy.envs.domains.grading import GradeEpisode
 from understudy.envs.domains.retail import DOMAIN
@@ -25,6 +26,8 @@ from understudy.envs.domains.tool_dataset import ToolDataset, ToolEpisode, ToolE
 from understudy.envs.state import State, Table
 from understudy.envs.task_source import Slice
 from understudy.envs.tools import Toolkit
+from understudy.rollouts.rollout import EpisodeLimits
+from understudy.runs.config import TrainConfig
 
 
 @dataclass(frozen=True)
@@ -214,6 +217,61 @@ def test_tool_that_changes_a_shared_row_in_place_is_reported() -> None:
     groups = {group.kind: group.example for group in check(make_library(SharedRowTools)).problem_groups}
     assert "loans.Ada" in groups["shared_rows"]
     assert check(make_library(NewRowTools)).problems == ()
+
+
+class RaisingTools(Toolkit):
+    def lend(self, member: str, book: str) -> str:
+        """Lend a book."""
+        raise KeyError(book)
+
+
+def test_exception_of_a_gold_call_has_its_file_and_line() -> None:
+    problems = check(make_library(RaisingTools)).problems
+    assert any(re.search(r"raises KeyError: 'Emma' \(test_check\.py:\d+\)", problem) for problem in problems)
+
+
+def test_rows_that_two_splits_share_name_the_remedies() -> None:
+    domain = make_library(NewRowTools)
+    (task,) = domain.tasks("train")
+    both = Domain(
+        "library",
+        lambda: Library(loans={"Ada": Loan()}),
+        NewRowTools,
+        task_list=[task, task.replace(id="again", split="test")],
+        policy="p",
+        confirm_writes=False,
+    )
+    shared = [problem for problem in check(both).problems if "loans" in problem]
+    assert shared
+    assert all("shared_tables" in problem and "split" in problem for problem in shared)
+
+
+def test_missing_validation_tasks_are_a_warning() -> None:
+    assert any("eval.split" in warning for warning in check(make_library(NewRowTools)).warnings)
+    assert not any("eval.split" in warning for warning in check(toy.DOMAIN).warnings)
+
+
+class Slow(ToolEpisode):
+    async def look(self) -> str:
+        """Look."""
+        await asyncio.sleep(600)
+        return ""
+
+    def reward(self, transcript: Sequence[Message]) -> float:
+        return float(transcript[-1].content == self.example.answer)
+
+
+def test_hanging_tool_ends_the_check_and_is_named() -> None:
+    examples = [ToolExample(prompt=str(n), answer="done", gold_calls=(ToolCall(name="look"),)) for n in range(9)]
+    limits = CHECK_LIMITS.replace(max_step_seconds=0.2)
+    with pytest.raises(TaskError, match=r"the tool look.*limits\.max_step_seconds"):
+        asyncio.run(check_async(ToolDataset("slow", "p", examples, Slow), limits=limits))
+
+
+def test_config_sets_the_time_limit_of_a_check() -> None:
+    assert check_limits(TrainConfig(domain="retail")) == CHECK_LIMITS
+    config = TrainConfig(domain="retail", limits=EpisodeLimits(max_step_seconds=300.0))
+    assert check_limits(config).max_step_seconds == 300.0
 
 
 def test_part_of_an_own_score_below_1_is_no_problem() -> None:

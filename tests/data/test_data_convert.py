@@ -26,6 +26,7 @@ from support.data_kit import (
     write_tau_tasks,
 )
 from support.mcp_environment import write_environment
+from understudy.cli.data import MAX_ROW_ERRORS
 from understudy.core.errors import ConfigError, TaskError
 from understudy.core.items import Item, RowError
 from understudy.core.tasks import SPLITS, Task, read_tasks, write_tasks
@@ -100,7 +101,7 @@ def test_convert_accepts_the_name_of_a_domain(tmp_path: Path) -> None:
     assert code == 2
     assert "test.jsonl:1: domain: 'toy'" in err
     assert (
-        run_data_command("convert", tmp_path / "toy" / "test.jsonl", tmp_path / "x.jsonl", "--domain", "toy:DOMAIN")[0]
+        run_data_command("convert", tmp_path / "toy" / "test.jsonl", tmp_path / "x.jsonl", "data.sources=toy:DOMAIN")[0]
         == 0
     )
 
@@ -111,7 +112,7 @@ def test_convert_accepts_the_name_of_a_domain(tmp_path: Path) -> None:
         ({"data_source": 1}, "data_source"),
         ({"env_class": "tau"}, "env_class"),
         ({"env_class": "MCPToolEnv"}, "env_class"),
-        ({"prompt": [{"role": "system", "content": "x"}]}, "prompt.1"),
+        ({"prompt": [{"role": "system", "content": "x"}]}, "prompt"),
         ({"prompt": [{"role": "system", "content": "x"}, {"role": "user", "content": "x"}]}, "prompt"),
         ({"prompt": [{"role": "system", "content": "x"}, {"role": "assistant", "content": "x"}]}, "prompt.1.role"),
         ({"reward_spec": {"method": "task"}}, "reward_spec.ground_truth"),
@@ -176,7 +177,7 @@ def test_tau_bench_tasks_convert_from_a_python_file(tmp_path: Path) -> None:
         f"  {text},\n]\n"
     )
     assert (
-        run_data_command("convert", tmp_path / "t.py", tmp_path / "t.jsonl", "--to", "tasks", "--domain", "retail")[0]
+        run_data_command("convert", tmp_path / "t.py", tmp_path / "t.jsonl", "--to", "tasks", "data.sources=retail")[0]
         == 0
     )
     assert [len(task.gold_calls) for task in read_tasks(tmp_path / "t.jsonl")] == [1, 2]
@@ -297,7 +298,7 @@ def test_unknown_domain_needs_skip_validation_and_a_policy_file(tmp_path: Path) 
     path = write_lines(tmp_path / "t.jsonl", [json.loads(task.model_dump_json()) for task in tasks])
     rows, policy = tmp_path / "rows.jsonl", tmp_path / "policy.md"
     policy.write_text("You help the customers of a library.\n")
-    assert "libary" in run_data_command("convert", path, rows, "--domain", "libary")[2]
+    assert "libary" in run_data_command("convert", path, rows, "data.sources=libary")[2]
     code, _, err = run_data_command("convert", path, rows, "--skip-validation", "--skip-invalid")
     assert code == 2
     assert "'library'" in err
@@ -314,22 +315,38 @@ def test_unknown_domain_needs_skip_validation_and_a_policy_file(tmp_path: Path) 
 def test_skip_validation_still_validates_a_bundled_domain(tmp_path: Path) -> None:
     path = write_tau_tasks(tmp_path / "t.json", [make_tau_task(actions=[ORDER])])
     assert run_data_command("convert", path, tmp_path / "rows.jsonl", "--skip-validation")[0] == 2
-    assert (
-        run_data_command(
-            "convert",
-            write_tau_tasks(tmp_path / "u.json", [make_tau_task()]),
-            tmp_path / "x.jsonl",
-            "--domain",
-            "toy:DOMAIN",
-        )[0]
-        == 2
-    )
 
 
-def test_task_of_another_domain_than_the_option_is_rejected(tmp_path: Path) -> None:
-    path = write_tau_tasks(tmp_path / "t.json", [make_tau_task()])
-    err = run_data_command("validate", path, "--domain", "toy:DOMAIN")[2]
-    assert re.search(r"tasks\[0\]: domain: 'retail'.*'toy'", err)
+def test_only_the_first_invalid_rows_are_printed(tmp_path: Path) -> None:
+    path = write_lines(tmp_path / "q.jsonl", [{"question": f"{number}?", "answer": "x"} for number in range(50)])
+    reward = "data.reward=support.task_rows:reward_nothing"
+    code, _, err = run_data_command("split", path, reward, "--out", tmp_path / "o")
+    assert code == 2
+    assert len(err.splitlines()) == MAX_ROW_ERRORS + 2
+    assert "50 of 50" in err.splitlines()[-1]
+
+
+def test_settings_of_sources_and_rewards(tmp_path: Path) -> None:
+    rows = [{"question": "2 + 3?", "answer": "5"}, {"question": "2 + 2?", "answer": "4"}]
+    path, out = write_lines(tmp_path / "questions.jsonl", rows), tmp_path / "parts"
+    assert "data.reward" in run_data_command("validate", path)[2]
+    reward = "data.reward=support.task_rows:reward_answer"
+    assert run_data_command("validate", path, reward)[:2] == (0, f"{path}: 2 sound, 0 bad\n")
+    assert json.loads(run_data_command("stats", path, reward, "--json")[1])["tasks"] == 2
+    assert run_data_command("split", path, reward, "--out", out, "--ratios", "0.5,0.5")[0] == 0
+    files = [(out / f"{name}.jsonl").read_text() for name in ("train", "validation")]
+    written = [json.loads(line) for text in files for line in text.splitlines()]
+    assert [row.pop("split") for row in written] == ["train", "validation"]
+    assert sorted(written, key=rows.index) == rows
+    assert run_data_command("validate", out, reward)[:2] == (0, f"{out}: 2 sound, 0 bad\n")
+    assert run_data_command("convert", path, tmp_path / "x.jsonl", reward, "--to", "skyrl")[0] == 2
+    assert run_data_command("convert", path, tmp_path / "parquet", reward, "--train-ratio", "0.5")[0] == 0
+    code, _, err = run_data_command("validate", path, "data.train=x.jsonl")
+    assert code == 2
+    assert "data.reward" in err  # the allowed keys
+    code, _, err = run_data_command("validate", "retail", reward)
+    assert code == 2
+    assert reward in err
 
 
 def read_splits(folder: Path) -> dict[str, list[Task]]:
@@ -460,7 +477,7 @@ def test_convert_resumes(tmp_path: Path) -> None:
         (("t.json", "rows"), "--train-ratio"),
         (("none.json", "rows.parquet"), r"'none\.json'"),
         (("empty.jsonl", "rows.parquet"), r"empty\.jsonl"),
-        (("t.json", "rows.parquet", "--domain", "retial"), "'retial'.*'retail'"),
+        (("t.json", "rows.parquet", "data.sources=retial"), "'retial'.*'retail'"),
         (("t.json", "rows.parquet", "--domain-policy", "none.md"), r"none\.md\b.*: "),
     ],
 )
@@ -497,9 +514,10 @@ def test_mcp_environment_rows_name_the_environment(tmp_path: Path, monkeypatch: 
     assert [row["env_class"] for row in rows] == ["MCPToolEnv"] * 2
     assert {row["extra_info"]["source"] for row in rows} == {f"mcp:{path}"}  # an absolute path, valid from any folder
     assert rows[0]["prompt"][0] == {"role": "system", "content": "You keep a count."}
-    assert run_data_command("convert", "rows.jsonl", "back.jsonl", "--domain", "mcp:tally.toml")[0] == 0
+    assert run_data_command("convert", "rows.jsonl", "back.jsonl", "data.sources=mcp:tally.toml")[0] == 0
     assert read_tasks(tmp_path / "back.jsonl") == load_source("mcp:tally.toml").tasks("train")
-    assert run_data_command("validate", "rows.jsonl", "--domain", "mcp:tally.toml")[1] == "rows.jsonl: 2 sound, 0 bad\n"
+    _, out, _ = run_data_command("validate", "rows.jsonl", "data.sources=mcp:tally.toml")
+    assert out == "rows.jsonl: 2 sound, 0 bad\n"
 
 
 @pytest.mark.slow

@@ -138,7 +138,7 @@ def test_rules_are_deterministic_and_keep_splits_apart(tmp_path: Path) -> None:
 def test_file_of_new_tasks_is_valid_for_its_environment(tmp_path: Path, name: str) -> None:
     out = tmp_path / name
     assert run_data_command("synthesize", REPLAY, "--out", out, "--count", 6, "--max-attempts", 20)[0] == 0
-    code, said, _ = run_data_command("validate", out, "--domain", REPLAY)
+    code, said, _ = run_data_command("validate", out, f"data.sources={REPLAY}")
     assert (code, said) == (0, f"{out}: 6 sound, 0 bad\n")
 
 
@@ -267,7 +267,7 @@ def test_model_proposals_are_run_checked_and_counted(tmp_path: Path) -> None:
     asked = endpoint.requests[0]["messages"]
     assert "polygon_get_previous_close" in asked[0]["content"]
     assert re.search(r'polygon_get_\w+\(\{"ticker": "\w+"', asked[1]["content"]), "it shows what tools return"
-    assert run_data_command("validate", out, "--domain", REPLAY)[0] == 0
+    assert run_data_command("validate", out, f"data.sources={REPLAY}")[0] == 0
 
 
 @pytest.mark.slow
@@ -385,7 +385,7 @@ def test_model_makes_tasks_of_a_benchmark(kiosk: str, tmp_path: Path) -> None:
     change, tell = read_tasks(tmp_path / "t.jsonl")
     assert (change.outputs, tell.outputs) == ((), ("apple",))
     assert [len(load_source(kiosk).gold_writes(task)) for task in (change, tell)] == [1, 0]  # type: ignore[attr-defined]
-    assert run_data_command("validate", tmp_path / "t.jsonl", "--domain", kiosk)[0] == 0
+    assert run_data_command("validate", tmp_path / "t.jsonl", f"data.sources={kiosk}")[0] == 0
 
 
 def test_source_that_plays_only_its_own_tasks_is_refused(tmp_path: Path) -> None:

@@ -93,6 +93,11 @@ def test_episode_starts_with_policy_and_opening() -> None:
     assert [spec.name for spec in scene.environment.tools] == ["write", "read"]
 
 
+def test_without_a_policy_there_is_no_system_message() -> None:
+    environment = ToolEnvironment("", NoteTools(Notes()), FixedLinesUser("Hi."), grade)
+    assert [message.role for message in asyncio.run(environment.start()).messages] == ["user"]
+
+
 def test_text_goes_to_user_and_user_ends_episode() -> None:
     scene = Scene("More.", None)
     assert scene.say("One?").messages == (Message(role="user", content="More."),)

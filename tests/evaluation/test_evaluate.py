@@ -1,24 +1,28 @@
 """Test evaluations: baselines, faults, pass^k, paired gains, and reports."""
 
 import asyncio
+import itertools
 import json
 import random
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from support.eval_results import make_result
 from toy import DOMAIN
 from understudy.clients.cost import CostTracker
-from understudy.core.errors import ConfigError, RolloutError
+from understudy.core.errors import ConfigError, RolloutError, TaskError
 from understudy.core.messages import Message, ToolCall, ToolSpec
 from understudy.core.tasks import SPLITS, Task
 from understudy.core.trajectory import Trajectory
+from understudy.envs.domains.tool_dataset import ToolDataset, ToolEpisode, ToolExample
 from understudy.envs.task_source import Slice
 from understudy.envs.users import UserSimulatorFactory
-from understudy.evaluation.evaluate import evaluate, evaluate_gold, evaluate_noop, select_tasks
+from understudy.evaluation.evaluate import evaluate, evaluate_gold, evaluate_noop, select_tasks, validate_noop_reward
 from understudy.evaluation.report import OOD_TITLE, EvalReport, RunReport, read_report
 from understudy.evaluation.result import EvalResult, ResultRow, merge_results, success_gain
 from understudy.evaluation.runner import EvalContext, load_eval_tasks, run_eval
@@ -141,6 +145,25 @@ def test_held_out_tasks_start_with_the_frozen_ones_and_are_unique() -> None:
 def test_small_slice_gives_all_of_its_tasks() -> None:
     narrow = DOMAIN.slice(Slice(families=("one",), difficulties=("easy",)))
     assert len(select_tasks(narrow, "test", 100)) == 10  # one third of the 30 lamps
+
+
+def test_search_for_new_tasks_ends_when_the_generator_repeats_itself() -> None:
+    drawn = itertools.count()
+    source: Any = SimpleNamespace(
+        tasks=lambda split: [], stream=lambda split, seed: (TASKS[next(drawn) % 2] for _ in itertools.count())
+    )
+    assert select_tasks(source, "test", 150) == TASKS[:2]
+    assert next(drawn) == 2 + 150
+
+
+def test_no_score_at_all_is_an_error_with_the_first_exception() -> None:
+    class Raising(ToolEpisode):
+        def reward(self, transcript: Sequence[Message]) -> float:
+            raise KeyError("level")
+
+    examples = [ToolExample(prompt=str(number), answer="x", split="train") for number in range(3)]
+    with pytest.raises(TaskError, match=r"KeyError: 'level' \(test_evaluate\.py:\d+\)"):
+        asyncio.run(validate_noop_reward(ToolDataset("numbers", "p", examples, Raising)))
 
 
 def test_pass_k_averages_over_tasks_with_enough_trials() -> None:

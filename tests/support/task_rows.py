@@ -105,6 +105,21 @@ def reward_answer(transcript: Sequence[Message], example: ToolExample) -> float:
     return float(transcript[-1].content == example.answer)
 
 
+def reward_nothing(transcript: Sequence[Message], example: ToolExample) -> float:
+    """Return 0.0 for every answer."""
+    return 0.0
+
+
+def verl_reward(data_source: str, solution_str: str, ground_truth: str, extra_info: object = None) -> float:
+    """Have the signature of verl's reward functions."""
+    return float(ground_truth in solution_str)
+
+
+def trl_reward(completions: Sequence[str], answer: Sequence[str]) -> list[float]:
+    """Have the signature of TRL's reward functions."""
+    return [float(text == right) for text, right in zip(completions, answer, strict=True)]
+
+
 ROWS: dict[str, tuple[Callable[[], list[Row]], tuple[str, ...]]] = {
     "tasks": (own_rows, (TOY,)),
     "SkyRL rows": (skyrl_rows, (TOY,)),

@@ -19,10 +19,11 @@ import pytest
 
 pytest.importorskip("torch")
 
+from support.data_kit import write_lines
 from support.program import Call, call
 from understudy.algorithms.presets import algorithm_presets
 from understudy.cli import doctor, launch
-from understudy.core.errors import ConfigError
+from understudy.core.errors import ConfigError, TaskError
 from understudy.engines.local.config import LocalEngineConfig
 from understudy.engines.local.machine import detect_machine
 from understudy.engines.models import find_model, smollm2
@@ -88,6 +89,25 @@ def empty_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(bench, "cache_folder", lambda: tmp_path / "cache")
     return tmp_path
+
+
+def test_tasks_without_gold_are_planned_for_rl_alone(empty_home: Path) -> None:
+    rows = [{"question": f"{number} + 1?"} for number in range(12)]
+    given = [str(write_lines(empty_home / "q.jsonl", rows)), "data.reward=support.task_rows:reward_nothing"]
+    given += ["model=tiny", "engine.device=cpu", "sampling.max_response_tokens=32", "eval.tasks=1"]
+    sizes = launch.dry_run([*given, "sft.steps=0"]).gold_sizes
+    assert sizes.assumed_reply_tokens == sizes.mean_sampled_tokens == 32
+    assert sizes.max_tokens > 32
+    with pytest.raises(TaskError, match=r"sft\.steps=0"):
+        launch.dry_run([*given, "sft.steps=1"])
+
+
+def test_gold_calls_that_fail_are_named(empty_home: Path) -> None:
+    rows = [{"question": f"{n}?", "answer": "x", "gold_calls": [{"name": "nope", "arguments": {}}]} for n in range(12)]
+    given = [str(write_lines(empty_home / "q.jsonl", rows)), "data.reward=support.task_rows:reward_answer"]
+    found = launch.dry_run([*given, "model=tiny", "engine.device=cpu", "eval.tasks=1"])
+    assert "unknown_tool" in found.gold_sizes.failed_calls
+    assert found.gold_sizes.failed_calls in str(found)
 
 
 def test_dry_run_reports_time_memory_and_disk_and_writes_nothing(empty_home: Path) -> None:

@@ -44,7 +44,14 @@ TargetArgument = Annotated[
         "the path.",
     ),
 ]
-DomainOption = Annotated[str, typer.Option("--domain", help="The domain of all tasks: a name, or module:attribute.")]
+DataSettings = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="KEY=VALUE",
+        help="data.sources=NAME,NAME names the sources of tasks of your own domains, servers and benchmarks, as "
+        "module:attribute, mcp:FILE or tau-bench:PATH#NAME. data.reward=module:attribute scores questions.",
+    ),
+]
 SkipValidationOption = Annotated[
     bool,
     typer.Option("--skip-validation", help="Check only the form of tasks of an unknown domain, which cannot be run."),
@@ -63,6 +70,8 @@ FileFormatOption = Annotated[
 ]
 
 
+MAX_ROW_ERRORS = 20
+"""Number of invalid rows that are printed. `validate --skip-invalid` prints all."""
 _OF_A_MODEL = ("base_url", "api_key_var", "temperature")
 """Options of `synthesize` that have an effect only with --model."""
 _OF_NEW_TASKS = (
@@ -70,7 +79,7 @@ _OF_NEW_TASKS = (
     *("min_reads", "max_attempts"),
 )
 """Options of `synthesize` that have no effect on --from-specs."""
-_OF_TASKS = ("domain", "split", "train_ratio", "seed", "to", "format", "domain_policy", "model", "skip_validation")
+_OF_TASKS = ("split", "train_ratio", "seed", "to", "format", "domain_policy", "model", "skip_validation")
 """Options of `convert` that have no effect on conversations."""
 
 
@@ -174,8 +183,9 @@ def _write_spec_rows(specs: Path, references: list[str], out: Path, resume: bool
         raise ConfigError(f"{', '.join(references)}: specs are played by one MCP environment, or by none; give one")
     with progress_display() as watch:
         done = run_async(write_spec_rows(specs, next(iter(references), ""), out, watch, resume))
+    report = _RowErrorPrinter()
     for error in done.refused:
-        _report(error)
+        report(error)
     print(done)
     _print_written(out, done.written)
 
@@ -191,7 +201,7 @@ def convert(
             help="The file to write (.parquet or .jsonl), or a folder (no suffix) that gets a file for each split.",
         ),
     ],
-    domain: DomainOption = "",
+    settings: DataSettings = None,
     split: Annotated[SplitName | None, typer.Option(help="Only tasks of this split.")] = None,
     train_ratio: Annotated[
         float | None, typer.Option(help="Split distinct tasks into train and validation, with this share for train.")
@@ -209,7 +219,8 @@ def convert(
 ) -> None:
     """Convert tasks to SkyRL rows or back, or conversations.
 
-    Conversations in the format of another trainer are converted to understudy's. The gold calls of every task are run
+    Conversations in the format of another trainer are converted to understudy's; so are rows with questions and
+    answers, unless data.reward is given. The gold calls of every task are run
     first; a task that rewards doing nothing is an error. For SkyRL rows, the length of the longest prompt is printed,
     and the setting with which SkyRL drops no row.
     """
@@ -219,7 +230,7 @@ def convert(
     from understudy.engines.models import find_model
     from understudy.envs.task_files.splits import ExactGroups
 
-    if is_conversation_input(Path(dataset)):
+    if is_conversation_input(Path(dataset)) and not settings:
         validate_unused_options(ctx, _OF_TASKS)
         return _convert_conversations(Path(dataset), out, skip_invalid, resume)
     if out.suffix and out.suffix not in FILE_SUFFIXES:
@@ -229,11 +240,11 @@ def convert(
     validate_unused_options(
         ctx, (*(("seed",) if train_ratio is None else ()), *(("format",) if out.suffix in FILE_SUFFIXES else ()))
     )
-    source, domains = _source(dataset, domain, skip_validation, split)
+    source, domains = _source(dataset, settings, skip_validation, split)
     groups = None if train_ratio is None else ExactGroups()
     ratios = () if train_ratio is None else (train_ratio, 1 - train_ratio)
     output = _convert_output(out, source, domains, to, format, domain_policy, split_names(2) if groups else (), resume)
-    if to == "tasks" or (to is None and source.detect_form() == "skyrl"):
+    if to == "tasks" or (to is None and source.detect_form() in ("skyrl", "questions")):
         validate_unused_options(ctx, ("model",))
     longest = LongestPrompt(measure_prompt_tokens(find_model(model)) if model else measure_prompt_bytes)
     output = replace(output, encode=longest.measuring(output.encode))
@@ -285,12 +296,13 @@ def export(
 @app.command()
 def split(
     dataset: TargetArgument,
+    *,
+    settings: DataSettings = None,
     out: Annotated[Path, typer.Option(help="The folder to write; it gets a file for each split.")],
     ratios: Annotated[
         str, typer.Option(help="The shares of train, validation and test; two numbers leave out test.")
     ] = "0.8,0.1,0.1",
     seed: SeedOption = 0,
-    domain: DomainOption = "",
     format: FileFormatOption = "parquet",
     domain_policy: DomainPolicyOption = None,
     skip_validation: SkipValidationOption = False,
@@ -305,8 +317,9 @@ def split(
     from understudy.envs.task_files.splits import NearDuplicateGroups
 
     shares = _numbers(ratios)
-    source, domains = _source(dataset, domain, skip_validation, None)
-    to: Literal["skyrl", "tasks"] = "skyrl" if source.detect_form() == "skyrl" else "tasks"
+    source, domains = _source(dataset, settings, skip_validation, None)
+    form = source.detect_form()
+    to: Literal["skyrl", "tasks"] | None = None if form == "questions" else "skyrl" if form == "skyrl" else "tasks"
     output = _convert_output(out, source, domains, to, format, domain_policy, split_names(len(shares)), resume)
     refused = _convert(source, output, domains, skip_invalid, groups=NearDuplicateGroups(), ratios=shares, seed=seed)
     raise typer.Exit(1 if refused else 0)
@@ -315,7 +328,7 @@ def split(
 @app.command()
 def stats(
     dataset: TargetArgument,
-    domain: DomainOption = "",
+    settings: DataSettings = None,
     model: Annotated[str, typer.Option(help="Count tokens with this model's chat format.")] = "",
     plots: Annotated[Path | None, typer.Option(help="Write plots (SVG) into this folder.")] = None,
     as_json: JsonOption = False,
@@ -328,7 +341,7 @@ def stats(
     from understudy.data import stats as describe
     from understudy.data.plots import write_plots
 
-    source, domains = _source(dataset, domain, True, None)
+    source, domains = _source(dataset, settings, True, None)
     chat_format = _format(model) if model else None
     measure = describe.measure_tokens(chat_format, domains) if chat_format else lambda task: {}
     count_tokens = describe.count_result_tokens(chat_format) if chat_format else None
@@ -348,7 +361,7 @@ def stats(
 @app.command()
 def validate(
     dataset: TargetArgument,
-    domain: DomainOption = "",
+    settings: DataSettings = None,
     skip_validation: SkipValidationOption = False,
     skip_invalid: Annotated[
         bool,
@@ -364,11 +377,11 @@ def validate(
     from understudy.data.convert import scan_items
     from understudy.data.verify import play_tasks
 
-    source, domains = _source(dataset, domain, skip_validation, None)
+    source, domains = _source(dataset, settings, skip_validation, None)
     errors: list[str] = []
     with progress_display(writes=False) as watch:
         items = play_tasks(watch(source.items(), "checking"), domains)
-        report = (lambda item: errors.append(str(item))) if as_json else _report
+        report = (lambda item: errors.append(str(item))) if as_json else _print_row_error
         found = scan_items(items if skip_invalid else items_or_raise(items), report=report)
     if not found.num_valid and not found.invalid_positions:
         raise _no_tasks(source)
@@ -430,7 +443,7 @@ def _convert_conversations(source: Path, out: Path, skip_invalid: bool, resume: 
     if out.suffix != ".jsonl":
         raise ConfigError(f"{out}: conversations are written as .jsonl")
     with progress_display() as watch:
-        written, refused = convert_conversations(source, out, skip_invalid, resume, watch, _report)
+        written, refused = convert_conversations(source, out, skip_invalid, resume, watch, _RowErrorPrinter())
     _print_written(out, written)
     if refused:
         print(f"{refused} left out")
@@ -445,7 +458,7 @@ def _convert(
 
     with progress_display() as watch:
         counts, refused = convert_tasks(
-            source, output, domains, skip_invalid=skip_invalid, track=watch, report=_report, **dealing
+            source, output, domains, skip_invalid=skip_invalid, track=watch, report=_RowErrorPrinter(), **dealing
         )
     for part, count in counts.items():
         _print_written(output.path / f"{part}.{output.format}" if part else output.path, count)
@@ -455,15 +468,16 @@ def _convert(
 
 
 def _source(
-    dataset: str, domain: str, skip_validation: bool, split: SplitName | None
+    dataset: str, settings: list[str] | None, skip_validation: bool, split: SplitName | None
 ) -> "tuple[TaskInput, DomainRegistry]":
-    from understudy.data.task_input import open_task_input
+    from understudy.data.task_input import open_task_input, parse_row_config
     from understudy.data.verify import DomainRegistry
 
-    found = open_task_input(dataset, split=split)
-    domains = DomainRegistry(found.name if found.domain and not domain else domain, skip_validation)
-    requested = domains.get(domains.requested)
-    found = open_task_input(dataset, [requested] if requested and not found.domain else [], split)
+    data = parse_row_config(settings or ())
+    found = open_task_input(dataset, data, split)
+    if found.domain and settings:
+        raise ConfigError(f"{settings[0]} has no effect on tasks of the domain {dataset}; leave it out")
+    domains = DomainRegistry([found.name] if found.domain else data.sources, skip_validation)
     domains.add(found.sources)
     return found, domains
 
@@ -484,26 +498,32 @@ def _convert_output(
 ) -> "ConvertOutput":
     """Return the output's files and format, by its name and by the form of the input."""
     from understudy.core.tasks import SPLITS
-    from understudy.data.convert import ConvertOutput, make_row_encoder
+    from understudy.data.convert import ConvertOutput, make_prompt_row_encoder, make_row_encoder
     from understudy.data.writer import FILE_SUFFIXES
 
     form = source.detect_form()
-    to = to or ("tasks" if form == "skyrl" else "skyrl")
+    if form == "questions" and to:
+        raise ConfigError(f"--to {to}: rows with questions keep their form, and only get their split; leave --to out")
+    to = to or ("tasks" if form in ("skyrl", "questions") else "skyrl")
     one = out.suffix in FILE_SUFFIXES
     if one and parts:
         raise ConfigError(
             f"{out} is one file, but each split gets its own; give a folder, such as {out.with_suffix('')}"
         )
-    if not one and not parts and form == "other" and not source.has_several_splits:
+    if not one and not parts and form in ("questions", "other") and not source.has_several_splits:
         raise ConfigError(f"the rows of {source.name} name no splits; give --train-ratio, or one output file")
     form_of_files = out.suffix[1:] if one else "jsonl" if to == "tasks" else format
     if to == "tasks" and form_of_files == "parquet":
         raise ConfigError(
-            f"{out}: tasks are written as JSONL; give a name that ends in .jsonl, or --to skyrl for parquet rows"
+            f"{out}: {'questions' if form == 'questions' else 'tasks'} are written as JSONL; give a name that ends "
+            f"in .jsonl{'' if form == 'questions' else ', or --to skyrl for parquet rows'}"
         )
     text = _text(domain_policy) if domain_policy else ""
     domains.play_rows_from(out)
-    encode = make_row_encoder(domains, text) if to == "skyrl" else lambda task: task
+    if form == "questions":
+        encode = make_prompt_row_encoder(domains)
+    else:
+        encode = make_row_encoder(domains, text) if to == "skyrl" else lambda task: task
     of_folder = parts or ((source.split,) if source.split else SPLITS)
     return ConvertOutput(
         out, encode, "parquet" if form_of_files == "parquet" else "jsonl", () if one else of_folder, resume
@@ -632,8 +652,23 @@ def _ctrl_c_as_one_line(writes: bool) -> Iterator[None]:
         raise typer.Exit(130) from e
 
 
-def _report(bad: "RowError") -> None:
+def _print_row_error(bad: "RowError") -> None:
     print_message(str(bad), "yellow")
+
+
+class _RowErrorPrinter:
+    """Prints the first `MAX_ROW_ERRORS` errors, and then that there are more."""
+
+    def __init__(self) -> None:
+        self._count = 0
+
+    def __call__(self, bad: "RowError") -> None:
+        """Print an error, or leave it out."""
+        self._count += 1
+        if self._count <= MAX_ROW_ERRORS:
+            _print_row_error(bad)
+        elif self._count == MAX_ROW_ERRORS + 1:
+            print_message("… further errors are not shown", "yellow")
 
 
 def _print_written(path: Path, count: int) -> None:

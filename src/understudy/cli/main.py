@@ -127,7 +127,7 @@ def check(
     """
     from understudy.core.event_loop import run_async
     from understudy.data.adversarial.custom import load_strategies
-    from understudy.data.check import AdversarialOptions, DomainReport, check_async
+    from understudy.data.check import AdversarialOptions, DomainReport, check_async, check_limits
     from understudy.envs.sources import list_domains
     from understudy.runs.targets import has_target, resolve
 
@@ -143,7 +143,10 @@ def check(
         print_file_summaries(source)
 
     async def check_all(track: "ProgressTracker") -> list[DomainReport]:
-        return [await check_async(source, track, options) for source in sources]
+        return [
+            await check_async(source, track, options, check_limits(config))
+            for source, config in zip(sources, configs, strict=True)
+        ]
 
     with data.progress_display(writes=False) as track:
         reports = run_async(check_all(track))
@@ -548,18 +551,13 @@ def _format_adversarial_report(report: "AdversarialReport") -> str:
     return "\n".join([head, *rows])
 
 
-def _counted_groups(report: "DomainReport") -> str:
-    count = len(report.problem_groups)
-    return "1 group" if count == 1 else f"{count} groups"
-
-
 def _num_tasks(report: "DomainReport") -> int:
     return sum(split.tasks for split in report.splits)
 
 
 def _verdict(report: "DomainReport") -> str:
     if report.problems:
-        found = f"{len(report.problems)} problems in {_counted_groups(report)}; --json lists each task"
+        found = f"{len(report.problems)} problems; --json lists each"
         if not report.unsound:
             return found
         loaded = _num_tasks(report)

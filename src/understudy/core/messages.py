@@ -115,6 +115,14 @@ def message_from_openai(wire: Mapping[str, Any]) -> Message:
     )
 
 
+def join_text_parts(content: Any) -> Any:
+    """Return the text of content that is a list of {"type": "text", "text": …}. Return other content as it is."""
+    if not isinstance(content, list):
+        return content
+    are_texts = all(isinstance(part, dict) and part.keys() == {"type", "text"} for part in content)
+    return "".join(str(part["text"]) for part in content) if are_texts else content
+
+
 def order_tool_results(messages: Iterable[Message]) -> list[Message]:
     """Return the messages, the results after each reply in the order of its calls. Chat templates expect this order."""
     ordered: list[Message] = []

@@ -18,7 +18,7 @@ from understudy.core.tasks import SPLITS, Score, Split, Task
 from understudy.core.trajectory import Trajectory
 from understudy.data.adversarial.knowledge import Strategy
 from understudy.data.adversarial.suite import STRATEGIES, AdversarialReport, StrategyResult, play_strategies
-from understudy.data.probe import ProbeResult, exception_places, probe
+from understudy.data.probe import CHECK_LIMITS, ProbeResult, exception_places, probe, raise_if_hanging
 from understudy.envs.domains.grading import UNREWARDED_PARTS
 from understudy.envs.task_files.near_duplicates import NearDuplicateIndex
 from understudy.envs.task_files.summary import FileSummary
@@ -33,6 +33,7 @@ from understudy.envs.task_source import (
 from understudy.envs.users import gives_consent
 from understudy.rollouts.agent import Agent, GoldAgent, NoopAgent
 from understudy.rollouts.rollout import EpisodeLimits, play_episode
+from understudy.runs.config import TrainConfig
 
 TasksBySplit = Mapping[Split, Sequence[Task]]
 ProgressTracker = Callable[[Iterable[Any], str], Iterable[Any]]
@@ -66,9 +67,8 @@ PROBLEM_TITLES: Mapping[ProblemKind, str] = {
 """The kinds of problems, the worst first."""
 MAX_CONCURRENT_TASKS = 4
 """Number of tasks that are played at once if their episodes start servers."""
-_WRONG_CALLS: tuple[ToolErrorKind, ...] = ("unknown_tool", "invalid_arguments", "malformed", "tool_exception")
+WRONG_CALLS: tuple[ToolErrorKind, ...] = ("unknown_tool", "invalid_arguments", "malformed", "tool_exception")
 """Errors of a gold call that no environment intends. A refusal may be intended: gold of tau-bench has some."""
-_LIMITS = EpisodeLimits(max_turns=100, max_retries=0)
 
 
 class SplitReport(Record):
@@ -92,6 +92,7 @@ class ProblemGroup(Record):
     kind: ProblemKind
     family: str
     """Empty if the problem is not one of single tasks."""
+    num_problems: int
     num_tasks: int
     """Number of tasks with the problem."""
     num_family_tasks: int
@@ -105,7 +106,8 @@ class ProblemGroup(Record):
         """Return the group in one line, such as `doing nothing is rewarded: family lost, 3 of 9 tasks, e.g. …`."""
         title = PROBLEM_TITLES[self.kind]
         if not self.family:
-            return f"{title}: {self.example}"
+            further = f" (and {self.num_problems - 1} more)" if self.num_problems > 1 else ""
+            return f"{title}: {self.example}{further}"
         return f"{title}: family {self.family}, {self.num_tasks} of {self.num_family_tasks} tasks, e.g. {self.example}"
 
 
@@ -177,6 +179,13 @@ class AdversarialOptions:
     strategies: Sequence[Strategy] = STRATEGIES
 
 
+def check_limits(config: TrainConfig) -> EpisodeLimits:
+    """Return the limits of a check: `limits.max_step_seconds` is that of the config if it is not the default."""
+    seconds = config.limits.max_step_seconds
+    is_set = seconds != EpisodeLimits().max_step_seconds
+    return CHECK_LIMITS.replace(max_step_seconds=seconds) if is_set else CHECK_LIMITS
+
+
 def check(domain: TaskSource, adversarial: AdversarialOptions | None = None) -> DomainReport:
     """Run `check_async` in its own event loop. Raise RuntimeError if one is running."""
     return run_async(check_async(domain, adversarial=adversarial))
@@ -186,15 +195,16 @@ async def check_async(
     domain: TaskSource,
     track: ProgressTracker = lambda items, what: items,
     adversarial: AdversarialOptions | None = None,
+    limits: EpisodeLimits = CHECK_LIMITS,
 ) -> DomainReport:
     """Play all frozen tasks of the domain's slice with gold and noop, and compare the tasks with each other.
 
     Then try unusual calls and replies on some of them, and `adversarial` strategies if given. The report does not
-    depend on which task is played first.
+    depend on which task is played first. Raise TaskError if a call takes longer than `limits.max_step_seconds`.
     """
     tasks: TasksBySplit = {split: domain.tasks(split) for split in SPLITS}
-    played = await _play_tasks(domain, tasks, track)
-    probes = [await _probe(source, played, track) for source in list_sources(domain)]
+    played = await _play_tasks(domain, tasks, track, limits)
+    probes = [await _probe(source, played, track, limits) for source in list_sources(domain)]
     attacks = list[AdversarialReport]()
     if adversarial:
         for source in list_sources(domain):
@@ -222,6 +232,11 @@ async def check_async(
     if refused := [each for each in every if each.refused_calls]:
         warnings.append(
             f"a tool refuses calls of {len(refused)} gold episodes, such as {refused[0].task.id}; SFT imitates them"
+        )
+    if not tasks["validation"] and next(domain.stream("validation"), None) is None:
+        warnings.append(
+            "there are no validation tasks, and training evaluates on them; give some tasks the split validation, or "
+            "set eval.split"
         )
     if not domain.tool_specs:
         warnings.append("the agent has no tools; if it should have some, add public methods with docstrings")
@@ -264,14 +279,14 @@ def _paid(source: str, result: StrategyResult) -> str:
 
 
 async def _play_tasks(
-    domain: TaskSource, tasks: TasksBySplit, track: ProgressTracker
+    domain: TaskSource, tasks: TasksBySplit, track: ProgressTracker, limits: EpisodeLimits
 ) -> Mapping[Split, Sequence[_PlayedTask]]:
     """Return the results in the order of the tasks. Tasks whose episodes start servers are played side by side."""
     places = {source.name: asyncio.Semaphore(_concurrency(source)) for source in list_sources(domain)}
 
     async def play(split: Split, task: Task) -> _PlayedTask:
         async with places.setdefault(task.domain, asyncio.Semaphore(1)):
-            return await _play_task(domain, split, task)
+            return await _play_task(domain, split, task, limits)
 
     works = {split: [asyncio.ensure_future(play(split, task)) for task in tasks[split]] for split in SPLITS}
     every = [work for split in SPLITS for work in works[split]]
@@ -289,7 +304,7 @@ def _concurrency(source: TaskSource) -> int:
     return MAX_CONCURRENT_TASKS if isinstance(source, ExternalSource) and source.starts_servers() else 1
 
 
-async def _play_task(domain: TaskSource, split: Split, task: Task) -> _PlayedTask:
+async def _play_task(domain: TaskSource, split: Split, task: Task, limits: EpisodeLimits) -> _PlayedTask:
     problems: list[_Problem] = []
     try:
         texts = find_task_problems(find_source(domain, task.domain), split, task)
@@ -297,14 +312,17 @@ async def _play_task(domain: TaskSource, split: Split, task: Task) -> _PlayedTas
         if task.family not in domain.families:
             problems.append(_Problem("malformed", f"task {task.id}: the domain has no family {task.family!r}", task))
         # noop first: it changes nothing, so that a server can serve the gold episode too
-        noop, gold = await _play(domain, task, NoopAgent()), await _play(domain, task, GoldAgent())
+        noop = await _play(domain, task, NoopAgent(), limits)
+        gold = await _play(domain, task, GoldAgent(), limits)
     except TaskError as e:
         return _PlayedTask(task, [*problems, _Problem("task_fails", str(e), task)])
+    for episode in (noop, gold):
+        raise_if_hanging(episode, limits)
     failed = dict.fromkeys(_failure(task, episode) for episode in (gold, noop) if episode.score is None)
     problems += (_Problem("lost_episode", text, task) for text in failed)
     if gold.score and noop.score:
         problems += _reward_problems(task, gold.score, noop.score)
-    if wrong := [kind for kind in _WRONG_CALLS if kind in gold.event_counts]:
+    if wrong := [kind for kind in WRONG_CALLS if kind in gold.event_counts]:
         text = f"task {task.id}: calls fail in its gold episode ({', '.join(wrong)}), and SFT would imitate them"
         problems.append(_Problem("gold_fails", text, task))
     places = frozenset((*exception_places(gold), *exception_places(noop)))
@@ -313,12 +331,15 @@ async def _play_task(domain: TaskSource, split: Split, task: Task) -> _PlayedTas
 
 
 async def _probe(
-    source: TaskSource, played: Mapping[Split, Sequence[_PlayedTask]], track: ProgressTracker
+    source: TaskSource,
+    played: Mapping[Split, Sequence[_PlayedTask]],
+    track: ProgressTracker,
+    limits: EpisodeLimits,
 ) -> ProbeResult:
     """Probe one source with those of its tasks that can be played. Report no lost episode again."""
     mine = [each for split in SPLITS for each in played[split] if each.task.domain == source.name]
     known = {place for each in mine for place in each.places if each.gold is None or each.noop is None}
-    return await probe(source, [each.task for each in mine if each.runs], known, track)
+    return await probe(source, [each.task for each in mine if each.runs], known, track, limits)
 
 
 def _report_split(split: Split, played: Sequence[_PlayedTask]) -> SplitReport:
@@ -344,13 +365,14 @@ def _group_problems(problems: Sequence[_Problem], family_sizes: Mapping[str, int
         ProblemGroup(
             kind=kind,
             family=family,
+            num_problems=len(same),
             num_tasks=len({problem.task.id for problem in same if problem.task}),
             num_family_tasks=family_sizes.get(family, 0),
             example_task=same[0].task.id if same[0].task else "",
             example=same[0].text,
         )
         for (kind, family), members in groups.items()
-        for same in ([members] if family else [[each] for each in members])
+        for same in ([members] if family or kind == "refused_row" else [[each] for each in members])
     ]
     kinds = list(PROBLEM_TITLES)
     return iter(sorted(found, key=lambda group: (kinds.index(group.kind), -group.num_tasks)))
@@ -358,14 +380,14 @@ def _group_problems(problems: Sequence[_Problem], family_sizes: Mapping[str, int
 
 async def score_agent(domain: TaskSource, task: Task, agent: Agent) -> Score:
     """Return the reward of an agent on a task. Raise TaskError if the episode fails."""
-    episode = await _play(domain, task, agent)
+    episode = await _play(domain, task, agent, CHECK_LIMITS)
     if episode.score is None:
         raise TaskError(_failure(task, episode))
     return episode.score
 
 
-async def _play(domain: TaskSource, task: Task, agent: Agent) -> Trajectory:
-    return await play_episode(domain, task, agent, _LIMITS, seed=0)
+async def _play(domain: TaskSource, task: Task, agent: Agent, limits: EpisodeLimits) -> Trajectory:
+    return await play_episode(domain, task, agent, limits, seed=0)
 
 
 def _failure(task: Task, episode: Trajectory) -> str:
@@ -456,5 +478,7 @@ def _leaks(domain: TaskSource, tasks: TasksBySplit) -> Iterator[_Problem]:
                 owner, first = owners.setdefault(thing, (split, task))
                 if owner != split:
                     what = "its scenario" if thing is scenario else " ".join(map(str, thing))
-                    text = f"task {task.id}: it shares {what} with {first.id}"
+                    text = f"task {task.id}: it shares {what} with {first.id}; give both the same split"
+                    if thing is not scenario:
+                        text += ", or name the table in shared_tables of the domain if all tasks may use its rows"
                     yield _Problem("shared_by_splits", text, task)

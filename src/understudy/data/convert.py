@@ -16,6 +16,8 @@ from understudy.core.tasks import SPLITS, Split, Task
 from understudy.data.task_input import TaskInput
 from understudy.data.verify import DomainRegistry, validate_gold_calls
 from understudy.data.writer import FileFormat, open_output, validate_output_path
+from understudy.envs.domains.tool_dataset import ToolDataset
+from understudy.envs.task_files.prompt_rows import PromptRow
 from understudy.envs.task_files.skyrl_rows import SkyRLRow, to_skyrl_row
 from understudy.envs.task_files.splits import TaskGroups, assign_splits
 from understudy.envs.task_source import find_policy
@@ -116,6 +118,18 @@ def make_row_encoder(domains: DomainRegistry, domain_policy: str = "") -> RowEnc
             )
         policy = find_policy(domain, task) if domain else domain_policy
         return to_skyrl_row(task, policy, domains.reference(task.domain))
+
+    return encode
+
+
+def make_prompt_row_encoder(domains: DomainRegistry) -> RowEncoder:
+    """Return the function that returns the row with a question that a task was read from, with the task's split."""
+
+    def encode(task: Task) -> Record:
+        source = domains.get(task.domain)
+        if not isinstance(source, ToolDataset):
+            raise ConfigError(f"task {task.id} is not a question, as the first row is; put such rows into another file")
+        return PromptRow.model_validate({**source.find_example(task).info, "split": task.split})
 
     return encode
 

@@ -23,6 +23,9 @@ from understudy.rollouts.rollout import EpisodeLimits, play_episode
 
 Item = TypeVar("Item")
 
+CHECK_LIMITS = EpisodeLimits(max_turns=100, max_retries=0, max_step_seconds=60.0)
+"""Limits of the episodes of a check. A run waits longer for a step, but a check should end soon if a call hangs."""
+
 TEXTS: tuple[str, ...] = (
     "",
     "no-such-word",
@@ -93,11 +96,13 @@ async def probe(
     tasks: Sequence[Task],
     known: Iterable[tuple[str, ...]] = (),
     track: Callable[[Iterable[Any], str], Iterable[Any]] = lambda items, what: items,
+    episode_limits: EpisodeLimits = CHECK_LIMITS,
 ) -> ProbeResult:
     """Play invented calls, garbled replies and random episodes on some of `tasks`, all of one source.
 
     Nothing is played if there are no tasks. The same tasks give the same result. Exceptions at the `known` places
-    (`exception_places`) are not reported.
+    (`exception_places`) are not reported. Raise TaskError if a call takes longer than
+    `episode_limits.max_step_seconds`.
     """
     result = ProbeResult(known=set(known))
     external = isinstance(source, ExternalSource)
@@ -112,8 +117,18 @@ async def probe(
         calls = {spec.name: invent_calls(spec, values, limits.calls_per_tool) for spec in specs}
         episodes = list(_episodes(chosen, calls, limits, in_one_reply=external))
         for task, replies in track(episodes, "trying unusual calls and replies"):
-            await _play_probe(source, task, replies, limits, result)
+            await _play_probe(source, task, replies, limits, result, episode_limits)
     return result
+
+
+def raise_if_hanging(episode: Trajectory, limits: EpisodeLimits) -> None:
+    """Raise TaskError if an episode failed after `limits.max_step_seconds`, because others would take as long."""
+    seconds = episode.timings.get("environment", 0.0)
+    if episode.score is None and seconds >= limits.max_step_seconds:
+        raise TaskError(
+            f"task {episode.task_id}: its episode failed after {seconds:.0f} s: {episode.error}; the check ends here, "
+            "because other episodes may take as long"
+        )
 
 
 def exception_places(episode: Trajectory) -> Iterator[tuple[str, ...]]:
@@ -183,10 +198,15 @@ def _calling(call: ToolCall) -> Message:
 
 
 async def _play_probe(
-    source: TaskSource, task: Task, replies: Sequence[Message], limits: ProbeLimits, result: ProbeResult
+    source: TaskSource,
+    task: Task,
+    replies: Sequence[Message],
+    limits: ProbeLimits,
+    result: ProbeResult,
+    episode_limits: EpisodeLimits,
 ) -> None:
     try:
-        episode = await _play(source, task, replies)
+        episode = await _play(source, task, replies, episode_limits)
     except TaskError as e:
         result.lost_episodes.append(str(e))
         return
@@ -203,7 +223,7 @@ async def _play_probe(
         )
 
         async def raises(shorter: Sequence[Message], place: tuple[str, ...] = place) -> bool:
-            return place in exception_places(await _play(source, task, shorter))
+            return place in exception_places(await _play(source, task, shorter, episode_limits))
 
         shown = _format_replies(await _shorten(replies, raises, limits.max_replays))
         if report and report.component == "tool":
@@ -214,12 +234,14 @@ async def _play_probe(
             result.lost_episodes.append(f"task {task.id}: {why} after {shown}")
 
 
-async def _play(source: TaskSource, task: Task, replies: Sequence[Message]) -> Trajectory:
-    limits = EpisodeLimits(max_turns=len(replies) + 20, max_retries=0)
+async def _play(source: TaskSource, task: Task, replies: Sequence[Message], limits: EpisodeLimits) -> Trajectory:
+    limits = limits.replace(max_turns=len(replies) + 20)
     try:
-        return await play_episode(source, task, FixedRepliesAgent(replies), limits, seed=0)
+        episode = await play_episode(source, task, FixedRepliesAgent(replies), limits, seed=0)
     except MemoryError as e:
         raise TaskError(f"task {task.id}: out of memory after {_format_replies(replies)}; refuse huge values") from e
+    raise_if_hanging(episode, limits)
+    return episode
 
 
 async def _shorten(

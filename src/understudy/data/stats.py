@@ -231,7 +231,7 @@ def measure_tokens(format: ChatFormat, domains: DomainRegistry) -> LengthMeasure
 
     def measure(task: Task) -> dict[str, int]:
         domain = domains.get(task.domain)
-        policy = [Message(role="system", content=domain.domain_policy)] if domain else []
+        policy = [Message(role="system", content=domain.domain_policy)] if domain and domain.domain_policy else []
         opening = Message(role="user", content=task.scenario.opening)
         prompt = format.encode([*policy, opening], domain.tool_specs if domain else (), ())
         return {

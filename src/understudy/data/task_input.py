@@ -1,20 +1,25 @@
 """Streams of tasks from files or from a domain's frozen tasks. They can be read repeatedly."""
 
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from understudy.core.items import Item, RowError
+from understudy.core.records import Record
+from understudy.core.settings import parse_toml, with_full_key
 from understudy.core.tasks import SPLITS, Split, Task
 from understudy.envs.sources import load_source
+from understudy.envs.task_files.config import NO_DATA, RowConfig
 from understudy.envs.task_files.files import RowFile, is_task_file, list_row_files
 from understudy.envs.task_files.opening import ReadFiles, name_files, read_files
 from understudy.envs.task_files.rows import SKYRL_ROWS, TaskRow, find_kind, is_whole_task, read_task_rows
 from understudy.envs.task_source import TaskSource
 from understudy.runs.targets import find_target
 
-InputForm = Literal["tasks", "skyrl", "other"]
+InputForm = Literal["tasks", "skyrl", "questions", "other"]
+
+_FORMS: Mapping[str, InputForm] = {"source": "tasks", "reward": "questions"}
 
 
 @dataclass(frozen=True)
@@ -24,8 +29,8 @@ class TaskInput:
     name: str
     files: tuple[RowFile, ...] = ()
     domain: TaskSource | None = None
-    beside: Sequence[TaskSource] = ()
-    """Sources that the rows of the files may name."""
+    data: RowConfig = NO_DATA
+    """`sources` that the rows of the files may name, and the `reward` of questions."""
     split: Split | None = None
     """If set, only tasks of this split."""
 
@@ -43,7 +48,9 @@ class TaskInput:
         """Return the kind of the first readable row."""
         rows = (item.value for file in self.files for item in file.rows() if isinstance(item, Item))
         kind = find_kind(next(rows, {"scenario": {}, "gold": ()}))
-        return "skyrl" if kind is SKYRL_ROWS else "tasks" if kind.played_by == "source" else "other"
+        if kind is SKYRL_ROWS:
+            return "skyrl"
+        return _FORMS.get(kind.played_by, "other")
 
     @property
     def has_several_splits(self) -> bool:
@@ -71,18 +78,30 @@ class TaskInput:
         values = (item.value for file in self.files for item in file.rows() if isinstance(item, Item))
         if all(map(is_whole_task, values)):
             return None
-        return read_files(name_files([self.name]), [(None, file) for file in self.files], beside=self.beside)
+        return read_files(name_files([self.name]), [(None, file) for file in self.files], self.data)
 
 
-def open_task_input(dataset: str, beside: Sequence[TaskSource] = (), split: Split | None = None) -> TaskInput:
+def open_task_input(dataset: str, data: RowConfig = NO_DATA, split: Split | None = None) -> TaskInput:
     """Open the tasks of a domain, of a file, of a folder's files or of a data set.
 
-    Rows of files may also name the sources `beside`. Raise ConfigError for any other `dataset`.
+    Rows of files may also name `data.sources`, and `data.reward` scores questions. Raise ConfigError for any other
+    `dataset`.
     """
     target = find_target(dataset, ("domain", "tasks"))
     if target.kind == "domain" and not is_task_file(target.text):
         return TaskInput(target.text, domain=load_source(target.text), split=split)
-    return TaskInput(dataset, tuple(list_row_files(target.text)), beside=beside, split=split)
+    return TaskInput(dataset, tuple(list_row_files(target.text)), data=data, split=split)
+
+
+class _Settings(Record):
+    """The settings of a command that reads tasks."""
+
+    data: RowConfig = RowConfig()
+
+
+def parse_row_config(settings: Sequence[str]) -> RowConfig:
+    """Parse settings `data.sources=…` and `data.reward=…`. Raise ConfigError for other ones."""
+    return parse_toml(_Settings, "", [with_full_key(_Settings, each) for each in settings]).data
 
 
 def _own_task(row: Item[TaskRow]) -> Item[Task]:

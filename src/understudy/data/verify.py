@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from understudy.core.errors import ConfigError, TaskError, ToolError, did_you_mean
+from understudy.core.errors import ConfigError, TaskError, ToolError
 from understudy.core.event_loop import BACKGROUND_LOOP
 from understudy.core.items import Item, RowError, RowErrorKind
 from understudy.core.tasks import Task
@@ -38,27 +38,21 @@ class TaskIssue(NamedTuple):
 
 
 class DomainRegistry:
-    """The domains of the tasks of one file: shipped domains, and `requested`, a reference that `load_source` accepts.
+    """The domains of the tasks of one file: shipped domains, and those of `references`, which `load_source` accepts.
 
-    Raise ConfigError if `requested` is unknown or a mixture.
+    Raise ConfigError if a reference is unknown or a mixture.
     """
 
-    def __init__(self, requested: str = "", skip_validation: bool = False) -> None:
+    def __init__(self, references: Iterable[str] = (), skip_validation: bool = False) -> None:
         self._found: dict[str, TaskSource] = {}
         self._skip_validation = skip_validation
         self._references: dict[str, str] = {}
-        self.requested = requested
-        if ":" in requested or requested in list_domains():
-            self.requested = (domain := load_source(requested)).name
+        for reference in references:
+            domain = load_source(reference)
             if list_sources(domain) != (domain,):
-                raise ConfigError(f"{requested!r} is a mixture; give one of its domains ({domain.name})")
-            self._found[self.requested] = domain
-            self._references[self.requested] = absolute_reference(requested)
-        elif requested and not skip_validation:
-            raise ConfigError(
-                f"unknown domain {did_you_mean(requested, list_domains())}; for your own, give module:attribute, "
-                "or --skip-validation to check only the form of its tasks"
-            )
+                raise ConfigError(f"{reference!r} is a mixture; give its domains ({domain.name})")
+            self._found[domain.name] = domain
+            self._references[domain.name] = absolute_reference(reference)
 
     def add(self, sources: Iterable[TaskSource]) -> None:
         """Add the sources of tasks that were read from a file."""
@@ -87,15 +81,13 @@ class DomainRegistry:
 
         Such domains are benchmarks and MCP servers.
         """
-        if self.requested and task.domain != self.requested:
-            return TaskIssue("other domain", "domain", f"{task.domain!r}, but --domain is {self.requested!r}")
         domain = self.get(task.domain)
         if domain is not None and isinstance(domain, StatefulSource):
             return find_gold_call_issue(domain, task)
         if domain is not None:
             return BACKGROUND_LOOP.run(find_reward_issue(domain, task))
         if not self._skip_validation:
-            how = "give --domain module:attribute, or --skip-validation to check only its form"
+            how = "name its source, data.sources=module:attribute, or check only its form with --skip-validation"
             return TaskIssue("other domain", "domain", f"{task.domain!r} is unknown, so its gold cannot be run; {how}")
         return None if task.gold_calls or task.outputs else _nothing("it has no gold calls")
 

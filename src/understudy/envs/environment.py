@@ -83,11 +83,10 @@ class ToolEnvironment:
         self._grade = grade
 
     async def start(self) -> StepResult:
-        """Return the domain policy as the system message, then the user's first message."""
+        """Return the domain policy as the system message, if it is not empty, then the user's first message."""
         opening = await self._ask_user(())
-        return self._observe(
-            Message(role="system", content=self._domain_policy), Message(role="user", content=opening or "")
-        )
+        system = (Message(role="system", content=self._domain_policy),) if self._domain_policy else ()
+        return self._observe(*system, Message(role="user", content=opening or ""))
 
     async def step(self, reply: Message) -> StepResult:
         """Run the calls of the reply. Without calls, send its text to the user, who may end the episode."""

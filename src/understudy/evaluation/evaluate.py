@@ -24,6 +24,8 @@ from understudy.rollouts.rollout import EpisodeLimits, episode_seed, play_episod
 from understudy.runs.config import EvalConfig
 from understudy.runs.storage.episode_store import EpisodeStore
 
+_MIN_REPEATED_TASKS = 100
+
 ProgressCallback = Callable[[int, int], None]
 EpisodeCallback = Callable[[Trajectory], None]
 
@@ -118,8 +120,15 @@ async def evaluate_gold(domain: TaskSource, tasks: Sequence[Task]) -> EvalResult
 async def play_demonstrations(
     domain: TaskSource, tasks: Iterable[Task], format: ChatFormat, limits: EpisodeLimits, seed: int
 ) -> list[Trajectory]:
-    """Return a gold episode of each task, in a model's tokens. Raise TaskError if one does not earn 1."""
+    """Return a gold episode of each task, in a model's tokens. Raise TaskError if a task has no gold turns, or if its
+    gold episode does not earn 1.
+    """
     chosen, agent = list(tasks), DemonstrationAgent(format)
+    if missing := next((task for task in chosen if not task.gold_turns), None):
+        raise TaskError(
+            f"task {missing.id} has no gold turns, so it cannot be a demonstration; add them (an example has some if "
+            "it has an answer or gold calls), or train without demonstrations: sft.steps=0"
+        )
 
     async def play_all(limits: EpisodeLimits) -> list[Trajectory]:
         return [await play_episode(domain, task, agent, limits, episode_seed(seed, task, 0)) for task in chosen]
@@ -166,12 +175,20 @@ def replace_users(domain: TaskSource, users: UserSimulatorFactory) -> TaskSource
 async def validate_noop_reward(domain: TaskSource, seed: int = 0, allow_noop_solvable: bool = False) -> float:
     """Return the mean reward of doing nothing on the train tasks of the slice.
 
-    Raise ConfigError if the slice has no train tasks. Raise TaskError if doing nothing solves some of them, unless
-    `allow_noop_solvable` is set.
+    Raise ConfigError if the slice has no train tasks. Raise TaskError if no episode has a score, or if doing nothing
+    solves some tasks, unless `allow_noop_solvable` is set.
     """
     if next(domain.stream("train", seed), None) is None:
         raise ConfigError(f"{domain.name} has no train tasks in this slice; set another slice")
-    results = (await evaluate_noop(domain, domain.tasks("train"))).task_results
+    tasks = domain.tasks("train")
+    episodes = await play_episodes(domain, NoopAgent(), tasks)
+    if episodes and not any(episode.score for episode in episodes):
+        first = episodes[0]
+        raise TaskError(
+            f"no episode of {domain.name} has a score: in that of task {first.task_id}, {first.error}; correct it, and "
+            f"see all problems with: understudy check"
+        )
+    results = summarize_episodes(domain, tasks, episodes, 1, 0).task_results
     free = [result.task for result in results if any(result.successes)]
     if free and not allow_noop_solvable:
         some = ", ".join(free[:3])
@@ -184,10 +201,14 @@ async def validate_noop_reward(domain: TaskSource, seed: int = 0, allow_noop_sol
 
 
 def select_tasks(domain: TaskSource, split: Split, count: int, seed: int = 0) -> list[Task]:
-    """Return up to `count` tasks of a split: first all frozen ones, then generated ones that differ from all others."""
+    """Return up to `count` tasks of a split: first all frozen ones, then generated ones that differ from all others.
+
+    There are fewer if the generator only repeats itself: `count` times in succession, and 100 at least.
+    """
     frozen = domain.tasks(split)
-    generated = itertools.islice(domain.stream(split, seed), 20 * count) if len(frozen) < count else ()
-    return list(itertools.islice(itertools.chain(frozen, _new_tasks(generated, frozen)), count))
+    generated = domain.stream(split, seed) if len(frozen) < count else ()
+    new = _new_tasks(generated, frozen, max(_MIN_REPEATED_TASKS, count))
+    return list(itertools.islice(itertools.chain(frozen, new), count))
 
 
 def eval_tasks(domain: TaskSource, config: EvalConfig) -> list[Task]:
@@ -200,11 +221,19 @@ def eval_tasks(domain: TaskSource, config: EvalConfig) -> list[Task]:
     return tasks
 
 
-def _new_tasks(tasks: Iterable[Task], known: Iterable[Task]) -> Iterator[Task]:
-    """Yield the tasks whose id and content differ from those of `known` and of earlier tasks."""
-    seen = {name for task in known for name in (task.id, _content(task))}
+def _new_tasks(tasks: Iterable[Task], known: Iterable[Task], max_repeated: int) -> Iterator[Task]:
+    """Yield the tasks whose id and content differ from those of `known` and of earlier tasks.
+
+    The iterator ends after `max_repeated` successive tasks that do not differ.
+    """
+    seen, repeated = {name for task in known for name in (task.id, _content(task))}, 0
     for task in tasks:
-        if not seen & {task.id, _content(task)}:
+        if seen & {task.id, _content(task)}:
+            repeated += 1
+            if repeated == max_repeated:
+                return
+        else:
+            repeated = 0
             yield task
         seen |= {task.id, _content(task)}
 

@@ -69,7 +69,7 @@ def test_a_file_of_any_kind_has_the_tasks_of_its_rows(tmp_path: Path, kind: str,
 def test_converted_rows_have_the_same_tasks_and_convert_to_themselves(tmp_path: Path, kind: str, form: str) -> None:
     make_rows, settings = ROWS[kind]
     path, out, again = write_jsonl(tmp_path, make_rows()), tmp_path / form, tmp_path / f"again-{form}"
-    domain = ("--domain", "toy:DOMAIN") if TOY in settings else ()
+    domain = ("data.sources=toy:DOMAIN",) if TOY in settings else ()
     splits = ("--train-ratio", "0.5") if form == "folder" and kind not in ("tasks", "SkyRL rows") else ()
     for source, target in ((path, out), (out, again)):
         ratio = splits if source == path else ()

@@ -125,15 +125,34 @@ def test_prompts_of_common_shapes_are_scored_by_a_function(tmp_path: Path) -> No
         prompt_rows()[0],
         {"prompt": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "2+2?"}], "answer": 4},
         {"prompt": [{"role": "user", "content": "3+3?"}], "reward_model": {"style": "rule", "ground_truth": "6"}},
+        {"prompt": [{"role": "user", "content": [{"type": "text", "text": "4+4?"}]}], "solution": "8"},
+        {"prompt": "5+5?", "ground_truth": ["10", "ten"]},
     ]
     path = str(write_lines(tmp_path / "sums.jsonl", rows))
     source = load_source(path, DataConfig(reward="support.task_rows:reward_answer"))
     assert check(source).problems == ()
-    assert list_file_summaries(source)[0].played_by == {"sums": 3}
+    (summary,) = list_file_summaries(source)
+    assert summary.played_by == {"sums": 5}
+    assert {task.gold_turns[-1].content for split in SPLITS for task in source.tasks(split)} >= {"8", "10"}
+    assert not any("gold" in note for note in summary.notes)
     with pytest.raises(ConfigError, match=r"data\.reward=module:attribute"):
         load_source(path)
     with pytest.raises(ConfigError, match="'toy:DOMAIN' is a Domain"):
         load_source(path, DataConfig(reward="toy:DOMAIN"))
+
+
+@pytest.mark.parametrize("name", ["verl_reward", "trl_reward"])
+def test_reward_function_of_another_library_is_refused_with_its_signature(tmp_path: Path, name: str) -> None:
+    path = str(write_lines(tmp_path / "sums.jsonl", prompt_rows()))
+    with pytest.raises(ConfigError, match=r"solution_str|completions") as error:
+        load_source(path, DataConfig(reward=f"support.task_rows:{name}"))
+    assert "example.answer" in str(error.value)
+
+
+def test_rows_without_an_answer_are_counted(tmp_path: Path) -> None:
+    path = str(write_lines(tmp_path / "sums.jsonl", [*prompt_rows(), {"prompt": "Say hello."}]))
+    (summary,) = list_file_summaries(load_source(path, DataConfig(reward="support.task_rows:reward_answer")))
+    assert [note for note in summary.notes if note.startswith("1 of the tasks have no gold")]
 
 
 def test_a_row_of_unknown_shape_names_its_keys_and_the_known_shapes(tmp_path: Path) -> None:

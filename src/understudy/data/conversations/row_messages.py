@@ -6,6 +6,8 @@ from typing import Any
 
 from pydantic_core import from_json
 
+from understudy.core.messages import join_text_parts
+
 Row = Mapping[str, Any]
 WireMessage = dict[str, Any]
 """A message of the chat completions API."""
@@ -72,9 +74,8 @@ def _normalize_message(message: Any, field: str) -> WireMessage:
         del bare["tool_calls"]
     elif isinstance(bare.get("tool_calls"), list):
         bare["tool_calls"] = [_normalize_call(call) for call in bare["tool_calls"]]
-    content = bare.get("content")
-    if isinstance(content, list) and all(isinstance(p, dict) and p.keys() == {"type", "text"} for p in content):
-        bare["content"] = "".join(str(part["text"]) for part in content)
+    if "content" in bare:
+        bare["content"] = join_text_parts(bare["content"])
     if not bare.get("tool_calls") and bare.get("role") == "assistant" and isinstance(bare.get("content"), str):
         bare |= _tagged_calls(bare["content"], field)
     return {"content": ""} | bare

@@ -146,6 +146,7 @@ async def write_new_tasks(
     partial = output.path.with_name(f"{output.path.name}.partial")
     validate_output_path(output.path, resume)
     accepted, counts = _read_partial_tasks(output.path) if chat else [], Counter[str]()
+    rejected = dict[str, RowError]()
     results = (
         make_tasks(output.sources, config) if chat is None else propose_tasks(chat, output.sources, config, accepted)
     )
@@ -158,11 +159,12 @@ async def write_new_tasks(
                 next(progress)
                 if isinstance(result, RowError):
                     counts[result.kind] += 1
+                    rejected.setdefault(result.kind, result)
                 else:
                     made.write(result.model_dump_json(exclude_defaults=True))
                     counts["kept"] += 1
             if counts["kept"] < config.count:
-                raise TaskError(_too_few(output, counts, config, by_model=chat is not None))
+                raise TaskError(_too_few(output, counts, rejected, config, by_model=chat is not None))
             made.finish()
         finally:
             if not made.count and not partial.stat().st_size:
@@ -171,10 +173,19 @@ async def write_new_tasks(
     return counts
 
 
-def _too_few(output: TaskOutput, counts: Counter[str], config: SynthesisConfig, by_model: bool) -> str:
+def _too_few(
+    output: TaskOutput,
+    counts: Counter[str],
+    rejected: Mapping[str, RowError],
+    config: SynthesisConfig,
+    by_model: bool,
+) -> str:
+    """Return why the output is not complete. `rejected` is the first rejected proposal of each kind."""
     if by_model or counts.total() > counts["kept"]:
+        kind = max(rejected, key=lambda each: counts[each], default=None)
+        example = f" (the first: {rejected[kind]})" if kind else ""
         more = "repeat the command with --resume and more --max-attempts"
-        return f"{format_proposal_counts(counts)}, but {config.count} tasks are needed; {more}"
+        return f"{format_proposal_counts(counts)}{example}, but {config.count} tasks are needed; {more}"
     whose, there = " and ".join(source.name for source in output.sources), counts["kept"]
     then = f"repeat the command with --resume --count {there}" if there else "choose another split or families"
     return f"{whose}: only {there} of {config.count} {config.split} tasks can be generated; {then}"

@@ -332,7 +332,8 @@ class Domain:
             try:
                 text = toolkit.call_sync(call)
             except ToolError as e:
-                raise TaskError(f"task {task.id}: the gold call {call.name}({call.arguments}) is refused: {e}") from e
+                why = f"raises {e.report.exception} ({e.report.location})" if e.report else f"is refused: {e}"
+                raise TaskError(f"task {task.id}: the gold call {call.name}({call.arguments}) {why}") from e
             if results is not None and role == "assistant":
                 results.append(_GoldResult(call, text, bool(state.tables_modified_since(before))))
         return state

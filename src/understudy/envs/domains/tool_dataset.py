@@ -119,9 +119,9 @@ class ToolEpisode(ToolkitBase, tools=False):
     def reward(self, transcript: Sequence[Message]) -> float | Awaitable[float]:
         """Return the reward of a finished episode, from 0 to 1; 1 is a success. Subclasses must override it.
 
-        The transcript begins with the system message and ends with the answer. The method may be a coroutine, such as
-        a call to a judge. An episode that a limit cut off earns 0 without a call of this method. If the method
-        raises an exception, the episode has the fault "grader": it has no reward, and is played again.
+        The transcript begins with the system message, if there is one, and ends with the answer. The method may be a
+        coroutine, such as a call to a judge. An episode that a limit cut off earns 0 without a call of this method. If
+        the method raises an exception, the episode has the fault "grader": it has no reward, and is played again.
         """
         raise TaskError(
             f"{type(self).__name__} has no reward function; define `def reward(self, transcript) -> float` in it"
@@ -141,7 +141,7 @@ class ToolDataset:
 
     name: str
     domain_policy: str
-    """The system message of the agent."""
+    """The system message of the agent. If it is empty, there is none."""
     examples: Sequence[ToolExample]
     episode_class: type[ToolEpisode]
     """Called with the example to make each episode."""

@@ -1,4 +1,4 @@
-"""DataConfig: the config section `[data]`, the files of tasks of a run."""
+"""DataConfig: the config section `[data]`, the files of tasks of a run; RowConfig: what plays their rows."""
 
 from typing import Annotated
 
@@ -10,8 +10,19 @@ Names = Annotated[tuple[str, ...], BeforeValidator(lambda value: (value,) if isi
 """A list of names, or one name."""
 
 
-class DataConfig(Record):
-    """Files of tasks, besides those that `domain` names. See docs/data.md."""
+class RowConfig(Record):
+    """What may play the rows of files."""
+
+    sources: Names = ()
+    """Sources that rows of files may name: `module:attribute`, `mcp:FILE` or a benchmark. A file alone cannot select
+    code to run; shipped domains need no entry."""
+    reward: str = ""
+    """`module:attribute` that scores rows with questions and answers: a function `reward(transcript, example)` that
+    returns a number from 0 to 1, or a subclass of `ToolEpisode`, whose methods are tools."""
+
+
+class DataConfig(RowConfig):
+    """Files of tasks, besides those that `domain` names, and what may play them. See docs/data.md."""
 
     train: Names = ()
     """Files whose tasks are the training tasks, whatever split their rows name. `domain` then only plays them."""
@@ -20,12 +31,6 @@ class DataConfig(Record):
     tests: dict[str, str] = {}
     """Test sets: a name of your choice -> a file or a domain. Each evaluation also plays their test tasks, or all tasks
     if no row names a split, and reports them as `eval/NAME/…`. Nothing is trained on them."""
-    sources: Names = ()
-    """Sources that rows of files may name: `module:attribute`, `mcp:FILE` or a benchmark. A file alone cannot select
-    code to run; shipped domains need no entry."""
-    reward: str = ""
-    """`module:attribute` that scores rows with questions and answers: a function `reward(transcript, example)` that
-    returns a number from 0 to 1, or a subclass of `ToolEpisode`, whose methods are tools."""
 
 
 NO_DATA = DataConfig()

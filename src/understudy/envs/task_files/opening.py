@@ -13,7 +13,7 @@ from understudy.envs.domains.mixture import Mixture, parse_weight
 from understudy.envs.domains.tool_dataset import ToolExample
 from understudy.envs.sources import load_source
 from understudy.envs.task_files.call_matching import CallMatching
-from understudy.envs.task_files.config import NO_DATA, DataConfig
+from understudy.envs.task_files.config import NO_DATA, DataConfig, RowConfig
 from understudy.envs.task_files.files import RowFile, digest_row_files, is_task_file, list_row_files
 from understudy.envs.task_files.rows import ReadRow, TaskRow, read_task_rows
 from understudy.envs.task_files.source import TaskFile
@@ -117,7 +117,7 @@ def open_task_files(
         splits={split: len(listed) for split, listed in by_split.items() if listed},
         refused=refused,
         refusals=refusals,
-        notes=((taken_note,) if taken else ()) + _no_database_note(read.sources),
+        notes=((taken_note,) if taken else ()) + _no_gold_note(tasks) + _no_database_note(read.sources),
         details=read.notes,
     )
     known = list_sources(rest) if rest else ()
@@ -144,7 +144,7 @@ class ReadFiles:
 def read_files(
     name: str,
     files: Iterable[tuple[Split | None, RowFile]],
-    data: DataConfig = NO_DATA,
+    data: RowConfig = NO_DATA,
     beside: Sequence[TaskSource] = (),
 ) -> ReadFiles:
     """Read the tasks of files, each with the split that the user gives to its tasks, or None. See `open_task_files`."""
@@ -198,6 +198,11 @@ def _repetition(row: ReadRow, item: Item[TaskRow], first: str) -> RowError:
         problem = f"it repeats the question of {first}; remove it, or give each row its own id"
         return RowError(item.location, "", problem, "duplicate")
     return RowError(item.location, "id", f"{item.value.task.id!r} is also the id of an earlier task", "duplicate")
+
+
+def _no_gold_note(tasks: Sequence[Task]) -> tuple[str, ...]:
+    count = sum(not task.gold_turns for task in tasks)
+    return (f"{count} of the tasks have no gold turns, so they cannot be demonstrations",) if count else ()
 
 
 def _no_database_note(sources: Iterable[TaskSource]) -> tuple[str, ...]:

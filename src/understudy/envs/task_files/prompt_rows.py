@@ -1,19 +1,29 @@
 """Rows with a question as examples of a `ToolDataset`: {question, answer}, {prompt, answer}, {prompt} and verl's rows.
 
-verl, "Prepare Data for Post-Training": `prompt` is a list of messages, `reward_model.ground_truth` the answer.
+verl, "Prepare Data for Post-Training": `prompt` is a list of messages, `reward_model.ground_truth` the answer. TRL,
+"Reward Functions": its examples name the answer `solution` or `ground_truth`.
 """
 
 from collections.abc import Mapping
 from typing import Any
 
 from understudy.core.items import Item, RowError
+from understudy.core.messages import join_text_parts
+from understudy.core.records import Record
 from understudy.core.tasks import DIFFICULTIES, Split
 from understudy.envs.domains.tool_dataset import ToolExample
 from understudy.envs.task_files.call_rows import calls_of, split_of
 
 QUESTION_COLUMNS = ("question", "prompt")
+_ANSWER_COLUMNS = ("answer", "solution", "ground_truth")
 _CONTINUATION_COLUMNS = {"completion", "chosen", "rejected", "messages", "conversations"}
 """Columns of rows of conversations, which have no question for a reward function."""
+
+
+class PromptRow(Record, extra="allow"):
+    """A row with a question, with all its columns."""
+
+    split: Split
 
 
 def is_prompt_row(row: Mapping[str, Any]) -> bool:
@@ -25,16 +35,20 @@ def is_prompt_row(row: Mapping[str, Any]) -> bool:
 def to_tool_example(item: Item[Mapping[str, Any]]) -> Item[ToolExample] | RowError:
     """Return the example of a row.
 
-    `answer` is the row's answer or ground truth if it is text or a number, else "". `domain_policy` is the system
-    message of the prompt, or the row's `domain_policy` or `system`. `id`, `split`, `family` and `difficulty` are the
-    row's, if it has them and they are such values. So are `gold_calls`: a list of {name, arguments} or of OpenAI's
-    calls, or JSON text of one. `info` is the whole row.
+    `answer` is the row's `answer`, `solution`, `ground_truth` or `reward_model.ground_truth` if it is text or a number,
+    or the first of a list of such, else "". `domain_policy` is the system message of the prompt, or the row's
+    `domain_policy` or `system`. `id`, `split`, `family` and `difficulty` are the row's, if it has them and they are
+    such values. So are `gold_calls`: a list of {name, arguments} or of OpenAI's calls, or JSON text of one. `info` is
+    the whole row.
     """
     row = item.value
     name = next((column for column in QUESTION_COLUMNS if row.get(column) is not None), "prompt")
     messages = _messages(row.get(name))
     if [role for role, _ in messages] not in (["user"], ["system", "user"]):
-        problem = "one text of the user is needed, after at most one system message"
+        problem = (
+            "one text of the user is needed, after at most one system message; write earlier messages, such as "
+            "examples, into the system message"
+        )
         return RowError(item.location, name, problem)
     system = messages[0][1] if len(messages) > 1 else ""
     try:
@@ -79,7 +93,7 @@ def _messages(prompt: Any) -> list[tuple[str, str]]:
     if isinstance(prompt, str):
         return [("user", prompt)]
     found = (
-        [(each.get("role"), each.get("content")) for each in prompt if isinstance(each, dict)]
+        [(each.get("role"), join_text_parts(each.get("content"))) for each in prompt if isinstance(each, dict)]
         if isinstance(prompt, list)
         else []
     )
@@ -88,6 +102,9 @@ def _messages(prompt: Any) -> list[tuple[str, str]]:
 
 def _answer(row: Mapping[str, Any]) -> str:
     graded = row.get("reward_model")
-    answer = row.get("answer", graded.get("ground_truth") if isinstance(graded, dict) else None)
+    columns = [*map(row.get, _ANSWER_COLUMNS), graded.get("ground_truth") if isinstance(graded, dict) else None]
+    answer = next((value for value in columns if value is not None), None)
+    if isinstance(answer, list) and answer:
+        answer = answer[0]
     is_text = isinstance(answer, str | int | float) and not isinstance(answer, bool)
     return str(answer) if is_text else ""

@@ -58,7 +58,8 @@ class SkyRLRow(Record):
 
     data_source: str
     env_class: EnvClass
-    prompt: tuple[PromptMessage, PromptMessage]
+    prompt: tuple[PromptMessage, ...]
+    """The system message, if there is one, and the user's opening."""
     reward_spec: RewardSpec
     extra_info: ExtraInfo
 
@@ -71,13 +72,11 @@ def is_skyrl_row(row: Mapping[str, Any]) -> bool:
 
 def to_skyrl_row(task: Task, domain_policy: str, source: str) -> SkyRLRow:
     """Return the row of a task. `domain_policy` is the system message, `source` plays the task."""
+    system = (PromptMessage(role="system", content=domain_policy),) if domain_policy else ()
     return SkyRLRow(
         data_source=f"understudy/{task.domain}",
         env_class=_env_class(source),
-        prompt=(
-            PromptMessage(role="system", content=domain_policy),
-            PromptMessage(role="user", content=task.scenario.opening),
-        ),
+        prompt=(*system, PromptMessage(role="user", content=task.scenario.opening)),
         reward_spec=RewardSpec(method="task", ground_truth=task.model_dump_json(exclude_defaults=True)),
         extra_info=_labels(task, source),
     )
@@ -97,9 +96,9 @@ def from_skyrl_row(item: Item[SkyRLRow]) -> Item[Task] | RowError:
         return RowError(
             where, "env_class", f"{row.env_class!r}, but extra_info.source {source!r} needs {_env_class(source)!r}"
         )
-    roles, opening = tuple(message.role for message in row.prompt), row.prompt[1].content
-    if roles != ("system", "user") or opening != task.scenario.opening:
-        return RowError(where, "prompt", "it must be the policy (system), then the task's opening (user)")
+    roles, contents = [message.role for message in row.prompt], [message.content for message in row.prompt]
+    if roles not in (["system", "user"], ["user"]) or contents[-1] != task.scenario.opening:
+        return RowError(where, "prompt", "it must be the policy (system), if any, then the task's opening (user)")
     return Item(where, task)
 
 

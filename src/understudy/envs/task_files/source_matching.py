@@ -4,9 +4,11 @@ A row never chooses code, files or hosts. Its tasks are played by a shipped doma
 (`domain`, `data.sources`), by the reward function of `data.reward`, or by comparing calls.
 """
 
+import inspect
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -20,11 +22,13 @@ from understudy.envs.domains.tool_dataset import ToolDataset, ToolEpisode, ToolE
 from understudy.envs.sources import list_domains, load_source
 from understudy.envs.task_files.call_matching import CallTask, is_call_matching, match_calls, source_name
 from understudy.envs.task_files.call_sequences import CallSequence, SequenceStep
-from understudy.envs.task_files.config import DataConfig
+from understudy.envs.task_files.config import RowConfig
 from understudy.envs.task_files.rows import ReadRow, TaskRow
 from understudy.envs.task_files.tau_rows import to_tau_values
 from understudy.envs.task_source import RowSource, SequenceSource, TaskSource
 
+_OTHER_PARAMETERS = {"prompts", "completions", "solution_str"}
+"""Parameters of the reward functions of TRL and verl."""
 MIN_PLAYABLE_SHARE = 0.5
 """A source plays rows of a domain if it has all tools of at least this share of them. It refuses the others."""
 
@@ -35,7 +39,7 @@ class SourceMatcher:
 
     allowed: Sequence[TaskSource]
     """The sources that the user names."""
-    data: DataConfig
+    data: RowConfig
     name: str
     """The name of the source of rows without a domain."""
     used: dict[str, TaskSource] = field(default_factory=dict)
@@ -189,6 +193,7 @@ def load_episode_class(reference: str) -> type[ToolEpisode]:
             f"data.reward = {reference!r} is a {type(found).__name__}; name a function reward(transcript, example) "
             "or a subclass of ToolEpisode"
         )
+    _validate_signature(reference, found)
     reward: Callable[[Sequence[Message], ToolExample], float] = found
 
     class ScoredEpisode(ToolEpisode):
@@ -197,6 +202,24 @@ def load_episode_class(reference: str) -> type[ToolEpisode]:
                 return reward(transcript, self.example)
 
     return ScoredEpisode
+
+
+def _validate_signature(reference: str, function: Callable[..., Any]) -> None:
+    """Raise ConfigError if a reward function cannot be called with (transcript, example), as those of TRL and verl."""
+    try:
+        signature = inspect.signature(function)
+    except ValueError:  # a function of C code may have none
+        return
+    try:
+        signature.bind((), None)
+        fits = not _OTHER_PARAMETERS & signature.parameters.keys()
+    except TypeError:
+        fits = False
+    if not fits:
+        raise ConfigError(
+            f"data.reward = {reference!r} takes {signature}, but a reward is called as reward(transcript, example); "
+            "wrap it: the reply is transcript[-1].content, the answer example.answer, and the row example.info"
+        )
 
 
 def _group_key(row: ReadRow, task_row: TaskRow) -> tuple[str, str, str]:

@@ -11,6 +11,7 @@ from decimal import Decimal
 from understudy.clients.chat import find_endpoint
 from understudy.core.records import Record
 from understudy.core.trajectory import Trajectory
+from understudy.data.check import WRONG_CALLS
 from understudy.formats import FormatTokenizer
 from understudy.runs.config import TrainConfig
 from understudy.runs.endpoints import USER_KEY
@@ -39,6 +40,21 @@ class EpisodeSizes(Record):
     max_tokens: int
     common_prefix_tokens: int
     """Length of the prefix that all episodes share."""
+    failed_calls: str = ""
+    """The first episode with a call that fails, and how, such as `lamps/3 (tool_exception)`."""
+    assumed_reply_tokens: int = 0
+    """If not 0, the tasks have no gold turns, and each episode is assumed to be one reply of so many tokens."""
+
+    def with_one_reply(self, tokens: int) -> "EpisodeSizes":
+        """Return these sizes of episodes that are only a prompt, with one reply of `tokens` tokens."""
+        return self.replace(
+            mean_tokens=self.mean_tokens + tokens,
+            mean_sampled_tokens=tokens,
+            mean_turns=1,
+            mean_dialogue_tokens=self.mean_dialogue_tokens + tokens,
+            max_tokens=self.max_tokens + tokens,
+            assumed_reply_tokens=tokens,
+        )
 
 
 class PhaseForecast(Record):
@@ -80,7 +96,13 @@ def measure_episodes(episodes: Sequence[Trajectory], vocabulary: FormatTokenizer
         mean_dialogue_tokens=(in_said + in_replied) / count,
         max_tokens=max(len(e.tokens) for e in episodes),
         common_prefix_tokens=_common([e.tokens for e in episodes]),
+        failed_calls=next(filter(None, map(_failed_calls, episodes)), ""),
     )
+
+
+def _failed_calls(episode: Trajectory) -> str:
+    kinds = [kind for kind in WRONG_CALLS if kind in episode.event_counts]
+    return f"{episode.task_id} ({', '.join(kinds)})" if kinds else ""
 
 
 def forecast_run(

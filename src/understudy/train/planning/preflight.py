@@ -7,17 +7,22 @@ The sizes of episodes come from the gold episodes of a few tasks. The machine's 
 import contextlib
 import itertools
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from understudy.core.errors import ConfigError
+from understudy.core.messages import Message, ToolSpec
 from understudy.core.records import Record
+from understudy.core.tasks import Task
+from understudy.core.trajectory import Trajectory
 from understudy.engines.local.machine import detect_machine
 from understudy.engines.tinker.client import TinkerClient
 from understudy.engines.tinker.config import TinkerEngineConfig
 from understudy.engines.vllm.client import VllmHttpClient
 from understudy.evaluation.evaluate import play_demonstrations
-from understudy.formats import FormatTokenizer
+from understudy.formats import ChatFormat, FormatTokenizer
+from understudy.rollouts.rollout import play_episode
 from understudy.runs.config import TrainConfig
 from understudy.runs.phases import has_checkpoint_after
 from understudy.train.planning import bench, forecast, memory
@@ -68,7 +73,7 @@ class PreflightReport(Record):
         if self.forecast:
             lines += [
                 forecast.format_forecast(self.forecast, self.config),
-                f"  (for episodes as long as gold; speed measured {self.speed_source})",
+                f"  (for episodes of this length; speed measured {self.speed_source})",
             ]
         lines += [memory.format_memory_plan(self.memory)] if self.memory else []
         lines += [_room(self.disk)] if self.disk else []
@@ -141,25 +146,57 @@ def _served(engine: TinkerEngineConfig) -> str:
 
 
 async def measure_gold_episodes(config: TrainConfig, prepared: "PreparedRun") -> EpisodeSizes:
-    """Return the sizes of the gold episodes of the first training tasks."""
-    domain, tasks = prepared.domain, itertools.islice(prepared.domain.stream("train", config.seed), NUM_GOLD_EPISODES)
-    played = await play_demonstrations(domain, tasks, prepared.format, config.limits, config.seed)
-    return forecast.measure_episodes(played, FormatTokenizer.load(prepared.model_folder / "tokenizer.json"))
+    """Return the sizes of the gold episodes of the first training tasks.
+
+    If the run needs no demonstrations and one of these tasks has no gold turns, each episode is assumed to have one
+    reply of `sampling.max_response_tokens`. Raise TaskError as `play_demonstrations` does.
+    """
+    tasks = list(itertools.islice(prepared.domain.stream("train", config.seed), NUM_GOLD_EPISODES))
+    vocabulary = FormatTokenizer.load(prepared.model_folder / "tokenizer.json")
+    if config.sft.num_gold_episodes or all(task.gold_turns for task in tasks):
+        played = await play_demonstrations(prepared.domain, tasks, prepared.format, config.limits, config.seed)
+        return forecast.measure_episodes(played, vocabulary)
+    agent, once = _PromptAgent(prepared.format), config.limits.replace(max_retries=0)
+    played = [await play_episode(prepared.domain, task, agent, once, config.seed) for task in tasks]
+    return forecast.measure_episodes(played, vocabulary).with_one_reply(config.sampling.max_response_tokens)
+
+
+class _PromptAgent:
+    """An agent that appends the tokens of the first prompt and ends the episode there."""
+
+    def __init__(self, format: ChatFormat) -> None:
+        self._format = format
+
+    async def act(
+        self, task: Task, episode: Trajectory, new_messages: Sequence[Message], tools: Sequence[ToolSpec]
+    ) -> None:
+        """Append the new messages with their tokens."""
+        episode.observe(new_messages, self._format.encode(new_messages, tools, episode.tokens))
 
 
 def _sizes(episodes: EpisodeSizes, config: TrainConfig) -> str:
     """Return a line with the sizes of gold episodes. It warns if the longest leaves too little room for a reply."""
+    if reply := episodes.assumed_reply_tokens:
+        return (
+            f"tasks without gold turns: the prompts have {episodes.mean_tokens - reply:,.0f} tokens on average; one "
+            f"reply of {reply:,} is assumed"
+        )
     tight = episodes.max_tokens + config.sampling.max_response_tokens > config.limits.max_episode_tokens
     room = (
         f"; limits.max_episode_tokens = {config.limits.max_episode_tokens} leaves no room for one more reply; raise it"
         if tight
         else ""
     )
+    failed = (
+        f"\ncalls fail in the gold episode of task {episodes.failed_calls}, which SFT imitates; see: understudy check"
+        if episodes.failed_calls
+        else ""
+    )
     return (
         f"gold episodes: {episodes.mean_tokens:,.0f} tokens on average "
         f"({episodes.common_prefix_tokens:,} of them common to all), "
         f"{episodes.mean_sampled_tokens:,.0f} of them sampled in {episodes.mean_turns:.1f} replies; "
-        f"the longest has {episodes.max_tokens:,}{room}"
+        f"the longest has {episodes.max_tokens:,}{room}{failed}"
     )
 
 
