@@ -8,7 +8,7 @@ import pytest
 
 from support.shelves import Shelf
 from support.tiny_runs import step_metrics, tiny, train_tiny_run  # noqa: F401
-from understudy.core.errors import RolloutError
+from understudy.core.errors import RolloutError, TaskError
 from understudy.core.messages import Message
 from understudy.core.trajectory import StopReason
 from understudy.runs.episodes import read_stored_episodes
@@ -71,7 +71,23 @@ def test_run_stops_if_most_rewards_raise(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(Shelf, "reward", reward_that_fails(every=1))
+    def reward(self: Shelf, transcript: Sequence[Message]) -> float:
+        text = transcript[-1].content
+        if text not in ("", "Done."):
+            raise ZeroDivisionError("division by zero")
+        return float(text == "Done.")
+
+    monkeypatch.setattr(Shelf, "reward", reward)
     with pytest.raises(RolloutError, match=r"ZeroDivisionError.*test_train_user_code\.py:\d+") as raised:
         train_tiny_run(tmp_path / "run", tiny, *SETTINGS, "steps=2")
     assert raised.value.fault == "grader"
+
+
+def test_run_does_not_start_if_all_rewards_raise(
+    tiny: Path,  # noqa: F811
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Shelf, "reward", reward_that_fails(every=1))
+    with pytest.raises(TaskError, match=r"ZeroDivisionError.*test_train_user_code\.py:\d+"):
+        train_tiny_run(tmp_path / "run", tiny, *SETTINGS, "steps=2")

@@ -16,11 +16,10 @@ from understudy.core.tasks import SPLITS, Split, Task
 from understudy.data.task_input import TaskInput
 from understudy.data.verify import DomainRegistry, validate_gold_calls
 from understudy.data.writer import FileFormat, open_output, validate_output_path
-from understudy.envs.domains.tool_dataset import ToolDataset
 from understudy.envs.task_files.prompt_rows import PromptRow
 from understudy.envs.task_files.skyrl_rows import SkyRLRow, to_skyrl_row
 from understudy.envs.task_files.splits import TaskGroups, assign_splits
-from understudy.envs.task_source import find_policy
+from understudy.envs.task_source import ExampleSource, find_policy
 from understudy.formats import FormatTokenizer
 from understudy.formats.jinja import compile_template, read_chat_template
 
@@ -127,7 +126,7 @@ def make_prompt_row_encoder(domains: DomainRegistry) -> RowEncoder:
 
     def encode(task: Task) -> Record:
         source = domains.get(task.domain)
-        if not isinstance(source, ToolDataset):
+        if source is None or not isinstance(source, ExampleSource):
             raise ConfigError(f"task {task.id} is not a question, as the first row is; put such rows into another file")
         return PromptRow.model_validate({**source.find_example(task).info, "split": task.split})
 

@@ -16,6 +16,7 @@ from understudy.envs.task_files.summary import FileSummary
 from understudy.envs.users import User, UserFactory
 
 if TYPE_CHECKING:
+    from understudy.envs.domains.tool_dataset import ToolExample
     from understudy.envs.task_files.call_sequences import CallSequence
 
 
@@ -227,6 +228,14 @@ class TaskPolicySource(Protocol):
 
     def task_policy(self, task: Task) -> str:
         """Return the system message of a task."""
+
+
+@runtime_checkable
+class ExampleSource(Protocol):
+    """Protocol of a task source whose tasks are made of examples, which hold the rows of files."""
+
+    def find_example(self, task: Task) -> "ToolExample":
+        """Return the example of a task."""
 
 
 @runtime_checkable

@@ -245,10 +245,10 @@ def test_autonomous_agents_need_no_confirmation() -> None:
     asked = play(must_ask, must_ask.tasks("train")[0] if must_ask.tasks("train") else task)
     assert asked.reward == 0.0
     assert asked.score.parts["policy_compliance"] == 0.0
-    autonomous = Domain("lamps", build_house, LampTools, task_list=[task], confirm_writes=False)
+    autonomous = Domain("lamps", build_house, LampTools, task_list=[task], policy="p", confirm_writes=False)
     episode = play(autonomous, task)
     assert (episode.reward, episode.score.parts["policy_compliance"]) == (1.0, 1.0)
-    assert [message.role for message in episode.messages] == ["user", "assistant", "tool", "assistant"]
+    assert [message.role for message in episode.messages] == ["system", "user", "assistant", "tool", "assistant"]
 
 
 def test_user_of_an_autonomous_agent_still_agrees_to_a_correct_proposal() -> None:
