@@ -22,6 +22,7 @@ class CarefulAgent(APIAgent):
     ) -> Message | None:
         """Return the reply to the new messages. `APIAgent.act` appends both to the episode, as every agent must."""
         if not episode.messages:
-            policy = new_messages[0].replace(content=f"{new_messages[0].content}\n\n{REMINDER}")
-            new_messages = [policy, *new_messages[1:]]
+            policy = [message.content for message in new_messages if message.role == "system"]
+            others = [message for message in new_messages if message.role != "system"]
+            new_messages = [Message(role="system", content="\n\n".join([*policy, REMINDER])), *others]
         return await super().act(task, episode, new_messages, tools)

@@ -44,6 +44,21 @@ def test_phases_are_known_as_they_are_measured() -> None:
     assert (left.unknown, left.seconds, str(left)) == ((), 3 + 140 + 80, "0:03:43")
 
 
+def test_only_trained_episodes_count_for_the_update() -> None:
+    time = Clock()
+    clock = RunClock(make_config("algorithm.max_trained_episodes=2"), now=time)
+    evaluate(clock, time, 40.0)
+    clock.report("train", 1, 6, {"time/step_seconds": 3.0})
+    assert clock.time_left().phases["RL"] == 4 * (10 * 2.0 + 3.0 / 2 * 4), "2 of 5 episodes in each of 2 groups"
+
+
+def test_smaller_evaluation_of_the_base_model_is_scaled() -> None:
+    time = Clock()
+    clock = RunClock(make_config("eval.tasks=60", "eval.base_tasks=20"), now=time)
+    evaluate(clock, time, 40.0)
+    assert clock.time_left().phases["evaluations"] == 2 * 120.0
+
+
 def test_estimate_follows_the_last_five_steps_and_the_time_since_the_step_began() -> None:
     time = Clock()
     clock = RunClock(make_config("steps=10", "sft.steps=0"), now=time)

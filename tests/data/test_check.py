@@ -27,7 +27,7 @@ from understudy.envs.state import State, Table
 from understudy.envs.task_source import Slice
 from understudy.envs.tools import Toolkit
 from understudy.rollouts.rollout import EpisodeLimits
-from understudy.runs.config import TrainConfig
+from understudy.runs.config import parse_config
 
 
 @dataclass(frozen=True)
@@ -246,11 +246,6 @@ def test_rows_that_two_splits_share_name_the_remedies() -> None:
     assert all("shared_tables" in problem and "split" in problem for problem in shared)
 
 
-def test_missing_validation_tasks_are_a_warning() -> None:
-    assert any("eval.split" in warning for warning in check(make_library(NewRowTools)).warnings)
-    assert not any("eval.split" in warning for warning in check(toy.DOMAIN).warnings)
-
-
 class Slow(ToolEpisode):
     async def look(self) -> str:
         """Look."""
@@ -268,10 +263,58 @@ def test_hanging_tool_ends_the_check_and_is_named() -> None:
         asyncio.run(check_async(ToolDataset("slow", "p", examples, Slow), limits=limits))
 
 
-def test_config_sets_the_time_limit_of_a_check() -> None:
-    assert check_limits(TrainConfig(domain="retail")) == CHECK_LIMITS
-    config = TrainConfig(domain="retail", limits=EpisodeLimits(max_step_seconds=300.0))
-    assert check_limits(config).max_step_seconds == 300.0
+class SlowForWrongOrders(Slow):
+    async def look(self, order: str = "W1") -> str:
+        """Look."""
+        await asyncio.sleep(0 if order == "W1" else 600)
+        return ""
+
+
+class SlowThenRaising(SlowForWrongOrders):
+    async def look(self, order: str = "W1") -> str:
+        """Look."""
+        await asyncio.sleep(0.12)
+        return ""
+
+    def reward(self, transcript: Sequence[Message]) -> float:
+        if len(transcript) > 3:
+            raise KeyError("level")
+        return 0.0
+
+
+def test_call_that_hangs_on_invented_arguments_ends_the_check() -> None:
+    examples = [ToolExample(prompt=str(n), answer="done", gold_calls=(ToolCall(name="look"),)) for n in range(9)]
+    limits = CHECK_LIMITS.replace(max_step_seconds=0.2)
+    with pytest.raises(TaskError, match="the tool look"):
+        asyncio.run(check_async(ToolDataset("slow", "p", examples, SlowForWrongOrders), limits=limits))
+
+
+def test_slow_episode_that_fails_is_no_hanging_call() -> None:
+    calls = (ToolCall(name="look"),) * 3
+    examples = [ToolExample(prompt="1", answer="done", gold_calls=calls)]
+    limits = CHECK_LIMITS.replace(max_step_seconds=0.3)
+    report = asyncio.run(check_async(ToolDataset("slow", "p", examples, SlowThenRaising), limits=limits))
+    assert any("KeyError: 'level'" in problem for problem in report.problems)
+
+
+class Strict(ToolEpisode):
+    def reward(self, transcript: Sequence[Message]) -> float:
+        return float(transcript[-1].content == "yes")
+
+
+def test_examples_without_a_reference_are_a_warning() -> None:
+    examples = [ToolExample(prompt=str(number)) for number in range(3)]
+    report = check(ToolDataset("open", "p", examples, Strict))
+    assert not [problem for problem in report.problems if "gold" in problem]
+    assert any(warning.startswith("3 tasks have no answer") for warning in report.warnings)
+    assert report.unsound == {}
+
+
+@pytest.mark.parametrize("seconds", [300.0, EpisodeLimits().max_step_seconds])
+def test_config_sets_the_time_limit_of_a_check(seconds: float) -> None:
+    assert check_limits(parse_config("", ["domain=retail", "limits.max_turns=5"])) == CHECK_LIMITS
+    config = parse_config("", ["domain=retail", f"limits.max_step_seconds={seconds}"])
+    assert check_limits(config).max_step_seconds == seconds
 
 
 def test_part_of_an_own_score_below_1_is_no_problem() -> None:

@@ -317,6 +317,50 @@ def test_skip_validation_still_validates_a_bundled_domain(tmp_path: Path) -> Non
     assert run_data_command("convert", path, tmp_path / "rows.jsonl", "--skip-validation")[0] == 2
 
 
+def test_questions_without_answers_or_with_other_answers_can_be_split(tmp_path: Path) -> None:
+    rows = [{"question": f"{number}?"} for number in range(20)]
+    path, out = write_lines(tmp_path / "q.jsonl", rows), tmp_path / "out"
+    reward = "data.reward=support.task_rows:reward_nothing"
+    assert run_data_command("split", path, reward, "--out", out, "--ratios", "0.5,0.5")[0] == 0
+    assert sum(len(each.read_text().splitlines()) for each in out.iterdir()) == 20
+    answered = write_lines(tmp_path / "a.jsonl", [row | {"answer": "x"} for row in rows])
+    assert run_data_command("split", answered, reward, "--out", tmp_path / "o2")[0] == 2
+    assert run_data_command("split", answered, reward, "--out", tmp_path / "o2", "--skip-validation")[0] == 0
+    assert run_data_command("split", path, reward, "--out", tmp_path / "o3", "--format", "parquet")[0] == 2
+
+
+def test_questions_beside_other_rows_are_refused(tmp_path: Path) -> None:
+    rows = [{"question": "1?", "answer": "x"}, json.loads(TASK.model_dump_json())]
+    for number, mixed in enumerate((rows, rows[::-1])):
+        path = write_lines(tmp_path / f"{number}.jsonl", mixed)
+        code, _, err = run_data_command(
+            "split", path, "data.reward=support.task_rows:reward_nothing", "--out", tmp_path / "o"
+        )
+        assert code == 2
+        assert "two files" in err
+
+
+def test_questions_with_bytes_are_refused_and_infinite_numbers_are_null(tmp_path: Path) -> None:
+    reward = "data.reward=support.task_rows:reward_nothing"
+    rows = [{"question": f"{number}?", "level": float("inf")} for number in range(4)]
+    path, out = tmp_path / "q.parquet", tmp_path / "out.jsonl"
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path)
+    assert run_data_command("convert", path, out, reward)[0] == 0
+    assert [json.loads(line)["level"] for line in out.read_text().splitlines()] == [None] * 4
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist([row | {"image": b"\xff"} for row in rows]), path)
+    code, _, err = run_data_command("convert", path, tmp_path / "other.jsonl", reward)
+    assert code == 2
+    assert "image" in err
+
+
+def test_settings_have_no_effect_on_conversations(tmp_path: Path) -> None:
+    messages = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}]
+    path = write_lines(tmp_path / "c.jsonl", [{"messages": messages}])
+    code, _, err = run_data_command("convert", path, tmp_path / "out.jsonl", "data.sources=retail")
+    assert code == 2
+    assert "data.sources=retail has no effect" in err
+
+
 def test_only_the_first_invalid_rows_are_printed(tmp_path: Path) -> None:
     path = write_lines(tmp_path / "q.jsonl", [{"question": f"{number}?", "answer": "x"} for number in range(50)])
     reward = "data.reward=support.task_rows:reward_nothing"

@@ -31,7 +31,7 @@ class SoundEpisode(ToolEpisode):
 
 
 def dataset(episode_class: type[ToolEpisode]) -> ToolDataset:
-    example = ToolExample(prompt="What is the price?", id="price", split="validation", gold_calls=(GET,), answer="7")
+    example = ToolExample(prompt="What is the price?", id="price", split="train", gold_calls=(GET,), answer="7")
     return ToolDataset("prices", "p", [example], episode_class)
 
 
@@ -122,7 +122,7 @@ def test_exception_of_reward_or_environment_is_problem_with_shortest_reply(
     assert problem.endswith(f"after the reply {reply!r}")
     (group,) = report.problem_groups
     assert (group.kind, group.family) == ("lost_episode", "")
-    assert (report.splits[1].gold_reward, report.splits[1].noop_reward) == (1.0, 0.0)
+    assert (report.splits[0].gold_reward, report.splits[0].noop_reward) == (1.0, 0.0)
 
 
 def test_tool_that_uses_all_memory_is_named_with_its_call() -> None:

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import get_args
 
 import psutil
 import pytest
@@ -61,6 +62,16 @@ def gold_texts(task: Task, tool_format: ToolFormat = "hermes") -> list[str]:
 
 def load_named_source(name: str, folder: Path) -> TaskSource:
     return load_source(f"mcp:{write_environment(folder)}" if name == "mcp" else name)
+
+
+@pytest.mark.parametrize("tool_format", get_args(ToolFormat))
+def test_without_a_policy_the_system_message_lists_the_tools(tool_format: ToolFormat) -> None:
+    task, tools = RETAIL.tasks("train")[0], RETAIL.tool_specs
+    opening = Message(role="user", content=task.scenario.opening)
+    first, second = render_messages([opening], tools, tool_format)
+    assert (first["role"], second["role"]) == ("system", "user")
+    assert all(spec.name in first["content"] for spec in tools)
+    assert [each["role"] for each in render_messages([opening], (), tool_format)] == ["user"]
 
 
 @pytest.mark.slow

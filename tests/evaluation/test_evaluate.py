@@ -153,7 +153,7 @@ def test_search_for_new_tasks_ends_when_the_generator_repeats_itself() -> None:
         tasks=lambda split: [], stream=lambda split, seed: (TASKS[next(drawn) % 2] for _ in itertools.count())
     )
     assert select_tasks(source, "test", 150) == TASKS[:2]
-    assert next(drawn) == 2 + 150
+    assert next(drawn) == 2 + 5 * 150
 
 
 def test_no_score_at_all_is_an_error_with_the_first_exception() -> None:

@@ -54,7 +54,7 @@ DataSettings = Annotated[
 ]
 SkipValidationOption = Annotated[
     bool,
-    typer.Option("--skip-validation", help="Check only the form of tasks of an unknown domain, which cannot be run."),
+    typer.Option("--skip-validation", help="Check only the form of questions, and of tasks of an unknown domain."),
 ]
 DomainPolicyOption = Annotated[
     Path | None, typer.Option(help="A file with the domain policy for rows of an unknown domain.")
@@ -226,11 +226,17 @@ def convert(
     """
     from understudy.data.conversations.conversations import is_conversation_input
     from understudy.data.convert import LongestPrompt, measure_prompt_bytes, measure_prompt_tokens, split_names
+    from understudy.data.task_input import parse_row_config
     from understudy.data.writer import FILE_SUFFIXES
     from understudy.engines.models import find_model
     from understudy.envs.task_files.splits import ExactGroups
 
-    if is_conversation_input(Path(dataset)) and not settings:
+    if is_conversation_input(Path(dataset)) and not parse_row_config(settings or ()).reward:
+        if settings:
+            raise ConfigError(
+                f"{settings[0]} has no effect on conversations; leave it out. To convert questions as tasks, give "
+                "data.reward=module:attribute"
+            )
         validate_unused_options(ctx, _OF_TASKS)
         return _convert_conversations(Path(dataset), out, skip_invalid, resume)
     if out.suffix and out.suffix not in FILE_SUFFIXES:
@@ -295,6 +301,7 @@ def export(
 
 @app.command()
 def split(
+    ctx: typer.Context,
     dataset: TargetArgument,
     *,
     settings: DataSettings = None,
@@ -319,6 +326,8 @@ def split(
     shares = _numbers(ratios)
     source, domains = _source(dataset, settings, skip_validation, None)
     form = source.detect_form()
+    if form != "skyrl":
+        validate_unused_options(ctx, ("format",))
     to: Literal["skyrl", "tasks"] | None = None if form == "questions" else "skyrl" if form == "skyrl" else "tasks"
     output = _convert_output(out, source, domains, to, format, domain_policy, split_names(len(shares)), resume)
     refused = _convert(source, output, domains, skip_invalid, groups=NearDuplicateGroups(), ratios=shares, seed=seed)
@@ -474,10 +483,12 @@ def _source(
     from understudy.data.verify import DomainRegistry
 
     data = parse_row_config(settings or ())
-    found = open_task_input(dataset, data, split)
+    domains = DomainRegistry(data.sources, skip_validation)
+    found = open_task_input(dataset, data.replace(sources=()), split, domains.sources)
     if found.domain and settings:
         raise ConfigError(f"{settings[0]} has no effect on tasks of the domain {dataset}; leave it out")
-    domains = DomainRegistry([found.name] if found.domain else data.sources, skip_validation)
+    if found.domain:
+        domains = DomainRegistry([found.name], skip_validation)
     domains.add(found.sources)
     return found, domains
 
@@ -668,7 +679,9 @@ class _RowErrorPrinter:
         if self._count <= MAX_ROW_ERRORS:
             _print_row_error(bad)
         elif self._count == MAX_ROW_ERRORS + 1:
-            print_message("… further errors are not shown", "yellow")
+            print_message(
+                "… further errors are not shown; `understudy data validate --skip-invalid` shows all", "yellow"
+            )
 
 
 def _print_written(path: Path, count: int) -> None:

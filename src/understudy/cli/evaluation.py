@@ -254,7 +254,7 @@ def _play(
             spec, folder, cost_limit, concurrency or spec.config.engine.max_num_seqs, human, baseline
         )
         print_file_summaries(context.source)
-        if len(context.tasks) < spec.config.eval.tasks:
+        if len(context.tasks) < spec.config.eval.tasks and "tasks" in spec.config.eval.model_fields_set:
             found, asked = len(context.tasks), spec.config.eval.tasks
             print_message(f"eval.tasks = {asked}, but {spec.config.domain_text} has {found} such tasks", "yellow")
         view = EvalView(spec.config)

@@ -5,6 +5,7 @@ import errno
 import gc
 import json
 import sys
+from collections.abc import Iterator
 from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -33,6 +34,8 @@ from understudy.train.processes import TERMINATED_STATUS
 if TYPE_CHECKING:
     from understudy.data.adversarial.suite import AdversarialReport
     from understudy.data.check import DomainReport, ProgressTracker
+    from understudy.envs.task_source import TaskSource
+    from understudy.runs.config import TrainConfig
 
 EPILOG = """\
 Settings are key=value, the keys of a config file: slice.families=cancel,return algorithm.group_size=16 seed=1.
@@ -149,7 +152,10 @@ def check(
         ]
 
     with data.progress_display(writes=False) as track:
-        reports = run_async(check_all(track))
+        reports = [
+            report.replace(warnings=(*report.warnings, *_missing_eval_tasks(source, config)))
+            for report, source, config in zip(run_async(check_all(track)), sources, configs, strict=True)
+        ]
     dumped = [report.model_dump() for report in reports]
     print(
         json.dumps(dumped[0] if one else dumped, indent=1)
@@ -515,6 +521,17 @@ def main() -> None:
             raise
         print_message("understudy: stopped", "red")
         sys.exit(TERMINATED_STATUS if is_terminated() else INTERRUPTED_STATUS)
+
+
+def _missing_eval_tasks(source: "TaskSource", config: "TrainConfig") -> Iterator[str]:
+    """Yield a warning if training could not be evaluated."""
+    from understudy.evaluation.evaluate import select_tasks
+
+    if not select_tasks(source, config.eval.split, 1):
+        yield (
+            f"there are no {config.eval.split} tasks, and training evaluates on them; give some tasks this split, or "
+            "set eval.split"
+        )
 
 
 def _format_domain_report(report: "DomainReport") -> str:

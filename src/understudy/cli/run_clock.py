@@ -48,7 +48,7 @@ class RunClock:
     """Measures steps and evaluations from the reports of `train`, and estimates the time left.
 
     The steps of a phase take as long as the last five. Before the first RL step its episodes are taken to be as fast as
-    those that were played last, and its update to be as fast for each episode as an SFT step.
+    those that were played last, and its update to be as fast for each trained episode as an SFT step.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class RunClock:
         self._num_done = done_steps
         self._step_seconds: dict[str, deque[float]] = defaultdict(lambda: deque(maxlen=RECENT_STEPS))
         self._eval_seconds: dict[str, float] = {}
-        """The duration of the last evaluation on each eval set."""
+        """The duration of an evaluation on each eval set, by the last one."""
         self._episode_seconds: float | None = None
         """Seconds that the last evaluation or step took to play its episodes, divided by their number."""
         self._activity, self._done, self._total = "", 0, 0
@@ -105,7 +105,7 @@ class RunClock:
         if self.is_evaluating:
             self._evaluated = self._num_done
             if done >= total:
-                self._eval_seconds[self._eval_set] = self.activity_seconds
+                self._eval_seconds[self._eval_set] = self.activity_seconds * self._later_share
 
     def activity_left(self) -> float | None:
         """Return the seconds left of the step or evaluation under way. None if nothing is known."""
@@ -140,6 +140,12 @@ class RunClock:
     def _eval_set(self) -> str:
         return self._activity.partition(" on ")[2]
 
+    @property
+    def _later_share(self) -> float:
+        """How many times as many tasks as the evaluation under way the later ones on its eval set have."""
+        is_base = not self._num_done and not self._eval_set
+        return self._config.eval.tasks / self._config.num_base_tasks if is_base else 1.0
+
     def _span(self, step: int) -> PhaseSpan | None:
         return next((span for span in self._spans if span.first_step <= step <= span.last_step), None)
 
@@ -161,11 +167,13 @@ class RunClock:
         if span.name != TRAINED_NAME:
             return None, False
         algorithm, sft = self._config.algorithm, self._step_seconds[SFT_NAME]
-        episodes = algorithm.group_size * algorithm.groups_per_batch
-        update = sum(sft) / len(sft) / self._config.sft.batch_size * algorithm.update_epochs if sft else None
         if self._episode_seconds is None:
             return None, False
-        return episodes * (self._episode_seconds + (update or 0.0)), update is not None
+        sampling = algorithm.groups_per_batch * algorithm.group_size * self._episode_seconds
+        if not sft:
+            return sampling, False
+        trained = algorithm.groups_per_batch * algorithm.most_trained_episodes * algorithm.update_epochs
+        return sampling + trained * sum(sft) / len(sft) / self._config.sft.batch_size, True
 
     def _evaluation_left(self) -> float | None:
         if self._done >= self._total:
@@ -183,5 +191,5 @@ class RunClock:
             return None
         each = dict(self._eval_seconds)
         if self.is_evaluating:
-            each[self._eval_set] = self.activity_seconds + now
+            each[self._eval_set] = (self.activity_seconds + now) * self._later_share
         return None if left and not each else now + left * sum(each.values())

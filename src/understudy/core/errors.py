@@ -2,6 +2,7 @@
 
     ToolError      a tool refuses a call; the model reads the text as the tool's result
     RolloutError   the infrastructure of an episode failed; the episode is retried, then dropped and counted
+                   TimeLimitError is one: a call did not return within its time limit
                    RunStoppedError is one: a run ended itself at a limit or a health check
     TaskError      a task or a domain is invalid; the command line prints one line and exits with 2
     ConfigError    a setting, name or file is wrong or missing; the command line prints one line and exits with 2
@@ -87,6 +88,10 @@ class RolloutError(Exception):
     def __reduce__(self) -> tuple[type["RolloutError"], tuple[str, Fault, bool, ExceptionReport | None, bool]]:
         """Return what pickle needs to restore the error with its fault in another process."""
         return type(self), (str(self), self.fault, self.context_full, self.report, self.is_repeatable)
+
+
+class TimeLimitError(RolloutError):
+    """A call of user code did not return within its time limit."""
 
 
 class RunStoppedError(RolloutError):

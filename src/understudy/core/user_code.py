@@ -19,7 +19,15 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from understudy.core.errors import ConfigError, ExceptionReport, Fault, RolloutError, TaskError, ToolError
+from understudy.core.errors import (
+    ConfigError,
+    ExceptionReport,
+    Fault,
+    RolloutError,
+    TaskError,
+    TimeLimitError,
+    ToolError,
+)
 from understudy.core.json_values import replace_surrogates
 
 MAX_TEXT_LENGTH = 300
@@ -113,7 +121,7 @@ def _is_of_user(error: BaseException, entered_in: asyncio.Task[Any] | None) -> b
 
 @asynccontextmanager
 async def wait_limit(seconds: float, setting: str) -> AsyncIterator[None]:
-    """Raise RolloutError if the block, which awaits calls of user code, runs longer than `seconds`.
+    """Raise TimeLimitError if the block, which awaits calls of user code, runs longer than `seconds`.
 
     The fault is that of the innermost `user_code` or `tool_code` that waits, and the message names `setting`. The block
     is cancelled, so the limit cannot end code that never awaits or that ignores its cancellation.
@@ -126,7 +134,7 @@ async def wait_limit(seconds: float, setting: str) -> AsyncIterator[None]:
     except TimeoutError as e:
         if not limit.timeout.expired():
             raise
-        raise RolloutError(
+        raise TimeLimitError(
             f"{limit.what or 'the environment'} did not return in {seconds:g} s; end its wait, or raise {setting}",
             limit.component,
         ) from e
@@ -146,7 +154,7 @@ class _TimeLimitReached(BaseException):
 
 @contextmanager
 def tool_time_limit(name: str, seconds: float) -> Iterator[None]:
-    """Raise RolloutError with the fault `tool` if the block, which calls the tool `name`, runs longer than `seconds`.
+    """Raise TimeLimitError with the fault `tool` if the block, which calls the tool `name`, runs longer than `seconds`.
 
     The limit needs the timer of the main thread. Other threads, Windows and programs with a timer of their own have no
     limit. It cannot end a single call of C code.
@@ -170,7 +178,7 @@ def tool_time_limit(name: str, seconds: float) -> Iterator[None]:
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0.0)
     except _TimeLimitReached:
-        raise RolloutError(
+        raise TimeLimitError(
             f"the tool {name} did not return in {seconds:g} s; end its loop, or raise max_call_seconds of its class",
             "tool",
         ) from None

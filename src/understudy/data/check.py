@@ -18,11 +18,12 @@ from understudy.core.tasks import SPLITS, Score, Split, Task
 from understudy.core.trajectory import Trajectory
 from understudy.data.adversarial.knowledge import Strategy
 from understudy.data.adversarial.suite import STRATEGIES, AdversarialReport, StrategyResult, play_strategies
-from understudy.data.probe import CHECK_LIMITS, ProbeResult, exception_places, probe, raise_if_hanging
+from understudy.data.probe import CHECK_LIMITS, HangingError, ProbeResult, exception_places, play_once, probe
 from understudy.envs.domains.grading import UNREWARDED_PARTS
 from understudy.envs.task_files.near_duplicates import NearDuplicateIndex
 from understudy.envs.task_files.summary import FileSummary
 from understudy.envs.task_source import (
+    ExampleSource,
     ExternalSource,
     SharedRowsSource,
     TaskSource,
@@ -70,6 +71,8 @@ MAX_CONCURRENT_TASKS = 4
 WRONG_CALLS: tuple[ToolErrorKind, ...] = ("unknown_tool", "invalid_arguments", "malformed", "tool_exception")
 """Errors of a gold call that no environment intends. A refusal may be intended: gold of tau-bench has some."""
 
+_SCORE_LIMITS = EpisodeLimits(max_turns=100, max_retries=0)
+
 
 class SplitReport(Record):
     """The results of one frozen split."""
@@ -81,7 +84,7 @@ class SplitReport(Record):
     noop_reward: float
     """Mean reward of the noop agent; 0.0 in a sound domain."""
     gold_reward: float
-    """Mean reward of the gold turns; 1.0 in a sound domain."""
+    """Mean reward of the gold turns, of the tasks that have some; 1.0 in a sound domain."""
     gold_turns: float
     """Mean number of replies in a gold episode."""
 
@@ -158,11 +161,13 @@ class _PlayedTask:
     """The places of the exceptions in its episodes."""
     gold: Score | None = None
     noop: Score | None = None
+    lacks_gold: bool = False
+    """Whether the task is an example without a reference solution, which RL does not need."""
 
     @property
     def unsound_kind(self) -> RowErrorKind | None:
         """Why the task is not sound, or None."""
-        if self.gold is None or self.gold.reward < 1.0:
+        if self.gold is None or (self.gold.reward < 1.0 and not self.lacks_gold):
             return "gold fails"
         if self.noop is None or self.noop.reward > 0.0:
             return "does nothing"
@@ -180,10 +185,10 @@ class AdversarialOptions:
 
 
 def check_limits(config: TrainConfig) -> EpisodeLimits:
-    """Return the limits of a check: `limits.max_step_seconds` is that of the config if it is not the default."""
-    seconds = config.limits.max_step_seconds
-    is_set = seconds != EpisodeLimits().max_step_seconds
-    return CHECK_LIMITS.replace(max_step_seconds=seconds) if is_set else CHECK_LIMITS
+    """Return the limits of a check: `limits.max_step_seconds` is that of the config if it is set there."""
+    if "max_step_seconds" not in config.limits.model_fields_set:
+        return CHECK_LIMITS
+    return CHECK_LIMITS.replace(max_step_seconds=config.limits.max_step_seconds)
 
 
 def check(domain: TaskSource, adversarial: AdversarialOptions | None = None) -> DomainReport:
@@ -200,7 +205,7 @@ async def check_async(
     """Play all frozen tasks of the domain's slice with gold and noop, and compare the tasks with each other.
 
     Then try unusual calls and replies on some of them, and `adversarial` strategies if given. The report does not
-    depend on which task is played first. Raise TaskError if a call takes longer than `limits.max_step_seconds`.
+    depend on which task is played first. Raise TaskError if a call does not return within its time limit.
     """
     tasks: TasksBySplit = {split: domain.tasks(split) for split in SPLITS}
     played = await _play_tasks(domain, tasks, track, limits)
@@ -233,10 +238,10 @@ async def check_async(
         warnings.append(
             f"a tool refuses calls of {len(refused)} gold episodes, such as {refused[0].task.id}; SFT imitates them"
         )
-    if not tasks["validation"] and next(domain.stream("validation"), None) is None:
+    if lacking := [each.task for each in every if each.lacks_gold]:
         warnings.append(
-            "there are no validation tasks, and training evaluates on them; give some tasks the split validation, or "
-            "set eval.split"
+            f"{len(lacking)} tasks have no answer and no gold calls, such as {lacking[0].id}; RL can train on them, "
+            "SFT cannot"
         )
     if not domain.tool_specs:
         warnings.append("the agent has no tools; if it should have some, add public methods with docstrings")
@@ -312,22 +317,24 @@ async def _play_task(domain: TaskSource, split: Split, task: Task, limits: Episo
         if task.family not in domain.families:
             problems.append(_Problem("malformed", f"task {task.id}: the domain has no family {task.family!r}", task))
         # noop first: it changes nothing, so that a server can serve the gold episode too
-        noop = await _play(domain, task, NoopAgent(), limits)
-        gold = await _play(domain, task, GoldAgent(), limits)
+        source = find_source(domain, task.domain)
+        noop = await play_once(source, task, NoopAgent(), limits)
+        gold = await play_once(source, task, GoldAgent(), limits)
+    except HangingError:
+        raise
     except TaskError as e:
         return _PlayedTask(task, [*problems, _Problem("task_fails", str(e), task)])
-    for episode in (noop, gold):
-        raise_if_hanging(episode, limits)
     failed = dict.fromkeys(_failure(task, episode) for episode in (gold, noop) if episode.score is None)
     problems += (_Problem("lost_episode", text, task) for text in failed)
+    lacks_gold = lacks_reference(source, task)
     if gold.score and noop.score:
-        problems += _reward_problems(task, gold.score, noop.score)
+        problems += _reward_problems(task, None if lacks_gold else gold.score, noop.score)
     if wrong := [kind for kind in WRONG_CALLS if kind in gold.event_counts]:
         text = f"task {task.id}: calls fail in its gold episode ({', '.join(wrong)}), and SFT would imitate them"
         problems.append(_Problem("gold_fails", text, task))
     places = frozenset((*exception_places(gold), *exception_places(noop)))
     refused = gold.event_counts.get("refused", 0)
-    return _PlayedTask(task, problems, True, refused, places, gold.score, noop.score)
+    return _PlayedTask(task, problems, True, refused, places, gold.score, noop.score, lacks_gold)
 
 
 async def _probe(
@@ -343,15 +350,15 @@ async def _probe(
 
 
 def _report_split(split: Split, played: Sequence[_PlayedTask]) -> SplitReport:
-    scored = [(each.gold.reward, each.noop.reward) for each in played if each.gold and each.noop]
-    count = max(1, len(played))
+    gold = [each.gold.reward if each.gold and each.noop else 0.0 for each in played if not each.lacks_gold]
+    noop = [each.noop.reward if each.gold and each.noop else 0.0 for each in played]
     return SplitReport(
         split=split,
         tasks=len(played),
         families=dict(Counter(each.task.family for each in played)),
-        noop_reward=sum(noop for _, noop in scored) / count,
-        gold_reward=sum(gold for gold, _ in scored) / count,
-        gold_turns=sum(len(each.task.gold_turns) for each in played) / count,
+        noop_reward=sum(noop) / max(1, len(noop)),
+        gold_reward=sum(gold) / max(1, len(gold)),
+        gold_turns=sum(len(each.task.gold_turns) for each in played) / max(1, len(played)),
     )
 
 
@@ -380,22 +387,25 @@ def _group_problems(problems: Sequence[_Problem], family_sizes: Mapping[str, int
 
 async def score_agent(domain: TaskSource, task: Task, agent: Agent) -> Score:
     """Return the reward of an agent on a task. Raise TaskError if the episode fails."""
-    episode = await _play(domain, task, agent, CHECK_LIMITS)
+    episode = await play_episode(domain, task, agent, _SCORE_LIMITS, seed=0)
     if episode.score is None:
         raise TaskError(_failure(task, episode))
     return episode.score
-
-
-async def _play(domain: TaskSource, task: Task, agent: Agent, limits: EpisodeLimits) -> Trajectory:
-    return await play_episode(domain, task, agent, limits, seed=0)
 
 
 def _failure(task: Task, episode: Trajectory) -> str:
     return f"task {task.id}: its episode failed ({episode.fault}): {episode.error}"
 
 
-def _reward_problems(task: Task, gold: Score, noop: Score) -> Iterator[_Problem]:
-    if gold.reward < 1.0:
+def lacks_reference(source: TaskSource, task: Task) -> bool:
+    """Return whether a task of `source` is an example without an answer and gold calls, which only RL can train on."""
+    return not task.gold_turns and isinstance(source, ExampleSource)
+
+
+def _reward_problems(task: Task, gold: Score | None, noop: Score) -> Iterator[_Problem]:
+    if gold is None:
+        pass
+    elif gold.reward < 1.0:
         low = [name for name, part in gold.parts.items() if part < 1.0 and name not in UNREWARDED_PARTS]
         text = f"task {task.id}: its gold turns earn {gold.reward:g} instead of 1.0"
         yield _Problem("gold_not_rewarded", f"{text}; failed: {', '.join(low)}" if low else text, task)

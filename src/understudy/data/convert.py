@@ -121,6 +121,12 @@ def make_row_encoder(domains: DomainRegistry, domain_policy: str = "") -> RowEnc
     return encode
 
 
+def _has_bytes(value: object) -> bool:
+    if isinstance(value, dict | list):
+        return any(map(_has_bytes, value.values() if isinstance(value, dict) else value))
+    return isinstance(value, bytes)
+
+
 def make_prompt_row_encoder(domains: DomainRegistry) -> RowEncoder:
     """Return the function that returns the row with a question that a task was read from, with the task's split."""
 
@@ -128,7 +134,10 @@ def make_prompt_row_encoder(domains: DomainRegistry) -> RowEncoder:
         source = domains.get(task.domain)
         if source is None or not isinstance(source, ExampleSource):
             raise ConfigError(f"task {task.id} is not a question, as the first row is; put such rows into another file")
-        return PromptRow.model_validate({**source.find_example(task).info, "split": task.split})
+        row = {**source.find_example(task).info, "split": task.split}
+        if column := next((name for name, value in row.items() if _has_bytes(value)), ""):
+            raise ConfigError(f"task {task.id}: the column {column} has bytes, which JSONL cannot hold; remove it")
+        return PromptRow.model_validate(row)
 
     return encode
 

@@ -12,14 +12,15 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Se
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from understudy.core.errors import ConfigError, TaskError
+from understudy.core.errors import ConfigError, TaskError, TimeLimitError
 from understudy.core.messages import Message, ToolCall, ToolSpec, assign_call_ids
 from understudy.core.tasks import Task
 from understudy.core.trajectory import StopReason, Trajectory
 from understudy.core.user_code import MAX_TEXT_LENGTH
 from understudy.data.invented_calls import format_call, invent_calls
 from understudy.envs.task_source import ExternalSource, TaskSource
-from understudy.rollouts.rollout import EpisodeLimits, play_episode
+from understudy.rollouts.agent import Agent
+from understudy.rollouts.rollout import EpisodeLimits, attempt_episode
 
 Item = TypeVar("Item")
 
@@ -35,6 +36,10 @@ TEXTS: tuple[str, ...] = (
     "word 7, " * 2000,
 )
 """Replies that are no answers."""
+
+
+class HangingError(TaskError):
+    """A call did not return within its time limit, so a check cannot go on."""
 
 
 @dataclass(frozen=True)
@@ -101,8 +106,7 @@ async def probe(
     """Play invented calls, garbled replies and random episodes on some of `tasks`, all of one source.
 
     Nothing is played if there are no tasks. The same tasks give the same result. Exceptions at the `known` places
-    (`exception_places`) are not reported. Raise TaskError if a call takes longer than
-    `episode_limits.max_step_seconds`.
+    (`exception_places`) are not reported. Raise HangingError if a call reaches its time limit.
     """
     result = ProbeResult(known=set(known))
     external = isinstance(source, ExternalSource)
@@ -121,14 +125,18 @@ async def probe(
     return result
 
 
-def raise_if_hanging(episode: Trajectory, limits: EpisodeLimits) -> None:
-    """Raise TaskError if an episode failed after `limits.max_step_seconds`, because others would take as long."""
-    seconds = episode.timings.get("environment", 0.0)
-    if episode.score is None and seconds >= limits.max_step_seconds:
-        raise TaskError(
-            f"task {episode.task_id}: its episode failed after {seconds:.0f} s: {episode.error}; the check ends here, "
-            "because other episodes may take as long"
-        )
+async def play_once(source: TaskSource, task: Task, agent: Agent, limits: EpisodeLimits) -> Trajectory:
+    """Play one episode of a check.
+
+    A source whose tools run outside of this process may take as long as in a run. Raise HangingError if a call reaches
+    its time limit, because other episodes may take as long.
+    """
+    if isinstance(source, ExternalSource):
+        limits = limits.replace(max_step_seconds=EpisodeLimits().max_step_seconds)
+    episode, error = await attempt_episode(source, task, agent, limits, seed=0)
+    if isinstance(error, TimeLimitError):
+        raise HangingError(f"task {task.id}: {episode.error}; the check ends here, because others may take as long")
+    return episode
 
 
 def exception_places(episode: Trajectory) -> Iterator[tuple[str, ...]]:
@@ -207,6 +215,8 @@ async def _play_probe(
 ) -> None:
     try:
         episode = await _play(source, task, replies, episode_limits)
+    except HangingError:
+        raise
     except TaskError as e:
         result.lost_episodes.append(str(e))
         return
@@ -237,11 +247,9 @@ async def _play_probe(
 async def _play(source: TaskSource, task: Task, replies: Sequence[Message], limits: EpisodeLimits) -> Trajectory:
     limits = limits.replace(max_turns=len(replies) + 20)
     try:
-        episode = await play_episode(source, task, FixedRepliesAgent(replies), limits, seed=0)
+        return await play_once(source, task, FixedRepliesAgent(replies), limits)
     except MemoryError as e:
         raise TaskError(f"task {task.id}: out of memory after {_format_replies(replies)}; refuse huge values") from e
-    raise_if_hanging(episode, limits)
-    return episode
 
 
 async def _shorten(

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from understudy.core.errors import ConfigError
 from understudy.core.items import Item, RowError
 from understudy.core.records import Record
 from understudy.core.settings import parse_toml, with_full_key
@@ -13,7 +14,7 @@ from understudy.envs.sources import load_source
 from understudy.envs.task_files.config import NO_DATA, RowConfig
 from understudy.envs.task_files.files import RowFile, is_task_file, list_row_files
 from understudy.envs.task_files.opening import ReadFiles, name_files, read_files
-from understudy.envs.task_files.rows import SKYRL_ROWS, TaskRow, find_kind, is_whole_task, read_task_rows
+from understudy.envs.task_files.rows import SKYRL_ROWS, UNREADABLE, TaskRow, find_kind, is_whole_task, read_task_rows
 from understudy.envs.task_source import TaskSource
 from understudy.runs.targets import find_target
 
@@ -31,6 +32,8 @@ class TaskInput:
     domain: TaskSource | None = None
     data: RowConfig = NO_DATA
     """`sources` that the rows of the files may name, and the `reward` of questions."""
+    beside: Sequence[TaskSource] = ()
+    """Further sources that the rows of the files may name."""
     split: Split | None = None
     """If set, only tasks of this split."""
 
@@ -45,7 +48,11 @@ class TaskInput:
                 yield item
 
     def detect_form(self) -> InputForm:
-        """Return the kind of the first readable row."""
+        """Return the kind of the first readable row. Raise ConfigError if only a part of the rows are questions."""
+        if self._read and "prompts" in self._read.kinds and len(self._read.kinds.keys() - {UNREADABLE.name}) > 1:
+            raise ConfigError(
+                f"{self.name} has questions and other rows ({', '.join(self._read.kinds)}); put them into two files"
+            )
         rows = (item.value for file in self.files for item in file.rows() if isinstance(item, Item))
         kind = find_kind(next(rows, {"scenario": {}, "gold": ()}))
         if kind is SKYRL_ROWS:
@@ -78,19 +85,21 @@ class TaskInput:
         values = (item.value for file in self.files for item in file.rows() if isinstance(item, Item))
         if all(map(is_whole_task, values)):
             return None
-        return read_files(name_files([self.name]), [(None, file) for file in self.files], self.data)
+        return read_files(name_files([self.name]), [(None, file) for file in self.files], self.data, self.beside)
 
 
-def open_task_input(dataset: str, data: RowConfig = NO_DATA, split: Split | None = None) -> TaskInput:
+def open_task_input(
+    dataset: str, data: RowConfig = NO_DATA, split: Split | None = None, beside: Sequence[TaskSource] = ()
+) -> TaskInput:
     """Open the tasks of a domain, of a file, of a folder's files or of a data set.
 
-    Rows of files may also name `data.sources`, and `data.reward` scores questions. Raise ConfigError for any other
-    `dataset`.
+    Rows of files may also name `data.sources` and the sources `beside`. `data.reward` scores questions. Raise
+    ConfigError for any other `dataset`.
     """
     target = find_target(dataset, ("domain", "tasks"))
     if target.kind == "domain" and not is_task_file(target.text):
         return TaskInput(target.text, domain=load_source(target.text), split=split)
-    return TaskInput(dataset, tuple(list_row_files(target.text)), data=data, split=split)
+    return TaskInput(dataset, tuple(list_row_files(target.text)), data=data, beside=beside, split=split)
 
 
 class _Settings(Record):

@@ -5,10 +5,10 @@
     play_tasks           also plays the task against its user: the gold turns earn 1.0, doing nothing 0.0
 
 A task of an unknown domain cannot be played. It is invalid, unless `skip_validation` is set; then only its form is
-checked.
+checked. So are examples, whose answers need not be replies that the reward accepts.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,10 +16,10 @@ from understudy.core.errors import ConfigError, TaskError, ToolError
 from understudy.core.event_loop import BACKGROUND_LOOP
 from understudy.core.items import Item, RowError, RowErrorKind
 from understudy.core.tasks import Task
-from understudy.data.check import find_task_problems, score_agent
+from understudy.data.check import find_task_problems, lacks_reference, score_agent
 from understudy.envs.sources import SOURCE_MODULES, list_domains, load_source
 from understudy.envs.task_files.call_matching import is_call_matching
-from understudy.envs.task_source import StatefulSource, TaskSource, list_sources
+from understudy.envs.task_source import ExampleSource, StatefulSource, TaskSource, list_sources
 from understudy.rollouts.agent import GoldAgent, NoopAgent
 
 _KINDS: dict[str, RowErrorKind] = {
@@ -54,6 +54,11 @@ class DomainRegistry:
             self._found[domain.name] = domain
             self._references[domain.name] = absolute_reference(reference)
 
+    @property
+    def sources(self) -> Sequence[TaskSource]:
+        """The sources so far."""
+        return tuple(self._found.values())
+
     def add(self, sources: Iterable[TaskSource]) -> None:
         """Add the sources of tasks that were read from a file."""
         self._found |= {source.name: source for source in sources}
@@ -82,6 +87,8 @@ class DomainRegistry:
         Such domains are benchmarks and MCP servers.
         """
         domain = self.get(task.domain)
+        if domain is not None and self._skip_validation and isinstance(domain, ExampleSource):
+            return None
         if domain is not None and isinstance(domain, StatefulSource):
             return find_gold_call_issue(domain, task)
         if domain is not None:
@@ -140,17 +147,21 @@ async def find_play_issue(domain: TaskSource, task: Task) -> TaskIssue | None:
 
 
 async def find_reward_issue(domain: TaskSource, task: Task) -> TaskIssue | None:
-    """Play a task. Return None if the gold turns earn 1.0 and doing nothing earns 0.0, else the first problem."""
+    """Play a task. Return None if the gold turns earn 1.0 and doing nothing earns 0.0, else the first problem.
+
+    An example without an answer and gold calls is played by doing nothing only.
+    """
     # a server or a data set also plays tasks that it does not list, whose families are their own
     listed = task.family in domain.families or isinstance(domain, StatefulSource)
     known = task if listed else task.replace(family=domain.families[0])
     for problem in find_task_problems(domain, task.split, known):
         return TaskIssue("malformed", "", problem)
     try:
-        gold, noop = await score_agent(domain, task, GoldAgent()), await score_agent(domain, task, NoopAgent())
+        gold = None if lacks_reference(domain, task) else await score_agent(domain, task, GoldAgent())
+        noop = await score_agent(domain, task, NoopAgent())
     except TaskError as e:
         return TaskIssue("gold fails", "gold", str(e))
-    if gold.reward < 1.0:
+    if gold is not None and gold.reward < 1.0:
         failed = ", ".join(name for name, part in gold.parts.items() if part < 1.0)
         return TaskIssue("gold fails", "gold", f"its turns earn {gold.reward:g} instead of 1.0; failed: {failed}")
     return TaskIssue("does nothing", "gold", f"doing nothing earns {noop.reward:g}") if noop.reward > 0.0 else None

@@ -185,8 +185,8 @@ async def validate_noop_reward(domain: TaskSource, seed: int = 0, allow_noop_sol
     if episodes and not any(episode.score for episode in episodes):
         first = episodes[0]
         raise TaskError(
-            f"no episode of {domain.name} has a score: in that of task {first.task_id}, {first.error}; correct it, and "
-            f"see all problems with: understudy check"
+            f"{domain.name}: no episode of doing nothing has a score; in that of task {first.task_id}, {first.error}; "
+            "correct it, and see all problems with: understudy check"
         )
     results = summarize_episodes(domain, tasks, episodes, 1, 0).task_results
     free = [result.task for result in results if any(result.successes)]
@@ -203,11 +203,11 @@ async def validate_noop_reward(domain: TaskSource, seed: int = 0, allow_noop_sol
 def select_tasks(domain: TaskSource, split: Split, count: int, seed: int = 0) -> list[Task]:
     """Return up to `count` tasks of a split: first all frozen ones, then generated ones that differ from all others.
 
-    There are fewer if the generator only repeats itself: `count` times in succession, and 100 at least.
+    There are fewer if the generator repeats itself 5 times `count` times in succession, and 100 times at least.
     """
     frozen = domain.tasks(split)
     generated = domain.stream(split, seed) if len(frozen) < count else ()
-    new = _new_tasks(generated, frozen, max(_MIN_REPEATED_TASKS, count))
+    new = _new_tasks(generated, frozen, max(_MIN_REPEATED_TASKS, 5 * count))
     return list(itertools.islice(itertools.chain(frozen, new), count))
 
 

@@ -59,16 +59,8 @@ async def play_episode(
     Each attempt has its own seed, also for the user simulator, because an attempt with the same seed would fail again.
     A fault that every attempt would have, such as an unpaid account at an endpoint, is not retried.
     """
-    error: RolloutError | None
     for attempt in range(limits.max_retries + 1):
-        try:
-            with user_code("environment", "the environment", environments):
-                environment = environments.environment(task, seed=seed + attempt)
-        except RolloutError as e:
-            episode, error = _new_trajectory(task, seed + attempt), e
-            _record_fault(episode, e)
-        else:
-            episode, error = await _rollout(task, environment, agent, limits, seed + attempt)
+        episode, error = await attempt_episode(environments, task, agent, limits, seed + attempt)
         if error is None:
             break
         _LOGGER.info("task %s, attempt %d: fault of %s: %s", task.id, attempt + 1, episode.fault, episode.error)
@@ -84,6 +76,20 @@ async def play_episode(
         episode.num_turns,
     )
     return episode
+
+
+async def attempt_episode(
+    environments: EnvironmentFactory, task: Task, agent: Agent, limits: EpisodeLimits, seed: int
+) -> tuple[Trajectory, RolloutError | None]:
+    """Play one episode of a task once. Return it and its fault, None if it has none."""
+    try:
+        with user_code("environment", "the environment", environments):
+            environment = environments.environment(task, seed=seed)
+    except RolloutError as e:
+        episode = _new_trajectory(task, seed)
+        _record_fault(episode, e)
+        return episode, e
+    return await _rollout(task, environment, agent, limits, seed)
 
 
 async def play_group(

@@ -299,6 +299,15 @@ class TrainConfig(Record):
         return self.steps_before_rl + self.steps
 
     @property
+    def num_base_tasks(self) -> int:
+        """Number of held-out tasks of the evaluation before training.
+
+        If RL starts from the base model, its gain is measured over that evaluation, so it has all tasks.
+        """
+        is_smaller = 0 < self.eval.base_tasks < self.eval.tasks and self.steps_before_rl
+        return self.eval.base_tasks if is_smaller else self.eval.tasks
+
+    @property
     def domain_text(self) -> str:
         """The domain in one word, for tables and names of folders."""
         return self.domain if isinstance(self.domain, str) else f"mix:{','.join(self.domain)}"

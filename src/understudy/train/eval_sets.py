@@ -49,15 +49,11 @@ def make_eval_sets(config: TrainConfig, domain: TaskSource) -> list[EvalSet]:
 
 
 def base_eval_sets(config: TrainConfig, eval_sets: Sequence[EvalSet]) -> list[EvalSet]:
-    """Return the eval sets of the evaluation before training, with `eval.base_tasks` of the held-out tasks.
-
-    If RL starts from the base model, its gain is measured over that evaluation, so it has all tasks.
-    """
-    count = config.eval.base_tasks
-    if not 0 < count < config.eval.tasks or not config.steps_before_rl:
+    """Return the eval sets of the evaluation before training, with `num_base_tasks` of the held-out tasks."""
+    if config.num_base_tasks == config.eval.tasks:
         return list(eval_sets)
     held_out, *others = eval_sets
-    fewer = held_out.config.replace(eval=config.eval.replace(tasks=count))
+    fewer = held_out.config.replace(eval=config.eval.replace(tasks=config.num_base_tasks))
     return [EvalSet(held_out.source, eval_tasks(held_out.source, fewer.eval), fewer), *others]
 
 

@@ -127,13 +127,14 @@ def test_prompts_of_common_shapes_are_scored_by_a_function(tmp_path: Path) -> No
         {"prompt": [{"role": "user", "content": "3+3?"}], "reward_model": {"style": "rule", "ground_truth": "6"}},
         {"prompt": [{"role": "user", "content": [{"type": "text", "text": "4+4?"}]}], "solution": "8"},
         {"prompt": "5+5?", "ground_truth": ["10", "ten"]},
+        {"prompt": "6+6?", "reward_model": {"ground_truth": "12"}, "solution": "Six and six are 12."},
     ]
     path = str(write_lines(tmp_path / "sums.jsonl", rows))
     source = load_source(path, DataConfig(reward="support.task_rows:reward_answer"))
     assert check(source).problems == ()
     (summary,) = list_file_summaries(source)
-    assert summary.played_by == {"sums": 5}
-    assert {task.gold_turns[-1].content for split in SPLITS for task in source.tasks(split)} >= {"8", "10"}
+    assert summary.played_by == {"sums": 6}
+    assert {task.gold_turns[-1].content for split in SPLITS for task in source.tasks(split)} >= {"8", "10", "12"}
     assert not any("gold" in note for note in summary.notes)
     with pytest.raises(ConfigError, match=r"data\.reward=module:attribute"):
         load_source(path)

@@ -84,6 +84,8 @@ def _as_qwen(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> Iterator
     """Yield messages in Qwen's text form; consecutive tool results become one user message."""
     before, after = QWEN_TOOLS
     block = before + "\n".join(map(tool_json, tools)) + after
+    if tools and all(message.role != "system" for message in messages):
+        yield Message(role="system", content=block)
     for role, group in groupby(messages, key=lambda message: message.role):
         if role == "system":
             yield from (m.replace(content=f"{m.content}\n\n{block}") if tools else m for m in group)

@@ -15,12 +15,11 @@ from understudy.envs.domains.tool_dataset import ToolExample
 from understudy.envs.task_files.call_rows import calls_of, split_of
 
 QUESTION_COLUMNS = ("question", "prompt")
-_ANSWER_COLUMNS = ("answer", "solution", "ground_truth")
 _CONTINUATION_COLUMNS = {"completion", "chosen", "rejected", "messages", "conversations"}
 """Columns of rows of conversations, which have no question for a reward function."""
 
 
-class PromptRow(Record, extra="allow"):
+class PromptRow(Record, extra="allow", ser_json_inf_nan="null"):
     """A row with a question, with all its columns."""
 
     split: Split
@@ -35,11 +34,11 @@ def is_prompt_row(row: Mapping[str, Any]) -> bool:
 def to_tool_example(item: Item[Mapping[str, Any]]) -> Item[ToolExample] | RowError:
     """Return the example of a row.
 
-    `answer` is the row's `answer`, `solution`, `ground_truth` or `reward_model.ground_truth` if it is text or a number,
-    or the first of a list of such, else "". `domain_policy` is the system message of the prompt, or the row's
-    `domain_policy` or `system`. `id`, `split`, `family` and `difficulty` are the row's, if it has them and they are
-    such values. So are `gold_calls`: a list of {name, arguments} or of OpenAI's calls, or JSON text of one. `info` is
-    the whole row.
+    `answer` is the first of the row's `answer`, `reward_model.ground_truth`, `ground_truth` and `solution`: text, a
+    number, or the first item of a list of such, else "". `domain_policy` is the system message of the prompt, or the
+    row's `domain_policy` or `system`. `id`, `split`, `family` and `difficulty` are the row's, if it has them and they
+    are such values. So are `gold_calls`: a list of {name, arguments} or of OpenAI's calls, or JSON text of one. `info`
+    is the whole row.
     """
     row = item.value
     name = next((column for column in QUESTION_COLUMNS if row.get(column) is not None), "prompt")
@@ -102,7 +101,8 @@ def _messages(prompt: Any) -> list[tuple[str, str]]:
 
 def _answer(row: Mapping[str, Any]) -> str:
     graded = row.get("reward_model")
-    columns = [*map(row.get, _ANSWER_COLUMNS), graded.get("ground_truth") if isinstance(graded, dict) else None]
+    graded_answer = graded.get("ground_truth") if isinstance(graded, dict) else None
+    columns = [row.get("answer"), graded_answer, row.get("ground_truth"), row.get("solution")]
     answer = next((value for value in columns if value is not None), None)
     if isinstance(answer, list) and answer:
         answer = answer[0]

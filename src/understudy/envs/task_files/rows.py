@@ -145,7 +145,7 @@ def _read_skyrl(item: Item[Mapping[str, Any]], identity: str) -> Iterator[Item[T
         yield found
         return
     task, source = found.value, row.extra_info.source
-    calls = CallTask(task=task, has_split=True, domain_policy=row.prompt[0].content)
+    calls = CallTask(task=task, has_split=True, domain_policy=row.domain_policy)
     content = calls if is_call_matching(task.domain) else None
     yield Item(item.location, TaskRow(task, task.split, source if source != task.domain else "", content))
 

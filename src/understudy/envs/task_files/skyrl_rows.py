@@ -63,6 +63,11 @@ class SkyRLRow(Record):
     reward_spec: RewardSpec
     extra_info: ExtraInfo
 
+    @property
+    def domain_policy(self) -> str:
+        """The system message; empty if there is none."""
+        return next((message.content for message in self.prompt if message.role == "system"), "")
+
 
 def is_skyrl_row(row: Mapping[str, Any]) -> bool:
     """Return whether a row has a task as text, rather than the ground truth of another trainer."""

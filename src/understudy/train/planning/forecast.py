@@ -43,7 +43,9 @@ class EpisodeSizes(Record):
     failed_calls: str = ""
     """The first episode with a call that fails, and how, such as `lamps/3 (tool_exception)`."""
     assumed_reply_tokens: int = 0
-    """If not 0, the tasks have no gold turns, and each episode is assumed to be one reply of so many tokens."""
+    """If not 0, there are no gold episodes, and each episode is assumed to be one reply of so many tokens."""
+    gold_problem: str = ""
+    """Why there are no gold episodes."""
 
     def with_one_reply(self, tokens: int) -> "EpisodeSizes":
         """Return these sizes of episodes that are only a prompt, with one reply of `tokens` tokens."""

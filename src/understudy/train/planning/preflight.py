@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from understudy.core.errors import ConfigError
+from understudy.core.errors import ConfigError, TaskError
 from understudy.core.messages import Message, ToolSpec
 from understudy.core.records import Record
 from understudy.core.tasks import Task
@@ -148,17 +148,25 @@ def _served(engine: TinkerEngineConfig) -> str:
 async def measure_gold_episodes(config: TrainConfig, prepared: "PreparedRun") -> EpisodeSizes:
     """Return the sizes of the gold episodes of the first training tasks.
 
-    If the run needs no demonstrations and one of these tasks has no gold turns, each episode is assumed to have one
-    reply of `sampling.max_response_tokens`. Raise TaskError as `play_demonstrations` does.
+    If one of them fails and the run needs no demonstrations, each episode is assumed to have one reply of
+    `sampling.max_response_tokens`. Raise TaskError if it needs some, or if an episode has no prompt.
     """
-    tasks = list(itertools.islice(prepared.domain.stream("train", config.seed), NUM_GOLD_EPISODES))
+    domain, tasks = prepared.domain, itertools.islice(prepared.domain.stream("train", config.seed), NUM_GOLD_EPISODES)
+    chosen = list(tasks)
     vocabulary = FormatTokenizer.load(prepared.model_folder / "tokenizer.json")
-    if config.sft.num_gold_episodes or all(task.gold_turns for task in tasks):
-        played = await play_demonstrations(prepared.domain, tasks, prepared.format, config.limits, config.seed)
+    try:
+        played = await play_demonstrations(domain, chosen, prepared.format, config.limits, config.seed)
         return forecast.measure_episodes(played, vocabulary)
-    agent, once = _PromptAgent(prepared.format), config.limits.replace(max_retries=0)
-    played = [await play_episode(prepared.domain, task, agent, once, config.seed) for task in tasks]
-    return forecast.measure_episodes(played, vocabulary).with_one_reply(config.sampling.max_response_tokens)
+    except TaskError as e:
+        if config.sft.num_gold_episodes:
+            raise
+        problem = str(e)
+    agent = _PromptAgent(prepared.format)
+    played = [await play_episode(domain, task, agent, config.limits, config.seed) for task in chosen]
+    if failed := next((episode for episode in played if episode.fault), None):
+        raise TaskError(f"the episode of task {failed.task_id} has no prompt: {failed.error}")
+    sizes = forecast.measure_episodes(played, vocabulary).with_one_reply(config.sampling.max_response_tokens)
+    return sizes.replace(gold_problem=problem)
 
 
 class _PromptAgent:
@@ -175,18 +183,19 @@ class _PromptAgent:
 
 
 def _sizes(episodes: EpisodeSizes, config: TrainConfig) -> str:
-    """Return a line with the sizes of gold episodes. It warns if the longest leaves too little room for a reply."""
-    if reply := episodes.assumed_reply_tokens:
-        return (
-            f"tasks without gold turns: the prompts have {episodes.mean_tokens - reply:,.0f} tokens on average; one "
-            f"reply of {reply:,} is assumed"
-        )
-    tight = episodes.max_tokens + config.sampling.max_response_tokens > config.limits.max_episode_tokens
+    """Return a line with the sizes of episodes. It warns if the longest leaves too little room for a reply."""
+    reply = episodes.assumed_reply_tokens
+    longest = episodes.max_tokens + (0 if reply else config.sampling.max_response_tokens)
     room = (
         f"; limits.max_episode_tokens = {config.limits.max_episode_tokens} leaves no room for one more reply; raise it"
-        if tight
+        if longest > config.limits.max_episode_tokens
         else ""
     )
+    if reply:
+        return (
+            f"episodes: prompts of {episodes.mean_tokens - reply:,.0f} tokens on average, and one reply of {reply:,}, "
+            f"which is assumed{room}. RL needs no gold episodes, but: {episodes.gold_problem}"
+        )
     failed = (
         f"\ncalls fail in the gold episode of task {episodes.failed_calls}, which SFT imitates; see: understudy check"
         if episodes.failed_calls
