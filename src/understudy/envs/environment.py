@@ -46,7 +46,7 @@ class Environment(Protocol):
         """The tools that the agent may call."""
 
     async def start(self) -> StepResult:
-        """Start the episode: return the system message and the user's first message."""
+        """Start the episode: return the system message, if there is one, and the user's first message."""
 
     async def step(self, reply: Message) -> StepResult:
         """Answer one reply of the agent: return tool results, the user's message, or the score."""

@@ -45,7 +45,7 @@ class TextEpisode:
         self._environment, self._dialect, self._max_turns = environment, tool_format, max_turns
 
     async def start(self) -> list[TextMessage]:
-        """Return the system message with the tools, and the user's first message."""
+        """Return the system message with the policy, if there is one, and the tools, and the user's first message."""
         step = await self._environment.start()
         return render_messages(step.messages, self._environment.tools, self._dialect)
 
