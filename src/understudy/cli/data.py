@@ -326,7 +326,7 @@ def split(
     shares = _numbers(ratios)
     source, domains = _source(dataset, settings, skip_validation, None)
     form = source.detect_form()
-    if form != "skyrl":
+    if form != "skyrl" and format == "parquet":
         validate_unused_options(ctx, ("format",))
     to: Literal["skyrl", "tasks"] | None = None if form == "questions" else "skyrl" if form == "skyrl" else "tasks"
     output = _convert_output(out, source, domains, to, format, domain_policy, split_names(len(shares)), resume)
