@@ -30,6 +30,10 @@ ProgressCallback = Callable[[int, int], None]
 EpisodeCallback = Callable[[Trajectory], None]
 
 
+class GoldCutOffError(TaskError):
+    """A limit of the episodes cuts off gold episodes."""
+
+
 async def evaluate(
     domain: TaskSource,
     agent: Agent,
@@ -121,7 +125,7 @@ async def play_demonstrations(
     domain: TaskSource, tasks: Iterable[Task], format: ChatFormat, limits: EpisodeLimits, seed: int
 ) -> list[Trajectory]:
     """Return a gold episode of each task, in a model's tokens. Raise TaskError if a task has no gold turns, or if its
-    gold episode does not earn 1.
+    gold episode does not earn 1: GoldCutOffError if a limit is too low.
     """
     chosen, agent = list(tasks), DemonstrationAgent(format)
     if missing := next((task for task in chosen if not task.gold_turns), None):
@@ -139,8 +143,8 @@ async def play_demonstrations(
         earned = f"earns {failed.reward:g}" if failed.score else "has no score"
         if failed.stop_reason in (StopReason.MAX_TURNS, StopReason.MAX_TOKENS):
             cause = _limit_hint(failed.stop_reason, await play_all(_NO_LIMITS), limits)
-        else:
-            cause = failed.error or "see: understudy check"
+            raise GoldCutOffError(f"the gold episode of task {failed.task_id} {earned}; {cause}")
+        cause = failed.error or "see: understudy check"
         raise TaskError(f"the gold episode of task {failed.task_id} {earned}; {cause}")
     return episodes
 

@@ -20,7 +20,7 @@ from understudy.engines.local.machine import detect_machine
 from understudy.engines.tinker.client import TinkerClient
 from understudy.engines.tinker.config import TinkerEngineConfig
 from understudy.engines.vllm.client import VllmHttpClient
-from understudy.evaluation.evaluate import play_demonstrations
+from understudy.evaluation.evaluate import GoldCutOffError, play_demonstrations
 from understudy.formats import ChatFormat, FormatTokenizer
 from understudy.rollouts.rollout import play_episode
 from understudy.runs.config import TrainConfig
@@ -149,7 +149,8 @@ async def measure_gold_episodes(config: TrainConfig, prepared: "PreparedRun") ->
     """Return the sizes of the gold episodes of the first training tasks.
 
     If one of them fails and the run needs no demonstrations, each episode is assumed to have one reply of
-    `sampling.max_response_tokens`. Raise TaskError if it needs some, or if an episode has no prompt.
+    `sampling.max_response_tokens`. Raise TaskError if it needs some, if a limit cuts off gold episodes, or if an
+    episode has no prompt.
     """
     domain, tasks = prepared.domain, itertools.islice(prepared.domain.stream("train", config.seed), NUM_GOLD_EPISODES)
     chosen = list(tasks)
@@ -158,7 +159,7 @@ async def measure_gold_episodes(config: TrainConfig, prepared: "PreparedRun") ->
         played = await play_demonstrations(domain, chosen, prepared.format, config.limits, config.seed)
         return forecast.measure_episodes(played, vocabulary)
     except TaskError as e:
-        if config.sft.num_gold_episodes:
+        if config.sft.num_gold_episodes or isinstance(e, GoldCutOffError):
             raise
         problem = str(e)
     agent = _PromptAgent(prepared.format)
