@@ -17,7 +17,8 @@ from understudy.core.errors import TaskError
 from understudy.core.messages import Message, ToolCall
 from understudy.core.records import Record
 from understudy.core.tasks import Scenario, Score, Split, Task, UserAction
-from understudy.data.check import CHECK_LIMITS, DomainReport, check, check_async, check_limits
+from understudy.data.check import DomainReport, check, check_async
+from understudy.data.probe import CHECK_STEP_SECONDS, check_limits
 from understudy.envs.domains.base import Domain
 from understudy.envs.domains.grading import GradeEpisode
 from understudy.envs.domains.retail import DOMAIN
@@ -26,8 +27,6 @@ from understudy.envs.domains.tool_dataset import ToolDataset, ToolEpisode, ToolE
 from understudy.envs.state import State, Table
 from understudy.envs.task_source import Slice
 from understudy.envs.tools import Toolkit
-from understudy.rollouts.rollout import EpisodeLimits
-from understudy.runs.config import parse_config
 
 
 @dataclass(frozen=True)
@@ -258,9 +257,8 @@ class Slow(ToolEpisode):
 
 def test_hanging_tool_ends_the_check_and_is_named() -> None:
     examples = [ToolExample(prompt=str(n), answer="done", gold_calls=(ToolCall(name="look"),)) for n in range(9)]
-    limits = CHECK_LIMITS.replace(max_step_seconds=0.2)
     with pytest.raises(TaskError, match=r"the tool look.*limits\.max_step_seconds"):
-        asyncio.run(check_async(ToolDataset("slow", "p", examples, Slow), limits=limits))
+        asyncio.run(check_async(ToolDataset("slow", "p", examples, Slow), max_step_seconds=0.2))
 
 
 class SlowForWrongOrders(Slow):
@@ -284,16 +282,15 @@ class SlowThenRaising(SlowForWrongOrders):
 
 def test_call_that_hangs_on_invented_arguments_ends_the_check() -> None:
     examples = [ToolExample(prompt=str(n), answer="done", gold_calls=(ToolCall(name="look"),)) for n in range(9)]
-    limits = CHECK_LIMITS.replace(max_step_seconds=0.2)
     with pytest.raises(TaskError, match="the tool look"):
-        asyncio.run(check_async(ToolDataset("slow", "p", examples, SlowForWrongOrders), limits=limits))
+        asyncio.run(check_async(ToolDataset("slow", "p", examples, SlowForWrongOrders), max_step_seconds=0.2))
 
 
 def test_slow_episode_that_fails_is_no_hanging_call() -> None:
     calls = (ToolCall(name="look"),) * 3
     examples = [ToolExample(prompt="1", answer="done", gold_calls=calls)]
-    limits = CHECK_LIMITS.replace(max_step_seconds=0.3)
-    report = asyncio.run(check_async(ToolDataset("slow", "p", examples, SlowThenRaising), limits=limits))
+    source = ToolDataset("slow", "p", examples, SlowThenRaising)
+    report = asyncio.run(check_async(source, max_step_seconds=0.3))
     assert any("KeyError: 'level'" in problem for problem in report.problems)
 
 
@@ -310,11 +307,9 @@ def test_examples_without_a_reference_are_a_warning() -> None:
     assert report.unsound == {}
 
 
-@pytest.mark.parametrize("seconds", [300.0, EpisodeLimits().max_step_seconds])
-def test_config_sets_the_time_limit_of_a_check(seconds: float) -> None:
-    assert check_limits(parse_config("", ["domain=retail", "limits.max_turns=5"])) == CHECK_LIMITS
-    config = parse_config("", ["domain=retail", f"limits.max_step_seconds={seconds}"])
-    assert check_limits(config).max_step_seconds == seconds
+def test_time_limit_of_a_check() -> None:
+    assert check_limits(toy.DOMAIN).max_step_seconds == CHECK_STEP_SECONDS
+    assert check_limits(toy.DOMAIN, 1800.0).max_step_seconds == 1800.0
 
 
 def test_part_of_an_own_score_below_1_is_no_problem() -> None:

@@ -220,9 +220,9 @@ def convert(
     """Convert tasks to SkyRL rows or back, or conversations.
 
     Conversations in the format of another trainer are converted to understudy's; so are rows with questions and
-    answers, unless data.reward is given. The gold calls of every task are run
-    first; a task that rewards doing nothing is an error. For SkyRL rows, the length of the longest prompt is printed,
-    and the setting with which SkyRL drops no row.
+    answers, unless data.reward is given. The gold calls of every task are run first; a task that rewards doing nothing
+    is an error. For SkyRL rows, the length of the longest prompt is printed, and the setting with which SkyRL drops no
+    row.
     """
     from understudy.data.conversations.conversations import is_conversation_input
     from understudy.data.convert import LongestPrompt, measure_prompt_bytes, measure_prompt_tokens, split_names

@@ -130,7 +130,7 @@ def check(
     """
     from understudy.core.event_loop import run_async
     from understudy.data.adversarial.custom import load_strategies
-    from understudy.data.check import AdversarialOptions, DomainReport, check_async, check_limits
+    from understudy.data.check import AdversarialOptions, DomainReport, check_async
     from understudy.envs.sources import list_domains
     from understudy.runs.targets import has_target, resolve
 
@@ -147,7 +147,7 @@ def check(
 
     async def check_all(track: "ProgressTracker") -> list[DomainReport]:
         return [
-            await check_async(source, track, options, check_limits(config))
+            await check_async(source, track, options, _given_step_seconds(config))
             for source, config in zip(sources, configs, strict=True)
         ]
 
@@ -521,6 +521,12 @@ def main() -> None:
             raise
         print_message("understudy: stopped", "red")
         sys.exit(TERMINATED_STATUS if is_terminated() else INTERRUPTED_STATUS)
+
+
+def _given_step_seconds(config: "TrainConfig") -> float | None:
+    """Return `limits.max_step_seconds` if the config or a setting gives it."""
+    is_given = "max_step_seconds" in config.limits.model_fields_set
+    return config.limits.max_step_seconds if is_given else None
 
 
 def _missing_eval_tasks(source: "TaskSource", config: "TrainConfig") -> Iterator[str]:

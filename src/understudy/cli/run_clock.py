@@ -65,7 +65,7 @@ class RunClock:
         self._num_done = done_steps
         self._step_seconds: dict[str, deque[float]] = defaultdict(lambda: deque(maxlen=RECENT_STEPS))
         self._eval_seconds: dict[str, float] = {}
-        """The duration of an evaluation on each eval set, by the last one."""
+        """The expected duration of the next evaluation on each eval set."""
         self._episode_seconds: float | None = None
         """Seconds that the last evaluation or step took to play its episodes, divided by their number."""
         self._activity, self._done, self._total = "", 0, 0
@@ -142,7 +142,7 @@ class RunClock:
 
     @property
     def _later_share(self) -> float:
-        """How many times as many tasks as the evaluation under way the later ones on its eval set have."""
+        """The number of tasks of later evaluations on this eval set, divided by that of the one under way."""
         is_base = not self._num_done and not self._eval_set
         return self._config.eval.tasks / self._config.num_base_tasks if is_base else 1.0
 

@@ -18,7 +18,7 @@ from understudy.core.tasks import SPLITS, Score, Split, Task
 from understudy.core.trajectory import Trajectory
 from understudy.data.adversarial.knowledge import Strategy
 from understudy.data.adversarial.suite import STRATEGIES, AdversarialReport, StrategyResult, play_strategies
-from understudy.data.probe import CHECK_LIMITS, HangingError, ProbeResult, exception_places, play_once, probe
+from understudy.data.probe import HangingError, ProbeResult, check_limits, exception_places, play_once, probe
 from understudy.envs.domains.grading import UNREWARDED_PARTS
 from understudy.envs.task_files.near_duplicates import NearDuplicateIndex
 from understudy.envs.task_files.summary import FileSummary
@@ -34,7 +34,6 @@ from understudy.envs.task_source import (
 from understudy.envs.users import gives_consent
 from understudy.rollouts.agent import Agent, GoldAgent, NoopAgent
 from understudy.rollouts.rollout import EpisodeLimits, play_episode
-from understudy.runs.config import TrainConfig
 
 TasksBySplit = Mapping[Split, Sequence[Task]]
 ProgressTracker = Callable[[Iterable[Any], str], Iterable[Any]]
@@ -184,13 +183,6 @@ class AdversarialOptions:
     strategies: Sequence[Strategy] = STRATEGIES
 
 
-def check_limits(config: TrainConfig) -> EpisodeLimits:
-    """Return the limits of a check: `limits.max_step_seconds` is that of the config if it is set there."""
-    if "max_step_seconds" not in config.limits.model_fields_set:
-        return CHECK_LIMITS
-    return CHECK_LIMITS.replace(max_step_seconds=config.limits.max_step_seconds)
-
-
 def check(domain: TaskSource, adversarial: AdversarialOptions | None = None) -> DomainReport:
     """Run `check_async` in its own event loop. Raise RuntimeError if one is running."""
     return run_async(check_async(domain, adversarial=adversarial))
@@ -200,16 +192,17 @@ async def check_async(
     domain: TaskSource,
     track: ProgressTracker = lambda items, what: items,
     adversarial: AdversarialOptions | None = None,
-    limits: EpisodeLimits = CHECK_LIMITS,
+    max_step_seconds: float | None = None,
 ) -> DomainReport:
     """Play all frozen tasks of the domain's slice with gold and noop, and compare the tasks with each other.
 
     Then try unusual calls and replies on some of them, and `adversarial` strategies if given. The report does not
-    depend on which task is played first. Raise TaskError if a call does not return within its time limit.
+    depend on which task is played first. `max_step_seconds` is as in `check_limits`. Raise TaskError if a call does not
+    return within its time limit.
     """
     tasks: TasksBySplit = {split: domain.tasks(split) for split in SPLITS}
-    played = await _play_tasks(domain, tasks, track, limits)
-    probes = [await _probe(source, played, track, limits) for source in list_sources(domain)]
+    played = await _play_tasks(domain, tasks, track, max_step_seconds)
+    probes = [await _probe(source, played, track, max_step_seconds) for source in list_sources(domain)]
     attacks = list[AdversarialReport]()
     if adversarial:
         for source in list_sources(domain):
@@ -284,14 +277,14 @@ def _paid(source: str, result: StrategyResult) -> str:
 
 
 async def _play_tasks(
-    domain: TaskSource, tasks: TasksBySplit, track: ProgressTracker, limits: EpisodeLimits
+    domain: TaskSource, tasks: TasksBySplit, track: ProgressTracker, max_step_seconds: float | None
 ) -> Mapping[Split, Sequence[_PlayedTask]]:
     """Return the results in the order of the tasks. Tasks whose episodes start servers are played side by side."""
     places = {source.name: asyncio.Semaphore(_concurrency(source)) for source in list_sources(domain)}
 
     async def play(split: Split, task: Task) -> _PlayedTask:
         async with places.setdefault(task.domain, asyncio.Semaphore(1)):
-            return await _play_task(domain, split, task, limits)
+            return await _play_task(domain, split, task, max_step_seconds)
 
     works = {split: [asyncio.ensure_future(play(split, task)) for task in tasks[split]] for split in SPLITS}
     every = [work for split in SPLITS for work in works[split]]
@@ -309,15 +302,16 @@ def _concurrency(source: TaskSource) -> int:
     return MAX_CONCURRENT_TASKS if isinstance(source, ExternalSource) and source.starts_servers() else 1
 
 
-async def _play_task(domain: TaskSource, split: Split, task: Task, limits: EpisodeLimits) -> _PlayedTask:
+async def _play_task(domain: TaskSource, split: Split, task: Task, max_step_seconds: float | None) -> _PlayedTask:
     problems: list[_Problem] = []
     try:
-        texts = find_task_problems(find_source(domain, task.domain), split, task)
+        source = find_source(domain, task.domain)
+        texts = find_task_problems(source, split, task)
         problems += (_Problem("malformed", text, task) for text in texts)
         if task.family not in domain.families:
             problems.append(_Problem("malformed", f"task {task.id}: the domain has no family {task.family!r}", task))
         # noop first: it changes nothing, so that a server can serve the gold episode too
-        source = find_source(domain, task.domain)
+        limits = check_limits(source, max_step_seconds)
         noop = await play_once(source, task, NoopAgent(), limits)
         gold = await play_once(source, task, GoldAgent(), limits)
     except HangingError:
@@ -341,12 +335,12 @@ async def _probe(
     source: TaskSource,
     played: Mapping[Split, Sequence[_PlayedTask]],
     track: ProgressTracker,
-    limits: EpisodeLimits,
+    max_step_seconds: float | None,
 ) -> ProbeResult:
     """Probe one source with those of its tasks that can be played. Report no lost episode again."""
     mine = [each for split in SPLITS for each in played[split] if each.task.domain == source.name]
     known = {place for each in mine for place in each.places if each.gold is None or each.noop is None}
-    return await probe(source, [each.task for each in mine if each.runs], known, track, limits)
+    return await probe(source, [each.task for each in mine if each.runs], known, track, max_step_seconds)
 
 
 def _report_split(split: Split, played: Sequence[_PlayedTask]) -> SplitReport:
@@ -403,13 +397,12 @@ def lacks_reference(source: TaskSource, task: Task) -> bool:
 
 
 def _reward_problems(task: Task, gold: Score | None, noop: Score) -> Iterator[_Problem]:
-    if gold is None:
-        pass
-    elif gold.reward < 1.0:
+    """Yield what is wrong with the rewards of a task. `gold` is None if the task needs no gold turns."""
+    if gold is not None and gold.reward < 1.0:
         low = [name for name, part in gold.parts.items() if part < 1.0 and name not in UNREWARDED_PARTS]
         text = f"task {task.id}: its gold turns earn {gold.reward:g} instead of 1.0"
         yield _Problem("gold_not_rewarded", f"{text}; failed: {', '.join(low)}" if low else text, task)
-    elif gold.parts.get("policy_compliance", 1.0) < 1.0:
+    elif gold is not None and gold.parts.get("policy_compliance", 1.0) < 1.0:
         yield _Problem("gold_not_rewarded", f"task {task.id}: its gold turns break a rule of the policy", task)
     if noop.reward > 0.0:
         yield _Problem("noop_rewarded", f"task {task.id}: doing nothing earns {noop.reward:g}", task)

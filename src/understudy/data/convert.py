@@ -128,7 +128,7 @@ def _has_bytes(value: object) -> bool:
 
 
 def make_prompt_row_encoder(domains: DomainRegistry) -> RowEncoder:
-    """Return the function that returns the row with a question that a task was read from, with the task's split."""
+    """Return the encoder of questions: each row is written as it was read, with the split of its task."""
 
     def encode(task: Task) -> Record:
         source = domains.get(task.domain)

@@ -24,8 +24,8 @@ from understudy.rollouts.rollout import EpisodeLimits, attempt_episode
 
 Item = TypeVar("Item")
 
-CHECK_LIMITS = EpisodeLimits(max_turns=100, max_retries=0, max_step_seconds=60.0)
-"""Limits of the episodes of a check. A run waits longer for a step, but a check should end soon if a call hangs."""
+CHECK_STEP_SECONDS = 60.0
+"""Time limit in seconds of a step of a check. A run waits longer, but a check should end soon if a call hangs."""
 
 TEXTS: tuple[str, ...] = (
     "",
@@ -101,12 +101,13 @@ async def probe(
     tasks: Sequence[Task],
     known: Iterable[tuple[str, ...]] = (),
     track: Callable[[Iterable[Any], str], Iterable[Any]] = lambda items, what: items,
-    episode_limits: EpisodeLimits = CHECK_LIMITS,
+    max_step_seconds: float | None = None,
 ) -> ProbeResult:
     """Play invented calls, garbled replies and random episodes on some of `tasks`, all of one source.
 
     Nothing is played if there are no tasks. The same tasks give the same result. Exceptions at the `known` places
-    (`exception_places`) are not reported. Raise HangingError if a call reaches its time limit.
+    (`exception_places`) are not reported. `max_step_seconds` is as in `check_limits`. Raise HangingError if a call
+    reaches its time limit.
     """
     result = ProbeResult(known=set(known))
     external = isinstance(source, ExternalSource)
@@ -121,18 +122,24 @@ async def probe(
         calls = {spec.name: invent_calls(spec, values, limits.calls_per_tool) for spec in specs}
         episodes = list(_episodes(chosen, calls, limits, in_one_reply=external))
         for task, replies in track(episodes, "trying unusual calls and replies"):
-            await _play_probe(source, task, replies, limits, result, episode_limits)
+            await _play_probe(source, task, replies, limits, result, check_limits(source, max_step_seconds))
     return result
 
 
-async def play_once(source: TaskSource, task: Task, agent: Agent, limits: EpisodeLimits) -> Trajectory:
-    """Play one episode of a check.
+def check_limits(source: TaskSource, max_step_seconds: float | None = None) -> EpisodeLimits:
+    """Return the limits of the episodes of a check.
 
-    A source whose tools run outside of this process may take as long as in a run. Raise HangingError if a call reaches
-    its time limit, because other episodes may take as long.
+    Without `max_step_seconds`, a step may take `CHECK_STEP_SECONDS`, or as long as in a run if the tools of `source`
+    run outside of this process.
     """
-    if isinstance(source, ExternalSource):
-        limits = limits.replace(max_step_seconds=EpisodeLimits().max_step_seconds)
+    limits = EpisodeLimits(max_turns=100, max_retries=0)
+    if max_step_seconds is None:
+        max_step_seconds = limits.max_step_seconds if isinstance(source, ExternalSource) else CHECK_STEP_SECONDS
+    return limits.replace(max_step_seconds=max_step_seconds)
+
+
+async def play_once(source: TaskSource, task: Task, agent: Agent, limits: EpisodeLimits) -> Trajectory:
+    """Play one episode of a check. Raise HangingError if a call reaches its time limit: others may take as long."""
     episode, error = await attempt_episode(source, task, agent, limits, seed=0)
     if isinstance(error, TimeLimitError):
         raise HangingError(f"task {task.id}: {episode.error}; the check ends here, because others may take as long")

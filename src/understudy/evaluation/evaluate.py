@@ -25,6 +25,7 @@ from understudy.runs.config import EvalConfig
 from understudy.runs.storage.episode_store import EpisodeStore
 
 _MIN_REPEATED_TASKS = 100
+"""Successive repetitions after which a generator is taken to have no other tasks, if few are wanted."""
 
 ProgressCallback = Callable[[int, int], None]
 EpisodeCallback = Callable[[Trajectory], None]

@@ -152,18 +152,18 @@ async def measure_gold_episodes(config: TrainConfig, prepared: "PreparedRun") ->
     `sampling.max_response_tokens`. Raise TaskError if it needs some, if a limit cuts off gold episodes, or if an
     episode has no prompt.
     """
-    domain, tasks = prepared.domain, itertools.islice(prepared.domain.stream("train", config.seed), NUM_GOLD_EPISODES)
-    chosen = list(tasks)
+    domain = prepared.domain
+    tasks = list(itertools.islice(domain.stream("train", config.seed), NUM_GOLD_EPISODES))
     vocabulary = FormatTokenizer.load(prepared.model_folder / "tokenizer.json")
     try:
-        played = await play_demonstrations(domain, chosen, prepared.format, config.limits, config.seed)
+        played = await play_demonstrations(domain, tasks, prepared.format, config.limits, config.seed)
         return forecast.measure_episodes(played, vocabulary)
     except TaskError as e:
         if config.sft.num_gold_episodes or isinstance(e, GoldCutOffError):
             raise
         problem = str(e)
     agent = _PromptAgent(prepared.format)
-    played = [await play_episode(domain, task, agent, config.limits, config.seed) for task in chosen]
+    played = [await play_episode(domain, task, agent, config.limits, config.seed) for task in tasks]
     if failed := next((episode for episode in played if episode.fault), None):
         raise TaskError(f"the episode of task {failed.task_id} has no prompt: {failed.error}")
     sizes = forecast.measure_episodes(played, vocabulary).with_one_reply(config.sampling.max_response_tokens)
