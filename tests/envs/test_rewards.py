@@ -45,6 +45,11 @@ def tells(text: str, outputs: tuple[str, ...], shown: str = "") -> bool:
         ("order W1042", "Your order W1042, dear"),
         ("cancelled|canceled", "It is canceled."),
         ("12 Oak Street, Denver 80202", "It goes to 12 Oak Street, Denver 80202."),
+        ("$12", "The refund is $12."),
+        ("$12", "It is $12, as you said."),
+        ("5 kg", "Weights: 3, 5 kg."),
+        ("v1.2", "Use v1.2."),
+        ("non-refundable", "This fare is non-refundable."),
     ],
 )
 def test_states_fact_accepts_matching_text(fact: str, text: str) -> None:
@@ -66,6 +71,16 @@ def test_states_fact_accepts_matching_text(fact: str, text: str) -> None:
         ("W104", "W1042"),
         ("a|b", "ab"),
         ("a.c", "abc"),
+        ("$12", "The refund is $12.99."),
+        ("$1", "The refund is $1,200."),
+        ("5 kg", "It weighs 12.5 kg."),
+        ("200 kg", "It weighs 1,200 kg."),
+        ("5%", "It is 12.5%."),
+        ("$1,200", "It costs $1,200.50."),
+        ("v1.2", "Use v1.2.3."),
+        ("192.168.1.1", "192.168.1.1.7"),
+        ("refundable", "This fare is non-refundable."),
+        ("refundable|may be refunded", "It is non refundable."),
     ],
 )
 def test_states_fact_rejects_near_match(fact: str, text: str) -> None:

@@ -84,6 +84,7 @@ _DATE_OR_TIME = re.compile(
     re.IGNORECASE,
 )
 _CURRENCY = re.compile(r"\b(?:usd|eur|gbp)(?=\d)", re.IGNORECASE)
+_FIRST_NUMBER = re.compile(r"[^\w\s]?(\d+)")
 # A number is not part of a word or an id: "W1042", "i482" and "card_41" contain none.
 _NUMBER = re.compile(r"(?<![\w.])-?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?")
 
@@ -452,5 +453,17 @@ def _normalize_dates(text: str) -> str:
 
 @lru_cache(maxsize=4096)
 def _words(fact: str) -> re.Pattern[str]:
-    alternatives = "|".join(re.escape(word) for word in fact.casefold().split("|"))
-    return re.compile(rf"(?<!\w)(?:{alternatives})(?!\w)")
+    return re.compile("|".join(_whole_word(word) for word in fact.casefold().split("|")))
+
+
+def _whole_word(word: str) -> str:
+    """Return a pattern of a word that is no part of another word or number, and does not follow "non-".
+
+    "12.99" does not state "$12", nor does "12.5 kg" state "5 kg".
+    """
+    first = _FIRST_NUMBER.match(word)
+    before = r"(?<!\d\.)" if first else r"(?<!\bnon[- ])"
+    if first and len(first[1]) == 3:
+        before += r"(?<!\d,)"
+    after = r"(?!\.\d|,\d{3}(?!\d))" if word[-1:].isdigit() else ""
+    return rf"(?<!\w){before}{re.escape(word)}(?!\w){after}"
