@@ -28,13 +28,7 @@ def read_python_literals(path: Path) -> Iterator[Item[Any] | RowError]:
     An element that is not a literal gives a RowError. Raise ConfigError if the file is too large, is not Python or has
     no such list.
     """
-    if path.stat().st_size > MAX_FILE_BYTES:
-        raise ConfigError(f"{path}: larger than {MAX_FILE_BYTES >> 20} MiB; convert it to JSON first")
-    try:
-        tree = ast.parse(path.read_bytes())
-    except (SyntaxError, ValueError, RecursionError) as e:
-        raise ConfigError(f"{path}: not Python: {' '.join(str(e).split())}") from e
-    for element in _list(path, tree).elts:
+    for element in _list(path, _parse(path)).elts:
         location = f"{path}:{element.lineno}"
         try:
             yield Item(location, _value(element))
@@ -42,6 +36,20 @@ def read_python_literals(path: Path) -> Iterator[Item[Any] | RowError]:
             yield RowError(location, "", str(e), "unreadable")
         except RecursionError:
             yield RowError(location, "", "the element is nested too deeply", "unreadable")
+
+
+def has_task_list(path: Path) -> bool:
+    """Return whether a file has a list of tasks. Raise ConfigError if it is too large or is not Python."""
+    return any(_NAME.fullmatch(name) for statement in _parse(path).body for name, _ in _assignments(statement))
+
+
+def _parse(path: Path) -> ast.Module:
+    if path.stat().st_size > MAX_FILE_BYTES:
+        raise ConfigError(f"{path}: larger than {MAX_FILE_BYTES >> 20} MiB; convert it to JSON first")
+    try:
+        return ast.parse(path.read_bytes())
+    except (SyntaxError, ValueError, RecursionError) as e:
+        raise ConfigError(f"{path}: not Python: {' '.join(str(e).split())}") from e
 
 
 def _list(path: Path, tree: ast.Module) -> ast.List:

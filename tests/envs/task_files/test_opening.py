@@ -173,10 +173,33 @@ def test_a_repeated_question_names_the_first_row_and_an_id_its_value(tmp_path: P
     (summary,) = list_file_summaries(source)
     assert [text.removeprefix(f"{path}:") for text in summary.refusals] == [
         f"3: it repeats the question of {path}:1; remove it, or give each row its own id",
-        "4: id: 'a' is also the id of an earlier task",
+        f"4: id: 'a' is also the id of {path}:2; give each row its own id",
     ]
     (played,) = list_sources(source)
     assert [example.answer for example in played.examples] == ["4", "6"]  # type: ignore[attr-defined]
+
+
+def test_ids_that_begin_anew_in_each_file_are_told_apart(tmp_path: Path) -> None:
+    folder, data = tmp_path / "sums", DataConfig(reward="support.task_rows:reward_answer")
+    folder.mkdir()
+    rows = [{"id": str(n), "question": f"{n}+1?", "answer": str(n + 1)} for n in range(6)]
+    others = [{"id": str(n), "question": f"{n}+2?", "answer": str(n + 2)} for n in range(2)]
+    write_lines(folder / "train.jsonl", rows)
+    write_lines(folder / "test.jsonl", [*others, {**rows[5], "id": "5"}])
+    (folder / "load.py").write_text("ROWS = 3\n", encoding="utf-8")
+    source = load_source(str(folder), data)
+    (summary,) = list_file_summaries(source)
+    assert (summary.refused, summary.rows) == ({"duplicate": 1}, {"prompts": 9})
+    assert summary.refusals == (
+        f"{folder}/train.jsonl:6: id: '5' is also the id of {folder}/test.jsonl:3; give each row its own id",
+    )
+    assert {task.id for task in source.tasks("test")} == {"0", "1", "5"}
+    assert {task.id for split in ("train", "validation") for task in source.tasks(split)} == {
+        f"train/{n}" for n in range(5)
+    }
+    replaced = data.replace(train=(str(folder / "train.jsonl"),), validation=(str(folder / "test.jsonl"),))
+    (summary,) = list_file_summaries(load_source("toy:DOMAIN", replaced))
+    assert summary.splits == {"train": 6, "validation": 2}
 
 
 def test_tau_tasks_are_played_in_the_users_checkout(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 from understudy.core.dataset_files import digest_file, is_data_file, list_saved_splits
 from understudy.core.errors import ConfigError
 from understudy.core.items import Item, RowError
+from understudy.core.python_literals import has_task_list
 from understudy.core.readers import SUFFIXES, read_rows, without_nulls
 from understudy.core.tasks import Split
 
@@ -92,6 +93,8 @@ def _list_folder(folder: Path) -> list[RowFile]:
     if saved := list_saved_splits(folder):
         return [RowFile(str(path), split_from_name(name), path) for name, path in saved]
     files = (path for path in sorted(folder.iterdir()) if path.suffix in SUFFIXES and is_data_file(path))
+    # A folder of data may hold code too, such as a reward.
+    files = (path for path in files if path.suffix != ".py" or has_task_list(path))
     return [RowFile(str(path), split_from_name(path.stem), path) for path in files]
 
 

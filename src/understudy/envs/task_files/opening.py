@@ -150,9 +150,10 @@ def read_files(
     """Read the tasks of files, each with the split that the user gives to its tasks, or None. See `open_task_files`."""
     rows, labels = list[ReadRow](), list[_SplitLabels]()
     for split, file in files:
-        for row in read_task_rows(file.rows(), Path(file.name).stem):
-            rows.append(row)
-            labels.append(_SplitLabels(split, file.split))
+        stem = Path(file.name).stem
+        read = _with_own_ids(list(read_task_rows(file.rows(), stem)), rows, stem)
+        rows += read
+        labels += [_SplitLabels(split, file.split)] * len(read)
     matcher = SourceMatcher([*beside, *(load_source(reference) for reference in data.sources)], data, name)
     items = [
         item
@@ -178,6 +179,21 @@ class _SplitLabels(NamedTuple):
         return self.given or of_row or self.of_file or "train"
 
 
+def _with_own_ids(rows: Sequence[ReadRow], earlier: Sequence[ReadRow], stem: str) -> list[ReadRow]:
+    """Return the rows of a file. If one has the id of another row of an earlier file, all ids begin with `stem`.
+
+    Ids that count the rows of a file begin anew in each file. A row that an earlier file has too keeps its id.
+    """
+    known = {row.given_id: row for row in earlier if row.given_id}
+    repeated = [row.given_id in known and row.repeats(known[row.given_id]) for row in rows]
+    if all(again or row.given_id not in known for row, again in zip(rows, repeated, strict=True)):
+        return list(rows)
+    return [
+        row if again or not row.given_id else row.with_id(f"{stem}/{row.given_id}")
+        for row, again in zip(rows, repeated, strict=True)
+    ]
+
+
 def _without_repeated_ids(
     rows: Iterable[ReadRow], items: Iterable[Item[TaskRow] | RowError]
 ) -> Iterator[Item[TaskRow] | RowError]:
@@ -197,7 +213,8 @@ def _repetition(row: ReadRow, item: Item[TaskRow], first: str) -> RowError:
     if isinstance(content, ToolExample) and not content.id:
         problem = f"it repeats the question of {first}; remove it, or give each row its own id"
         return RowError(item.location, "", problem, "duplicate")
-    return RowError(item.location, "id", f"{item.value.task.id!r} is also the id of an earlier task", "duplicate")
+    problem = f"{item.value.task.id!r} is also the id of {first}; give each row its own id"
+    return RowError(item.location, "id", problem, "duplicate")
 
 
 def _no_gold_note(tasks: Sequence[Task]) -> tuple[str, ...]:

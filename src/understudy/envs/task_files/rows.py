@@ -14,13 +14,14 @@ the first kind that it matches.
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from pydantic import ValidationError
 
 from understudy.core.items import Item, RowError, describe_row, row_error_from_validation
 from understudy.core.tasks import Split, Task, require_stored_fields
+from understudy.envs.domains.tool_dataset import ToolExample
 from understudy.envs.task_files.call_matching import CallTask, is_call_matching
 from understudy.envs.task_files.call_rows import ROW_COLUMNS, is_call_row, read_call_row
 from understudy.envs.task_files.call_sequences import (
@@ -80,6 +81,35 @@ class ReadRow:
 
     kind: RowKind
     item: Item[TaskRow] | RowError
+
+    @property
+    def given_id(self) -> str:
+        """The id of a question or a call row; empty if it has none. Ids of stored tasks are not among them."""
+        content = self.item.value.content if isinstance(self.item, Item) else None
+        if isinstance(content, CallTask):
+            return content.task.id
+        return content.id if isinstance(content, ToolExample) else ""
+
+    def with_id(self, name: str) -> "ReadRow":
+        """Return a row that has a `given_id` with another id."""
+        assert isinstance(self.item, Item)
+        row = self.item.value
+        task, content = row.task.replace(id=name), row.content
+        new = content.replace(task=content.task.replace(id=name)) if isinstance(content, CallTask) else content
+        new = content.replace(id=name) if isinstance(content, ToolExample) else new
+        return replace(self, item=Item(self.item.location, replace(row, task=task, content=new)))
+
+    def repeats(self, other: "ReadRow") -> bool:
+        """Return whether two rows differ at most in their split. Both must have a `given_id`."""
+        return bool(_without_split(self) == _without_split(other))
+
+
+def _without_split(row: ReadRow) -> Any:
+    assert isinstance(row.item, Item)
+    content = row.item.value.content
+    if isinstance(content, CallTask):
+        return content.replace(has_split=False, task=content.task.replace(split="train"))
+    return content.replace(split=None)
 
 
 def read_task_rows(items: Iterator[Item[Any] | RowError], stem: str) -> Iterator[ReadRow]:
