@@ -197,6 +197,19 @@ def test_extra_call_never_increases_reward(
 
 
 @pytest.mark.parametrize(
+    ("number", "answer"),
+    [
+        (0.00005, "The probability is 0.00005."),
+        (1e15, "There are 1,000,000,000,000,000 cells."),
+        (12345678901234567, "It is 12345678901234567."),
+    ],
+)
+def test_very_small_and_very_large_numbers_are_found(number: float, answer: str) -> None:
+    assert AnswerCheck(number=number).passes(answer)
+    assert not AnswerCheck(number=2 * number).passes(answer)
+
+
+@pytest.mark.parametrize(
     "answer", ['[{"amount": 29}]', "[{'amount': 29}]", "Here:\n{'amount': 29}", "(29) [29, 3]\n[29]"]
 )
 def test_printed_rows_state_no_number(answer: str) -> None:

@@ -361,6 +361,15 @@ def test_check_names_refused_gold_call(tmp_path: Path) -> None:
     assert "fail({'reason': 'closed'})" in problem
 
 
+@pytest.mark.parametrize("place", ["gold", "setup", "check"])
+def test_check_names_the_task_of_an_unknown_tool(tmp_path: Path, place: str) -> None:
+    call = {"tool": "opn", "arguments": {}}
+    bad = {**TASKS[2], "id": "bad"} | ({"check": {"state": [call]}} if place == "check" else {place: [call]})
+    report = check(load_source(f"mcp:{write_environment(tmp_path, [TASKS[0], bad])}"))
+    assert any("task bad: no server has a tool 'opn'" in problem for problem in report.problems)
+    assert any("task count/1: " in problem for problem in report.problems), "and the other tasks are checked"
+
+
 @pytest.mark.slow
 def test_gold_evaluation_scores_one_and_noop_zero(tmp_path: Path) -> None:
     source = load_source(f"mcp:{write_environment(tmp_path)}")

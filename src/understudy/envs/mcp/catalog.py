@@ -18,7 +18,7 @@ from mcp.types import Tool
 from referencing import Registry
 from referencing.exceptions import Unresolvable
 
-from understudy.core.errors import ConfigError, RolloutError, ToolError, did_you_mean
+from understudy.core.errors import ConfigError, RolloutError, TaskError, ToolError, did_you_mean
 from understudy.core.messages import ToolSpec
 from understudy.envs.mcp.config import MCPServerConfig
 from understudy.envs.mcp.tool_result import Sanitizer, map_texts, sanitize_text
@@ -102,9 +102,9 @@ class ToolCatalog:
         return self._known[name]
 
     def get_any(self, name: str) -> CatalogEntry:
-        """Return a tool, visible or not. Raise `ConfigError` for an unknown name."""
+        """Return a tool, visible or not. Raise `TaskError` for an unknown name."""
         if name not in self.all_entries:
-            raise ConfigError(f"no server has a tool {did_you_mean(name, self.all_entries)}")
+            raise TaskError(f"no server has a tool {did_you_mean(name, self.all_entries)}")
         return self.all_entries[name]
 
     def validate_aliases(self, aliases: Aliases) -> None:

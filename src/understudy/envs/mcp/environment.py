@@ -3,13 +3,12 @@
 import dataclasses
 from collections.abc import Awaitable, Callable, Sequence
 
-from understudy.core.errors import TaskError
 from understudy.core.messages import Message, ToolCall
 from understudy.core.tasks import Score
 from understudy.envs.environment import StepResult, ToolEnvironment
 from understudy.envs.mcp.checks import EpisodeEvidence, score_checks
 from understudy.envs.mcp.config import RewardConfig
-from understudy.envs.mcp.tasks import MCPTask
+from understudy.envs.mcp.tasks import MCPTask, naming_task
 from understudy.envs.mcp.tool_result import ToolResult
 from understudy.envs.mcp.toolkit import MCPToolkit
 from understudy.envs.rewards import FactRules, find_denied, missing_facts
@@ -41,10 +40,8 @@ class MCPEnvironment(ToolEnvironment):
     async def start(self) -> StepResult:
         """Run the task's setup calls, then return its prompt."""
         self._expected = await self._goal()  # first: it needs sessions of its own
-        try:
+        with naming_task(self._task):
             await self._kit.set_up(self._task.setup)
-        except TaskError as e:
-            raise TaskError(f"task {self._task.id}: {e}") from e
         if self._reward.kind == "shaped":
             self._before = await self._look()
         return await super().start()
@@ -70,7 +67,8 @@ class MCPEnvironment(ToolEnvironment):
         return await self._kit.call(call)  # which knows tools by both of their names
 
     async def _look(self) -> list[bool]:
-        shown = [await self._kit.call_internal(check) for check in self._task.check.state]
+        with naming_task(self._task):
+            shown = [await self._kit.call_internal(check) for check in self._task.check.state]
         checks = zip(self._task.check.state, shown, self._expected, strict=True)
         return [check.passes(reply, expected) for check, reply, expected in checks]
 

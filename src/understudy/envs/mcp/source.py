@@ -24,7 +24,7 @@ from understudy.envs.mcp.config import MCPCall, MCPEnvironmentConfig, MCPServerC
 from understudy.envs.mcp.environment import MCPEnvironment, find_mcp_fact_rules
 from understudy.envs.mcp.folder import write_environment
 from understudy.envs.mcp.pool import SessionPools, SessionStarter
-from understudy.envs.mcp.tasks import DEFAULT_FAMILY, MCPTask, from_sequence, read_mcp_tasks
+from understudy.envs.mcp.tasks import DEFAULT_FAMILY, MCPTask, from_sequence, naming_task, read_mcp_tasks
 from understudy.envs.mcp.tool_result import ToolResult
 from understudy.envs.mcp.toolkit import MCPToolkit
 from understudy.envs.rewards import FactRules
@@ -96,15 +96,16 @@ class MCPEnvironmentResources:
         """
         made = list[tuple[MCPCall, ToolResult]]()
         async with self.toolkit(task, self._full_catalog, pools) as kit:
-            await kit.set_up(task.setup)
-            for call in task.gold:
-                try:
-                    arguments = resolve_references(call.arguments, [result.value for _, result in made])
-                except ValueError as e:
-                    raise TaskError(f"task {task.id}: {call.tool}: {e}") from e
-                call = call.replace(arguments=arguments)
-                (result,) = await kit.run_calls([call])
-                made.append((call, result))
+            with naming_task(task):
+                await kit.set_up(task.setup)
+                for call in task.gold:
+                    try:
+                        arguments = resolve_references(call.arguments, [result.value for _, result in made])
+                    except ValueError as e:
+                        raise TaskError(f"{call.tool}: {e}") from e
+                    call = call.replace(arguments=arguments)
+                    (result,) = await kit.run_calls([call])
+                    made.append((call, result))
         return made
 
     @functools.cached_property
@@ -162,11 +163,10 @@ class MCPEnvironmentResources:
 
     async def _gold(self, task: MCPTask, catalog: ToolCatalog) -> Sequence[ToolResult | None]:
         async with self.toolkit(task, catalog) as kit:
-            try:
+            with naming_task(task):
                 await kit.run_calls([*task.setup, *task.gold])
-            except TaskError as e:
-                raise TaskError(f"task {task.id}: {e}") from e
-            return [await kit.call_internal(check) if check.expects_gold_result else None for check in task.check.state]
+                checks = task.check.state
+                return [await kit.call_internal(check) if check.expects_gold_result else None for check in checks]
 
 
 @dataclass(frozen=True)

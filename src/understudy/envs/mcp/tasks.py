@@ -8,6 +8,7 @@ servers of `success.must_call_tool` must be called too. Arguments may refer to r
 makes the calls once, and then the references are values.
 """
 
+import contextlib
 import itertools
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -148,6 +149,15 @@ def from_sequence(sequence: CallSequence, servers: Collection[str] = ()) -> MCPT
         check=TaskCheck(calls=CallsCheck(required=(*_patterns(calls), *missing), ordered=True)),
         limits=MCPLimits(**limits.model_dump(exclude_none=True)) if limits else MCPLimits(),
     )
+
+
+@contextlib.contextmanager
+def naming_task(task: MCPTask) -> Iterator[None]:
+    """Add the task's id to a `TaskError` of the block."""
+    try:
+        yield
+    except TaskError as e:
+        raise TaskError(f"task {task.id}: {e}") from e
 
 
 def read_mcp_tasks(path: Path, servers: Collection[str] = ()) -> list[MCPTask]:
