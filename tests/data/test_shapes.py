@@ -114,6 +114,25 @@ def test_preference_pairs_in_all_variants_are_equal(tmp_path: Path, row: dict[st
     ]
 
 
+def test_messages_of_api_clients_are_read_without_their_extra_columns(tmp_path: Path) -> None:
+    call = {"id": "c", "type": "function", "function": {"name": "find", "arguments": "{}"}}
+    extra = {"annotations": [], "refusal": None, "audio": None, "name": "bot"}
+    messages = [
+        *ASKED,
+        {"role": "assistant", "content": None, "tool_calls": [call], "reasoning_content": "Look first.", **extra},
+        {"role": "tool", "tool_call_id": "c", "content": "[]"},
+        {**ANSWERED[0], "reasoning": "None found.", **extra},
+    ]
+    (found,) = read_values(write_lines(tmp_path / "r.jsonl", [{"messages": messages}]))
+    assert [message.reasoning_content for message in found.messages] == ["", "Look first.", "", "None found."]
+    assert [call.name for call in found.messages[1].tool_calls] == ["find"]
+    (error,) = read_conversations(
+        write_lines(tmp_path / "r.jsonl", [{"messages": [*ASKED, {**ANSWERED[0], "refusal": "I cannot."}]}])
+    )
+    assert isinstance(error, RowError)
+    assert "refusal" in str(error)
+
+
 def test_alpaca_history_and_system_come_before_the_instruction(tmp_path: Path) -> None:
     row = {
         "instruction": "Add.",

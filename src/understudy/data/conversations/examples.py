@@ -15,7 +15,7 @@ from pydantic import AfterValidator, BeforeValidator, model_validator
 from understudy.core.messages import Message, ToolSpec, message_from_openai, order_tool_results
 from understudy.core.records import Record
 
-_OF_API = {"role", "content", "tool_calls", "tool_call_id"}
+_OF_API = {"role", "content", "tool_calls", "tool_call_id", "reasoning_content"}
 
 
 def _message(value: Any) -> Any:
@@ -28,7 +28,10 @@ def _message(value: Any) -> Any:
         for call in message.tool_calls:
             if call.parse_error:  # the message would not contain the call's original text
                 raise ValueError(f"the call of {call.name} is not supported: {call.parse_error}")
-        return message
+        thoughts = value.get("reasoning_content") or ""
+        if not isinstance(thoughts, str):
+            raise ValueError("reasoning_content is not a text")
+        return message.replace(reasoning_content=thoughts)
     return value
 
 

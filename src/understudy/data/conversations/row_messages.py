@@ -16,6 +16,8 @@ _CALL = re.compile(r"<tool_call>\s*(.*?)\s*</tool_call>", re.DOTALL)
 _RESULT = re.compile(r"<tool_response>\s*(.*?)\s*</tool_response>", re.DOTALL)
 _IGNORED = ("weight", "name")
 """Columns of a message that no model sees."""
+_IGNORED_IF_EMPTY = ("annotations", "audio", "parsed", "refusal")
+"""Columns of a reply in the SDK of OpenAI."""
 
 
 class InvalidRow(Exception):
@@ -68,6 +70,11 @@ def _normalize_message(message: Any, field: str) -> WireMessage:
     if message.get("weight") == 0:
         raise InvalidRow(f"{field}.weight", "replies with weight 0 are not supported")
     bare = {key: value for key, value in message.items() if value is not None and key not in _IGNORED}
+    for key in _IGNORED_IF_EMPTY:
+        if not bare.get(key, True):
+            del bare[key]
+    if "reasoning" in bare:  # the name that OpenRouter and newer versions of vLLM use
+        bare.setdefault("reasoning_content", bare.pop("reasoning"))
     if bare.get("role") == "developer":  # OpenAI's newer name of the system message
         bare["role"] = "system"
     if bare.get("tool_calls") == []:
