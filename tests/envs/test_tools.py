@@ -166,6 +166,15 @@ def test_invalid_call_raises_error_of_expected_kind(call: ToolCall, kind: ToolEr
     assert caught.value.kind == kind
 
 
+def test_error_of_a_call_names_parameters_as_the_schema_does() -> None:
+    class Post(Toolkit):
+        def send(self, from_: Annotated[str, Field(alias="from")], to: str = "") -> None:
+            """Send a card."""
+
+    with pytest.raises(ToolError, match=r"from: Field required; it takes \(from, \[to\]\)"):
+        Post(Shelf()).call_sync(ToolCall(name="send", arguments={}))
+
+
 def test_refused_call_rolls_back_state() -> None:
     state = Shelf(jars={"a": Jar(title="old")})
     with pytest.raises(ToolError, match="full"):

@@ -41,6 +41,8 @@ def target_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     Path("mine.toml").write_text("seed = 7")
     Path("notes.toml").write_text('tasks = "tasks.jsonl"\n[server]\ncommand = "notes"\n')
     Path("tasks.jsonl").write_text("")
+    Path("rows.csv").write_text("question,answer\n")
+    Path("ROWS.JSONL").write_text("")
     Path("parts").mkdir()
     Path("parts/train.parquet").write_text("")
     Path("model").mkdir()
@@ -132,6 +134,8 @@ def test_current_folder_resolves_as_a_run(target_folder: Path, monkeypatch: pyte
         (["model"], ["model"]),
         (["empty"], ["empty", "config.toml"]),
         (["gone.toml"], ["gone.toml"]),
+        (["rows.csv"], ["rows.csv", "'.csv'", ".jsonl", ".toml"]),
+        (["ROWS.JSONL"], ["ROWS.JSONL", "'.JSONL'", ".jsonl"]),
         (["retail", "sed=1"], ["'seed'"]),
     ],
     ids=str,

@@ -35,7 +35,7 @@ from understudy.runs.storage.status import RunStatus, StatusRecorder
 from understudy.viewer import query, run_api, site
 from understudy.viewer.api import encode_json
 from understudy.viewer.export import collect_answers, export_page
-from understudy.viewer.library import RunLibrary
+from understudy.viewer.library import REPORT_FILE, RunLibrary
 from understudy.viewer.progress import run_progress
 from understudy.viewer.run_text import format_run
 
@@ -82,6 +82,15 @@ def test_library_finds_runs_and_evaluations_and_names_duplicates(folder: Path, t
     assert list(both.runs()) == ["one", "two", "more one"]
     make_run(tmp_path / "more" / "new", steps=0)
     assert "new" in both.runs()
+
+
+def test_evaluations_of_models_with_dots_keep_their_names(tmp_path: Path) -> None:
+    for name in ("retail-gpt-4.1-mini-001", "retail-gpt-4.1-nano-001"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / REPORT_FILE).write_text("{}", encoding="utf-8")
+    (tmp_path / "gpt-4.1.json").write_text("{}", encoding="utf-8")
+    names = {"retail-gpt-4.1-mini-001", "retail-gpt-4.1-nano-001", "gpt-4.1"}
+    assert RunLibrary([tmp_path]).evaluations().keys() == names
 
 
 def test_folder_without_runs_is_rejected(tmp_path: Path) -> None:

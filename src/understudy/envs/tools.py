@@ -235,7 +235,8 @@ def _type_name(value: object) -> str:
 def _explain_error(name: str, model: type[BaseModel], error: ValidationError) -> str:
     first = error.errors(include_url=False, include_context=False)[0]
     where = ".".join(str(part) for part in first["loc"])
-    fields = ", ".join(f if m.is_required() else f"[{f}]" for f, m in model.model_fields.items())
+    named = {name: field.alias or name for name, field in model.model_fields.items()}
+    fields = ", ".join(named[f] if m.is_required() else f"[{named[f]}]" for f, m in model.model_fields.items())
     return f"bad arguments for {name}: {where}: {first['msg']}; it takes ({fields})"
 
 

@@ -172,6 +172,9 @@ def find_target(text: str, allowed: Sequence[TargetKind] = CONFIG_KINDS) -> Targ
         raise ConfigError(f"the folder {text} holds nothing that is accepted here; allowed: {kinds}")
     if text in algorithm_presets():
         raise ConfigError(f"{text!r} is an algorithm; name what to train on before it, such as: retail {text}")
+    if target is None and (path := Path(os.path.expanduser(text))).is_file():
+        suffixes = did_you_mean(path.suffix, (*SUFFIXES, ".toml"))
+        raise ConfigError(f"{text}: unknown file suffix {suffixes}")
     if target is None and "/" in text:
         raise ConfigError(no_such_path(text))
     if target is None:
@@ -227,7 +230,7 @@ def _kind_of_readable_path(path: Path) -> TargetKind | None:
         return "tasks" if any(child.suffix in SUFFIXES for child in path.iterdir()) else None
     if path.is_file() and path.suffix in SUFFIXES:
         return "tasks"
-    return "config" if path.is_file() or path.suffix == ".toml" else None
+    return "config" if path.suffix == ".toml" or (path.is_file() and not path.suffix) else None
 
 
 def _is_mcp_environment(path: Path) -> bool:

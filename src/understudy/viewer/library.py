@@ -58,7 +58,7 @@ class RunLibrary:
         never changes.
         """
         if path not in self._keys:
-            parts = path.with_suffix("").parts if is_evaluation(path) else path.parts
+            parts = path.with_suffix("").parts if path.suffix == ".json" and path.is_file() else path.parts
             names = (" ".join(parts[-length:]) for length in range(1, len(parts)))
             self._keys[path] = next((name for name in names if name not in self._keys.values()), str(path))
         return self._keys[path]
