@@ -30,6 +30,14 @@ def valid_calls(reading: ParsedReply) -> list[tuple[str, dict[str, Any]]]:
     return [(call.name, call.arguments) for call in reading.calls if not call.parse_error]
 
 
+def test_cdata_is_text_in_a_parameter_of_dsml() -> None:
+    text = "<![CDATA[a < b]]>"
+    parameter = f'<{DSML}parameter name="text" string="true">{text}</{DSML}parameter>'
+    reply = f'<{DSML}invoke name="note">{parameter}</{DSML}invoke>'
+    (call,) = parse_reply(reply).calls
+    assert call.arguments == {"text": text}
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_calls_of_the_family_are_parsed(family: str) -> None:
     reading = parse_reply(f"Sure. {FAMILIES[family]}\nDone.", "", TOOLS)

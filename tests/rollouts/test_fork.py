@@ -105,6 +105,15 @@ def test_fork_raises_when_the_replay_differs_from_the_record(domain: Domain) -> 
         resume_fork(domain, task, Fork(gold, 2, USERS, same_model=True), GoldAgent())
 
 
+def test_fork_raises_when_the_replay_lacks_a_message_of_the_record(domain: Domain) -> None:
+    task = domain.tasks("train")[0]
+    gold = play(domain, task, GoldAgent())
+    place = gold.reply_indices[1]
+    gold.messages.insert(place, Message(role="user", content="One more thing."))
+    with pytest.raises(TaskError, match=r"before turn 2 there were \d+ messages, and now there are \d+"):
+        resume_fork(domain, task, Fork(gold, 3, USERS, same_model=True), GoldAgent())
+
+
 def sampled_episode(task: Task, replies: Sequence[Message]) -> Trajectory:
     """Return an episode of the toy domain with the tokens of a scripted sampler."""
     return play(DOMAIN, task, scripted_model(replies))

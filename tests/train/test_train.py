@@ -115,6 +115,13 @@ def test_rollout_metrics_match_hand_computed_values() -> None:
         assert rollout_metrics(groups, advantage)["zero_variance_groups"] == idle, "groups without variance"  # type: ignore[arg-type]
 
 
+def test_success_rate_ignores_the_penalty_of_repaired_replies() -> None:
+    episodes = make_episodes(1.0, 0.0)
+    episodes[0].penalty = 0.1
+    found = rollout_metrics([make_group(episodes)], "group_mean")
+    assert (found["success_rate"], found["reward"]) == (0.5, pytest.approx(0.45))
+
+
 def test_step_whose_episodes_all_failed_has_no_reward() -> None:
     found = rollout_metrics([make_group(make_episodes(None, None))], "group_mean")
     assert found == {

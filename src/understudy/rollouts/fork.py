@@ -95,7 +95,10 @@ class _ForkedAgent:
     ) -> Message | None:
         turn = episode.num_turns + 1
         if turn <= self._turn:
-            _validate_same_history(self._record.messages[len(episode.messages) :], new_messages, turn)
+            replies = self._record.reply_indices
+            end = replies[turn - 1] if turn <= len(replies) else None
+            recorded = self._record.messages[len(episode.messages) : end]
+            _validate_same_history(recorded, new_messages, turn, is_whole=end is not None)
         if turn >= self._turn:
             return await self._agent_after.act(task, episode, new_messages, tools)
         reply = self._record.messages[len(episode.messages) + len(new_messages)]
@@ -118,8 +121,18 @@ class _ForkedAgent:
         episode.act(reply, self._record.tokens[start:end], self._record.logprobs[start:end])
 
 
-def _validate_same_history(recorded: Sequence[Message], new: Sequence[Message], turn: int) -> None:
-    """Raise TaskError if the new messages differ from the recorded ones. System messages may differ."""
+def _validate_same_history(
+    recorded: Sequence[Message], new: Sequence[Message], turn: int, is_whole: bool = False
+) -> None:
+    """Raise TaskError if the new messages differ from the recorded ones. System messages may differ.
+
+    If the record is whole, there must be as many new ones.
+    """
+    if is_whole and len(recorded) != len(new):
+        raise TaskError(
+            f"the replay differs from the record: before turn {turn} there were {len(recorded)} messages, and now "
+            f"there are {len(new)}"
+        )
     for then, now in zip(recorded, new, strict=False):
         if then != now and then.role != "system":
             raise TaskError(

@@ -39,6 +39,7 @@ def rollout_metrics(groups: Sequence[Group], estimator: AdvantageEstimator) -> M
 def _scored_metrics(scored: Sequence[Trajectory]) -> Metrics:
     """Return the metrics of the episodes that have a score. There is at least one."""
     rewards = [episode.reward for episode in scored]
+    successes = sum(episode.score is not None and episode.score.reward >= 1.0 for episode in scored)
     turns = sum(episode.num_turns for episode in scored)
     counts = Counter(malformed=0)
     for episode in scored:
@@ -49,7 +50,7 @@ def _scored_metrics(scored: Sequence[Trajectory]) -> Metrics:
         "reward_std": statistics.pstdev(rewards),
         "reward_min": min(rewards),
         "reward_max": max(rewards),
-        "success_rate": sum(reward >= 1.0 for reward in rewards) / len(scored),
+        "success_rate": successes / len(scored),
         "turns": turns / len(scored),
         "response_tokens": float(sum(sum(episode.mask) for episode in scored)),
         "episode_tokens": sum(len(episode.tokens) for episode in scored) / len(scored),

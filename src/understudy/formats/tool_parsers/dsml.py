@@ -91,7 +91,7 @@ def _skip_stray_tag(scan: ReplyScan, mark: re.Match[str]) -> int:
 def _read_text(scan: ReplyScan, at: int, prefix: str) -> tuple[str | None, int]:
     """Return the text of a parameter, and the position after its end tag; None if another tag comes first."""
     text = scan.text
-    cdata = _CDATA.match(text, at)
+    cdata = None if prefix else _CDATA.match(text, at)  # MiniCPM's tags have no prefix
     if cdata and (cdata_end := scan.find_next(_CDATA_END, cdata.end())):
         value, tag = text[cdata.end() : cdata_end.start()], _TAG.match(text, cdata_end.end())
     else:
