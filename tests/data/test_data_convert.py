@@ -370,6 +370,19 @@ def test_only_the_first_invalid_rows_are_printed(tmp_path: Path) -> None:
     assert "50 of 50" in err.splitlines()[-1]
 
 
+def test_questions_of_files_with_the_same_ids_are_read_back(tmp_path: Path) -> None:
+    folder, out = tmp_path / "sums", tmp_path / "all.jsonl"
+    folder.mkdir()
+    for name, add in (("train", 1), ("test", 2)):
+        rows = [{"id": number, "question": f"{number} + {add}?", "answer": str(number + add)} for number in range(3)]
+        write_lines(folder / f"{name}.jsonl", rows)
+    reward = "data.reward=support.task_rows:reward_answer"
+    assert run_data_command("convert", folder, out, reward)[0] == 0
+    written = [json.loads(line)["id"] for line in out.read_text().splitlines()]
+    assert written == [0, 1, 2, "train/0", "train/1", "train/2"]
+    assert run_data_command("validate", out, reward)[:2] == (0, f"{out}: 6 sound, 0 bad\n")
+
+
 def test_settings_of_sources_and_rewards(tmp_path: Path) -> None:
     rows = [{"question": "2 + 3?", "answer": "5"}, {"question": "2 + 2?", "answer": "4"}]
     path, out = write_lines(tmp_path / "questions.jsonl", rows), tmp_path / "parts"

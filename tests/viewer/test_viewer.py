@@ -30,12 +30,13 @@ from understudy.runs.config import TrainConfig
 from understudy.runs.run import Run, read_metrics
 from understudy.runs.storage import annotations
 from understudy.runs.storage.annotations import Annotation, write_annotation
+from understudy.runs.storage.episode_store import REPORT_FILE
 from understudy.runs.storage.locking import folder_lock
 from understudy.runs.storage.status import RunStatus, StatusRecorder
 from understudy.viewer import query, run_api, site
 from understudy.viewer.api import encode_json
 from understudy.viewer.export import collect_answers, export_page
-from understudy.viewer.library import REPORT_FILE, RunLibrary
+from understudy.viewer.library import RunLibrary
 from understudy.viewer.progress import run_progress
 from understudy.viewer.run_text import format_run
 

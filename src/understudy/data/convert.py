@@ -128,13 +128,16 @@ def _has_bytes(value: object) -> bool:
 
 
 def make_prompt_row_encoder(domains: DomainRegistry) -> RowEncoder:
-    """Return the encoder of questions: each row is written as it was read, with the split of its task."""
+    """Return the encoder of questions: each row is written as it was read, with the split and id of its task."""
 
     def encode(task: Task) -> Record:
         source = domains.get(task.domain)
         if source is None or not isinstance(source, ExampleSource):
             raise ConfigError(f"task {task.id} is not a question, as the first row is; put such rows into another file")
-        row = {**source.find_example(task).info, "split": task.split}
+        example = source.find_example(task)
+        row = {**example.info, "split": task.split}
+        if "id" in row and str(row["id"]) != example.id:  # ids of several files can be equal
+            row["id"] = example.id
         if column := next((name for name, value in row.items() if _has_bytes(value)), ""):
             raise ConfigError(f"task {task.id}: the column {column} has bytes, which JSONL cannot hold; remove it")
         return PromptRow.model_validate(row)

@@ -84,7 +84,7 @@ _DATE_OR_TIME = re.compile(
     re.IGNORECASE,
 )
 _CURRENCY = re.compile(r"\b(?:usd|eur|gbp)(?=\d)", re.IGNORECASE)
-_FIRST_NUMBER = re.compile(r"[^\w\s]?(\d+)")
+_LEADING_NUMBER = re.compile(r"[^\w\s]?(\d+)")
 # A number is not part of a word or an id: "W1042", "i482" and "card_41" contain none.
 _NUMBER = re.compile(r"(?<![\w.])-?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?")
 
@@ -461,7 +461,7 @@ def _whole_word(word: str) -> str:
 
     "12.99" does not state "$12", nor does "12.5 kg" state "5 kg".
     """
-    first = _FIRST_NUMBER.match(word)
+    first = _LEADING_NUMBER.match(word)
     before = r"(?<!\d\.)" if first else r"(?<!\bnon[- ])"
     if first and len(first[1]) == 3:
         before += r"(?<!\d,)"

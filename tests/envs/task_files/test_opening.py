@@ -228,6 +228,27 @@ def test_tau2_tasks_are_played_in_the_users_checkout(tmp_path: Path) -> None:
     assert (report.unsound, report.splits[0].gold_reward) == ({}, 1.0)
 
 
+def test_tau2_tasks_of_two_files_may_have_the_same_ids(tmp_path: Path) -> None:
+    checkout = f"tau2:{write_checkout(tmp_path / 'tau2', TAU2)}#lamp"
+    power = {"name": "power", "arguments": {"lamp": "desk"}}
+    rows = [
+        {"id": "0", "user_scenario": text, "evaluation_criteria": {"actions": [power]}} for text in ("Dark.", "Dim.")
+    ]
+    names = [str(write_lines(tmp_path / f"{name}.jsonl", [row])) for name, row in zip(("a", "b"), rows, strict=True)]
+    data = DataConfig(sources=(checkout,), train=(names[0],), validation=(names[1],))
+    source = load_source("toy:DOMAIN", data)
+    assert [task.id for split in ("train", "validation") for task in source.tasks(split)] == ["0", "b/0"]
+    assert check(source).unsound == {}
+
+
+def test_a_row_in_two_splits_is_refused(tmp_path: Path) -> None:
+    rows = [{"id": "0", "question": "1+1?", "answer": "2", "split": split} for split in ("train", "test")]
+    names = [str(write_lines(tmp_path / f"{name}.jsonl", [row])) for name, row in zip(("a", "b"), rows, strict=True)]
+    data = DataConfig(reward="support.task_rows:reward_answer", train=(names[0],), validation=(names[1],))
+    (summary,) = list_file_summaries(load_source("toy:DOMAIN", data))
+    assert summary.refusals == (f"{names[1]}:1: id: '0' is also the id of {names[0]}:1; give each row its own id",)
+
+
 def test_all_tasks_of_a_benchmark_are_selected_even_if_two_are_the_same(tmp_path: Path) -> None:
     files = dict(TAU_BENCH)
     files["tau_bench/envs/kiosk/tasks_test.py"] += "\n        TASKS_TEST = TASKS_TEST + TASKS_TEST[:1]\n"

@@ -84,32 +84,40 @@ class ReadRow:
 
     @property
     def given_id(self) -> str:
-        """The id of a question or a call row; empty if it has none. Ids of stored tasks are not among them."""
-        content = self.item.value.content if isinstance(self.item, Item) else None
-        if isinstance(content, CallTask):
-            return content.task.id
-        return content.id if isinstance(content, ToolExample) else ""
+        """The id of the task; empty if it has none, or is a stored task, whose id never changes."""
+        if isinstance(self.item, RowError) or self.kind in (OWN_TASKS, SKYRL_ROWS):
+            return ""
+        content = self.item.value.content
+        return content.id if isinstance(content, ToolExample) else self.item.value.task.id
 
     def with_id(self, name: str) -> "ReadRow":
         """Return a row that has a `given_id` with another id."""
         assert isinstance(self.item, Item)
         row = self.item.value
-        task, content = row.task.replace(id=name), row.content
-        new = content.replace(task=content.task.replace(id=name)) if isinstance(content, CallTask) else content
-        new = content.replace(id=name) if isinstance(content, ToolExample) else new
-        return replace(self, item=Item(self.item.location, replace(row, task=task, content=new)))
+        content = row.content
+        if isinstance(content, CallTask):
+            content = content.replace(task=content.task.replace(id=name))
+        elif isinstance(content, CallSequence | ToolExample):
+            content = content.replace(id=name)
+        row = replace(row, task=row.task.replace(id=name), content=content)
+        return replace(self, item=Item(self.item.location, row))
 
     def repeats(self, other: "ReadRow") -> bool:
         """Return whether two rows differ at most in their split. Both must have a `given_id`."""
-        return bool(_without_split(self) == _without_split(other))
+        return _without_split(self) == _without_split(other)
 
 
-def _without_split(row: ReadRow) -> Any:
+def _without_split(row: ReadRow) -> tuple[Any, ...]:
+    """Return what a row has besides its split."""
     assert isinstance(row.item, Item)
-    content = row.item.value.content
+    task, content = row.item.value.task.replace(split="train"), row.item.value.content
+    if isinstance(content, ToolExample):
+        # Its task has an id and a split of the file.
+        info = {column: value for column, value in content.info.items() if column != "split"}
+        return (content.replace(split=None, info=info),)
     if isinstance(content, CallTask):
-        return content.replace(has_split=False, task=content.task.replace(split="train"))
-    return content.replace(split=None)
+        return task, content.replace(has_split=False, task=content.task.replace(split="train"))
+    return task, content.replace(split=None) if isinstance(content, CallSequence) else content
 
 
 def read_task_rows(items: Iterator[Item[Any] | RowError], stem: str) -> Iterator[ReadRow]:
