@@ -24,8 +24,8 @@ from typing import Any
 
 from understudy.core.errors import TaskError
 from understudy.core.tasks import Task
-from understudy.envs.domains.base import Domain
-from understudy.envs.sources import load_source
+from understudy.envs.domain import Domain
+from understudy.sources.loading import load_source
 
 # The child reports its own memory, because the peak of wait4 includes the parent's memory before exec.
 PROGRAM = """

@@ -16,10 +16,10 @@ from rich.console import Console
 from rich.table import Table
 
 from understudy.core.tasks import Task
-from understudy.envs.domains.base import Domain
-from understudy.envs.sources import list_domains, load_source
+from understudy.envs.domain import Domain
 from understudy.rollouts.agent import GoldAgent
 from understudy.rollouts.rollout import EpisodeLimits, rollout
+from understudy.sources.loading import list_domains, load_source
 
 
 def main() -> None:

@@ -45,13 +45,13 @@ from rich.table import Table
 from understudy.clients.chat import ChatModel, EndpointConfig
 from understudy.core.messages import Message
 from understudy.core.tasks import Scenario, Score, Task
-from understudy.envs.domains.base import Domain
+from understudy.envs.domain import Domain
 from understudy.envs.environment import StepResult, ToolEnvironment
-from understudy.envs.sources import list_domains, load_source
 from understudy.envs.tools import UserTools
 from understudy.envs.users import LLMUser, ScriptedUser, User
 from understudy.rollouts.agent import GoldAgent
 from understudy.rollouts.rollout import EpisodeLimits, rollout
+from understudy.sources.loading import list_domains, load_source
 
 SIGMA = 0.5
 """Standard deviation of the logarithm of a wait. The slowest of a hundred answers takes three times the median."""

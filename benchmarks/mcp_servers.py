@@ -24,9 +24,9 @@ from rich.console import Console
 from rich.table import Table
 
 from understudy.core.messages import ToolCall
-from understudy.envs.mcp.config import MCPCall, MCPServerConfig
-from understudy.envs.mcp.pool import SessionPools
-from understudy.envs.mcp.toolkit import MCPToolkit
+from understudy.sources.mcp.config import MCPCall, MCPServerConfig
+from understudy.sources.mcp.pool import SessionPools
+from understudy.sources.mcp.toolkit import MCPToolkit
 
 COMMAND = (sys.executable, str(Path(__file__).with_name("mcp_counter.py")))
 PROCESSES = (os.cpu_count() or 1) + 2

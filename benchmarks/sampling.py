@@ -32,10 +32,10 @@ from understudy.engines.base import Completion, Sampler, SamplingParams
 from understudy.engines.local.config import LocalEngineConfig
 from understudy.engines.local.engine import LocalEngine
 from understudy.engines.models import find_model
-from understudy.envs.sources import load_source
 from understudy.rollouts.agent import EngineAgent
 from understudy.rollouts.rollout import episode_seed, play_episode
 from understudy.runs.config import TrainConfig, load_config
+from understudy.sources.loading import load_source
 
 
 @dataclass

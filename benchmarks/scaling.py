@@ -20,7 +20,7 @@ from rich.table import Table
 
 PROMPT, SAMPLED, OBSERVED = 2675, 175, 336
 """Mean tokens of a gold episode over the 500 test tasks of the five domains, as SkyRL's generator builds them with
-Qwen2.5's tokenizer (tests/envs/test_skyrl_gym.py): the prompt with domain policy and tools, the replies, and the
+Qwen2.5's tokenizer (tests/sources/test_skyrl_gym.py): the prompt with domain policy and tools, the replies, and the
 observations.
 """
 TEXTS = 3.3

@@ -28,10 +28,10 @@ from understudy.core.errors import ConfigError, ToolError
 from understudy.core.messages import Message, ToolCall, ToolSpec
 from understudy.core.tasks import SPLITS, Scenario, Split, Task
 from understudy.core.trajectory import Trajectory
-from understudy.envs.benchmarks.tau2_bench import Tau2Bench, open_domain
 from understudy.envs.tools import UserTools
 from understudy.rollouts.agent import GoldAgent
 from understudy.rollouts.rollout import EpisodeLimits, rollout
+from understudy.sources.benchmarks.tau2_bench import Tau2Bench, open_domain
 
 DOMAINS = ("mock", "airline", "retail", "telecom")
 Turn = tuple[str, str, tuple[ToolCall, ...]]

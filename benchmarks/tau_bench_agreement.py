@@ -27,9 +27,9 @@ from rich.table import Table
 from understudy.core.messages import Message, ToolCall, ToolSpec, message_from_openai
 from understudy.core.tasks import Task
 from understudy.core.trajectory import Trajectory
-from understudy.envs.benchmarks.tau_bench import RESPOND_ACTION, STOP_MARKER, TauBench, open_domain
 from understudy.rollouts.agent import GoldAgent
 from understudy.rollouts.rollout import EpisodeLimits, rollout
+from understudy.sources.benchmarks.tau_bench import RESPOND_ACTION, STOP_MARKER, TauBench, open_domain
 
 DOMAINS = ("retail", "airline")
 

@@ -184,8 +184,8 @@ class HeldOutEval:
     """The held-out tasks."""
 
     def __init__(self, config: TrainConfig, tasks: int) -> None:
-        from understudy.envs.sources import load_source
         from understudy.evaluation.evaluate import select_tasks
+        from understudy.sources.loading import load_source
 
         self._domain, self._config = load_source(config.domain).slice(config.slice), config
         self._tasks = select_tasks(self._domain, "validation", tasks)

@@ -23,9 +23,9 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from understudy.core.trajectory import Trajectory
-from understudy.envs.sources import load_source
 from understudy.rollouts.agent import GoldAgent
 from understudy.rollouts.rollout import EpisodeLimits, play_episode
+from understudy.sources.loading import load_source
 from understudy.viewer import query
 from understudy.viewer.index import EpisodeIndex
 

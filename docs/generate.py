@@ -31,13 +31,13 @@ from understudy.core.messages import Message, ToolSpec
 from understudy.core.records import Record
 from understudy.core.tasks import Task
 from understudy.data.adversarial.suite import ADVERSARIAL_LIMIT, STRATEGIES
-from understudy.envs.domains.base import Domain
-from understudy.envs.mcp.config import MCPEnvironmentConfig
-from understudy.envs.sources import list_domains, load_domain
+from understudy.envs.domain import Domain
 from understudy.rollouts.agent import GoldAgent
 from understudy.rollouts.rollout import EpisodeLimits, rollout
 from understudy.runs.config import TrainConfig
 from understudy.runs.presets import preset_names, preset_text
+from understudy.sources.loading import list_domains, load_domain
+from understudy.sources.mcp.config import MCPEnvironmentConfig
 from understudy.train.chaos.cases import CASES, ENDINGS, SKYRL_CASES, FaultCase
 
 ROOT = Path(__file__).parents[1]
@@ -209,7 +209,7 @@ def domain_page(name: str) -> str:
     if domain.user_tools:
         user_tools = domain.user_tools(domain.build_world().fork())
         parts += ["## Tools of the user", *(_tool(spec) for spec in user_tools.specs())]
-    rules = SOURCE / "envs" / "domains" / name / "rules.md"
+    rules = SOURCE / "domains" / name / "rules.md"
     parts += [re.sub(r"^# ", "## ", rules.read_text(encoding="utf-8"), count=1)]
     return _page(parts)
 

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from understudy.core.tasks import Split
-from understudy.envs.authoring.task_builder import PhraseSampler
-from understudy.envs.mcp.tasks import MCPTask
-from understudy.envs.task_files.near_duplicates import NearDuplicateIndex
+from understudy.domains.authoring.task_builder import PhraseSampler
+from understudy.sources.mcp.tasks import MCPTask
+from understudy.sources.task_files.near_duplicates import NearDuplicateIndex
 
 SPLITS: list[Split] = [*["train"] * 20, *["validation"] * 4, *["test"] * 6]
 PEOPLE = ["Ada", "Ben", "Chloe", "Dilip", "Elena", "Farid", "Grace", "Hugo", "Ines", "Jonas", "Kira", "Luis"]

@@ -9,10 +9,10 @@ from typing import Any
 
 from understudy.core.messages import Message
 from understudy.core.tasks import Score, Task
-from understudy.envs.domains.grading import score_episode
 from understudy.envs.environment import ConsentGate
-from understudy.envs.sources import load_domain
+from understudy.envs.grading import score_episode
 from understudy.envs.state import State
+from understudy.sources.loading import load_domain
 
 MAX_LENGTH = 600
 """Maximum number of characters of a reply."""

@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 
 from understudy.core.messages import Message
-from understudy.envs.domains.tool_dataset import ToolDataset, ToolEpisode, ToolExample
+from understudy.sources.tool_dataset import ToolDataset, ToolEpisode, ToolExample
 
 MAX_GUESSES = 5
 """Number of guesses that suffice to find any of 20 numbers."""

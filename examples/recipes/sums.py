@@ -6,8 +6,8 @@ understudy check sums:SUMS
 from collections.abc import Sequence
 
 from understudy.core.messages import Message, ToolCall
-from understudy.envs.domains.tool_dataset import ToolDataset, ToolEpisode, ToolExample
 from understudy.envs.rewards import affirms_fact, extract_numbers
+from understudy.sources.tool_dataset import ToolDataset, ToolEpisode, ToolExample
 
 
 class SumEpisode(ToolEpisode):

@@ -9,10 +9,10 @@ from typing import Any
 from support.replica.channels import CHANNELS
 from support.replica.market import Company, companies
 from understudy.core.tasks import SPLITS, Difficulty, Split
-from understudy.envs.authoring.task_builder import PhraseSampler
-from understudy.envs.mcp.checks import AnswerCheck, CallPattern, CallsCheck, TaskCheck
-from understudy.envs.mcp.config import MCPCall
-from understudy.envs.mcp.tasks import MCPTask
+from understudy.domains.authoring.task_builder import PhraseSampler
+from understudy.sources.mcp.checks import AnswerCheck, CallPattern, CallsCheck, TaskCheck
+from understudy.sources.mcp.config import MCPCall
+from understudy.sources.mcp.tasks import MCPTask
 
 COUNTS: Mapping[Split, int] = {"train": 14, "validation": 2, "test": 4}
 """Tasks of each family."""

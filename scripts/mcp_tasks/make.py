@@ -29,12 +29,12 @@ from support.replica.loopback import Replicas, serve_replicas
 from understudy.core.errors import TaskError
 from understudy.core.tasks import SPLITS
 from understudy.data.check import score_agent
-from understudy.envs.mcp import servers
-from understudy.envs.mcp.config import CassetteConfig, MCPEnvironmentConfig, MCPServerConfig, load_environment_config
-from understudy.envs.mcp.server import HOST, PATH, build_http_app
-from understudy.envs.mcp.servers.registry import ServerOptions, server_definition
-from understudy.envs.mcp.source import MCPEnvironmentResources, MCPTaskSource
 from understudy.rollouts.agent import GoldAgent
+from understudy.sources.mcp import services as servers
+from understudy.sources.mcp.config import CassetteConfig, MCPEnvironmentConfig, MCPServerConfig, load_environment_config
+from understudy.sources.mcp.server import HOST, PATH, build_http_app
+from understudy.sources.mcp.servers.definitions import ServerOptions, server_definition
+from understudy.sources.mcp.source import MCPEnvironmentResources, MCPTaskSource
 
 SHIPPED = Path(servers.__file__).parent / "tasks"
 """The package's folder of task sets."""

@@ -2,7 +2,7 @@
 
 from mcp_tasks.draft import Draft, Family, Pick, call
 from support.replica.market import Company, Day
-from understudy.envs.mcp.config import MCPCall
+from understudy.sources.mcp.config import MCPCall
 
 
 def dollars(cents: int) -> str:

@@ -6,7 +6,7 @@ from mcp_tasks.draft import Draft, Family, Pick, call
 from mcp_tasks.markets import about, aggs, article, dollars, some_days
 from support.replica.answers import Request, slack
 from support.replica.channels import PEOPLE, Workspace, channel_id
-from understudy.envs.mcp.config import MCPCall
+from understudy.sources.mcp.config import MCPCall
 
 _TEXTS = ("The report is ready.", "We meet at noon.", "The door code has changed.", "Thank you all for your help.")
 LIST = call("slack_list_channels")

@@ -17,9 +17,8 @@ if TYPE_CHECKING:
     from understudy.core.records import Record
     from understudy.core.tasks import Scenario, Task, UserGoal
     from understudy.data.check import check
-    from understudy.envs.authoring.task_builder import gold_call, gold_text
-    from understudy.envs.domains.base import Domain
-    from understudy.envs.domains.tool_dataset import ToolDataset, ToolEpisode, ToolExample
+    from understudy.domains.authoring.task_builder import gold_call, gold_text
+    from understudy.envs.domain import Domain
     from understudy.envs.state import State, Table
     from understudy.envs.tools import Toolkit
     from understudy.evaluation.evaluate import evaluate
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
     from understudy.rollouts.rollout import rollout
     from understudy.runs.config import TrainConfig
     from understudy.runs.targets import load
+    from understudy.sources.tool_dataset import ToolDataset, ToolEpisode, ToolExample
     from understudy.train.certify.certify_model import certify
 
 _MODULES = {

@@ -61,7 +61,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def varied_rewards(monkeypatch: pytest.MonkeyPatch) -> None:
     """Replace the reward by one that differs between the episodes of an untrained model."""
-    monkeypatch.setattr("understudy.envs.domains.base.score_episode", score_distinct_characters)
+    monkeypatch.setattr("understudy.envs.domain.score_episode", score_distinct_characters)
 
 
 def test_presets_set_the_same_keys_and_are_documented() -> None:

@@ -26,11 +26,11 @@ from understudy.cli.main import main
 from understudy.cli.play import select_task
 from understudy.core.messages import ToolCall
 from understudy.core.trajectory import StopReason
-from understudy.envs.domains.tool_dataset import ToolDataset, ToolEpisode, ToolExample
-from understudy.envs.sources import load_source
 from understudy.envs.state_diff import StateEdit
 from understudy.evaluation.stored_episodes import open_stored_episodes
 from understudy.rollouts.agent import GoldAgent, GoldCallsFirstAgent, RefusingAgent
+from understudy.sources.loading import load_source
+from understudy.sources.tool_dataset import ToolDataset, ToolEpisode, ToolExample
 from understudy.viewer.episodes.episode_api import STANDALONE_EVAL_STEP, episode_source_of
 from understudy.viewer.library import RunLibrary
 

@@ -19,12 +19,12 @@ from understudy.core.messages import Message, ToolCall, ToolSpec
 from understudy.core.tasks import DIFFICULTIES, SPLITS, Score, Split, Task
 from understudy.core.trajectory import Trajectory
 from understudy.data.check import DomainReport, check
-from understudy.envs.domains.base import FROZEN_TASK_COUNTS, Domain
-from understudy.envs.sources import list_domains, load_source
+from understudy.envs.domain import FROZEN_TASK_COUNTS, Domain
 from understudy.envs.state import merge_patch
 from understudy.envs.task_source import Slice
 from understudy.rollouts.agent import Agent, GoldAgent, NoopAgent
 from understudy.rollouts.rollout import EpisodeLimits, rollout
+from understudy.sources.loading import list_domains, load_source
 
 LIMITS = EpisodeLimits(max_turns=60)
 
@@ -209,7 +209,7 @@ def test_number_in_a_list_is_not_a_stated_fact(domain: Domain) -> None:
 def test_every_rule_in_rules_md_has_a_test(domain: Domain) -> None:
     folder = Path(str(resources.files(domain.package)))
     rows = re.findall(r"^\| .* \| .* \| (\w+) \|$", (folder / "rules.md").read_text(encoding="utf-8"), re.MULTILINE)[1:]
-    files = (Path(__file__), TESTS / "envs" / "domains" / f"test_{domain.name}.py")
+    files = (Path(__file__), TESTS / "domains" / f"test_{domain.name}.py")
     tests = "".join(path.read_text(encoding="utf-8") for path in files)
     assert len(rows) > 20
     assert [name for name in rows if f"\ndef test_{name}(" not in tests] == []

@@ -18,10 +18,10 @@ from understudy.data.adversarial.custom import load_strategies
 from understudy.data.adversarial.knowledge import SourceKnowledge, Strategy, TaskKnowledge, sample_tasks
 from understudy.data.adversarial.suite import ADVERSARIAL_LIMIT, STRATEGIES, AdversarialReport, play_strategies
 from understudy.data.check import AdversarialOptions, check
-from understudy.envs.domains.tool_dataset import ToolDataset, ToolEpisode, ToolExample
 from understudy.envs.rewards import states_fact
-from understudy.envs.sources import list_domains, load_domain
 from understudy.runs.targets import resolve
+from understudy.sources.loading import list_domains, load_domain
+from understudy.sources.tool_dataset import ToolDataset, ToolEpisode, ToolExample
 
 REPLAYS = ("fmp-replay", "polygon-replay", "slack-replay", "tavily-replay", "several-replay")
 

@@ -19,14 +19,14 @@ from understudy.core.records import Record
 from understudy.core.tasks import Scenario, Score, Split, Task, UserAction
 from understudy.data.check import DomainReport, check, check_async
 from understudy.data.probe import CHECK_STEP_SECONDS, check_limits
-from understudy.envs.domains.base import Domain
-from understudy.envs.domains.grading import GradeEpisode
-from understudy.envs.domains.retail import DOMAIN
-from understudy.envs.domains.retail.task_generator import make_task
-from understudy.envs.domains.tool_dataset import ToolDataset, ToolEpisode, ToolExample
+from understudy.domains.retail import DOMAIN
+from understudy.domains.retail.task_generator import make_task
+from understudy.envs.domain import Domain
+from understudy.envs.grading import GradeEpisode
 from understudy.envs.state import State, Table
 from understudy.envs.task_source import Slice
 from understudy.envs.tools import Toolkit
+from understudy.sources.tool_dataset import ToolDataset, ToolEpisode, ToolExample
 
 
 @dataclass(frozen=True)
@@ -165,7 +165,7 @@ def test_unknown_tool_in_gold_is_reported() -> None:
 
 
 def test_check_does_not_import_torch() -> None:
-    code = "import sys, understudy.data.check, understudy.envs.domains.retail; sys.exit('torch' in sys.modules)"
+    code = "import sys, understudy.data.check, understudy.domains.retail; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

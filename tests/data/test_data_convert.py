@@ -35,11 +35,11 @@ from understudy.data.convert import measure_prompt_bytes
 from understudy.data.task_input import open_task_input
 from understudy.data.verify import DomainRegistry, find_gold_call_issue, play_tasks, validate_gold_calls
 from understudy.data.writer import open_output
+from understudy.domains.retail import DOMAIN
 from understudy.engines.models import find_model
-from understudy.envs.domains.retail import DOMAIN
-from understudy.envs.sources import load_source
-from understudy.envs.task_files.near_duplicates import gold_content_key
-from understudy.envs.task_files.skyrl_rows import SkyRLRow, from_skyrl_row, to_skyrl_row
+from understudy.sources.loading import load_source
+from understudy.sources.task_files.near_duplicates import gold_content_key
+from understudy.sources.task_files.skyrl_rows import SkyRLRow, from_skyrl_row, to_skyrl_row
 
 TASK = retail_tasks(1)[0]
 

@@ -18,8 +18,8 @@ from understudy.core.tasks import Task
 from understudy.data.plots import bar_chart, histogram, render_plots
 from understudy.data.stats import DatasetStats, compute_stats, format_stats, measure_evidence, measure_tokens
 from understudy.data.verify import DomainRegistry
+from understudy.domains.retail import DOMAIN
 from understudy.engines.models import find_model
-from understudy.envs.domains.retail import DOMAIN
 from understudy.formats import load_chat_format
 
 TASKS = retail_tasks(42)

@@ -56,7 +56,7 @@ def test_every_option_of_collect_and_export_is_on_the_page() -> None:
 
 
 def test_documented_columns_match_skyrl_rows() -> None:
-    from understudy.envs.task_files.skyrl_rows import SkyRLRow
+    from understudy.sources.task_files.skyrl_rows import SkyRLRow
 
     columns = re.findall(r"^\| `(\w+)` \|", PAGE, re.MULTILINE)
     assert columns == list(SkyRLRow.model_fields)

@@ -15,14 +15,14 @@ from support.data_kit import retail_tasks, run_data_command, write_lines
 from understudy.core.errors import ConfigError
 from understudy.core.messages import Message, ToolCall
 from understudy.core.tasks import Fact, Scenario, Task, UserGoal, read_tasks
-from understudy.envs.task_files.near_duplicates import (
+from understudy.sources.task_files.near_duplicates import (
     MIN_OVERLAP,
     SHINGLE_WORDS,
     NearDuplicateIndex,
     gold_content_key,
     user_words,
 )
-from understudy.envs.task_files.splits import ExactGroups, NearDuplicateGroups, assign_splits
+from understudy.sources.task_files.splits import ExactGroups, NearDuplicateGroups, assign_splits
 
 
 def make_task(number: int, words: str, family: str = "f", **fields: object) -> Task:

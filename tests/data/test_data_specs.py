@@ -11,10 +11,10 @@ from support.mcp_environment import write_environment
 from support.mcp_kit import running_servers
 from understudy.core.items import Item
 from understudy.data.check import check
-from understudy.envs.sources import load_source
-from understudy.envs.task_files.call_matching import match_calls
-from understudy.envs.task_files.call_sequences import CallSequence, read_sequences
 from understudy.envs.task_source import Slice
+from understudy.sources.loading import load_source
+from understudy.sources.task_files.call_matching import match_calls
+from understudy.sources.task_files.call_sequences import CallSequence, read_sequences
 
 
 def make_spec(*steps: dict[str, Any], task_id: str = "a", **changes: Any) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from understudy.data.synthesis.limits import SynthesisConfig
 from understudy.data.synthesis.proposal import Proposal, ProposalRequest, select_rows
 from understudy.data.synthesis.synthesize import generate_tasks, propose_tasks
 from understudy.data.verify import DomainRegistry, play_tasks
-from understudy.envs.domains.retail import DOMAIN
+from understudy.domains.retail import DOMAIN
 from understudy.envs.task_source import Slice
 
 Reply = Callable[[ProposalRequest], str]

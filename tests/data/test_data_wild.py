@@ -20,10 +20,10 @@ from understudy.data.stats import compute_stats, format_stats
 from understudy.data.task_input import open_task_input
 from understudy.data.tool_examples import read_tool_examples
 from understudy.data.verify import DomainRegistry, play_tasks
-from understudy.envs.task_files.call_matching import CallTask, match_calls
-from understudy.envs.task_files.call_sequences import CallSequence, read_sequences, to_sequence_row
-from understudy.envs.task_files.rows import read_task_rows
-from understudy.envs.task_files.skyrl_rows import to_skyrl_row
+from understudy.sources.task_files.call_matching import CallTask, match_calls
+from understudy.sources.task_files.call_sequences import CallSequence, read_sequences, to_sequence_row
+from understudy.sources.task_files.rows import read_task_rows
+from understudy.sources.task_files.skyrl_rows import to_skyrl_row
 
 VALID_VALUES = [
     *(json.loads(t.model_dump_json(exclude_defaults=True)) for t in retail_tasks(28)),

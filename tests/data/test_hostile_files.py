@@ -21,9 +21,9 @@ from understudy.core.items import Item, RowError, items_or_raise
 from understudy.core.json_values import parse_index
 from understudy.core.readers import read_rows
 from understudy.core.settings import dump_toml, loads_toml
-from understudy.envs.domains.retail import DOMAIN
-from understudy.envs.task_files.rows import read_task_rows
+from understudy.domains.retail import DOMAIN
 from understudy.runs.config import TrainConfig, parse_config
+from understudy.sources.task_files.rows import read_task_rows
 
 ROWS: tuple[dict[str, Any], ...] = (
     DOMAIN.tasks("train")[0].model_dump(mode="json"),

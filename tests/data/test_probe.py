@@ -11,10 +11,10 @@ from understudy.core.messages import Message, ToolCall, ToolSpec
 from understudy.data.check import check
 from understudy.data.invented_calls import HUGE_INTEGER, UNKNOWN_ID, invent_calls
 from understudy.data.probe import TEXTS
-from understudy.envs.domains.tool_dataset import ToolDataset, ToolEpisode, ToolExample
 from understudy.envs.rewards import states_fact
 from understudy.envs.tools import ToolkitBase
 from understudy.envs.user_actions import asks_for_success_check
+from understudy.sources.tool_dataset import ToolDataset, ToolEpisode, ToolExample
 
 GET = ToolCall(name="get", arguments={"name": "mug"})
 

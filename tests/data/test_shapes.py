@@ -21,7 +21,7 @@ from understudy.data.conversations.conversations import read_conversations, read
 from understudy.data.conversations.examples import Demonstration, LabeledExample, PreferencePair
 from understudy.data.conversations.shapes import SHAPES, find_shape
 from understudy.data.tool_examples import load_tool_examples
-from understudy.envs.task_files.prompt_rows import to_tool_example
+from understudy.sources.task_files.prompt_rows import to_tool_example
 
 PAGE = Path(__file__).parents[2] / "docs" / "data.md"
 TABLE = [

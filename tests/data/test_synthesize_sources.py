@@ -30,14 +30,14 @@ from understudy.data.synthesis.explore import Exploration
 from understudy.data.synthesis.limits import SynthesisConfig
 from understudy.data.synthesis.synthesize import make_tasks
 from understudy.data.verify import TaskIssue
-from understudy.envs.domains.tool_dataset import ToolDataset, ToolEpisode, ToolExample
-from understudy.envs.mcp.config import MCPEnvironmentConfig, MCPServerConfig
-from understudy.envs.mcp.source import MCPEnvironmentResources, MCPTaskSource
 from understudy.envs.rewards import states_fact
-from understudy.envs.sources import load_source
 from understudy.envs.task_source import Slice, TaskSource
 from understudy.rollouts.agent import GoldAgent
 from understudy.rollouts.rollout import EpisodeLimits, rollout
+from understudy.sources.loading import load_source
+from understudy.sources.mcp.config import MCPEnvironmentConfig, MCPServerConfig
+from understudy.sources.mcp.source import MCPEnvironmentResources, MCPTaskSource
+from understudy.sources.tool_dataset import ToolDataset, ToolEpisode, ToolExample
 
 REPLAY = "mcp:polygon-replay"
 """Recorded answers of our server for Polygon, which need no server."""

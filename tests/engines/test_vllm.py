@@ -17,8 +17,8 @@ from understudy.clients.chat import ChatModel, EndpointConfig
 from understudy.core.errors import ConfigError
 from understudy.core.messages import Message
 from understudy.core.trajectory import StopReason, Trajectory
+from understudy.domains.retail import DOMAIN
 from understudy.engines.models import find_model
-from understudy.envs.domains.retail import DOMAIN
 from understudy.envs.users import UserConfig, UserSimulatorFactory
 from understudy.envs.users.draft import STOP_TOKEN
 from understudy.rollouts.agent import Agent, APIAgent, GoldAgent

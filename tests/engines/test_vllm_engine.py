@@ -239,7 +239,7 @@ RUN = (
 def test_grpo_run_with_the_vllm_sampler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With full fine-tuning, so that step 2 samples from the weights of step 1."""
     monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "1")
-    monkeypatch.setattr("understudy.envs.domains.base.score_episode", score_distinct_characters)
+    monkeypatch.setattr("understudy.envs.domain.score_episode", score_distinct_characters)
     config = parse_config("", [*RUN, f"engine.vllm.python={vllm_server.install()}"])
     phases: list[str] = []
     run = Run.create(tmp_path / "run", config)

@@ -6,9 +6,9 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from understudy.core.messages import ToolSpec
-from understudy.envs.mcp.catalog import ToolCatalog
-from understudy.envs.mcp.config import MCPServerConfig
 from understudy.envs.schemas import canonical_schema, schema_difference, schema_error
+from understudy.sources.mcp.catalog import ToolCatalog
+from understudy.sources.mcp.config import MCPServerConfig
 
 TARGETS: dict[str, Any] = {
     "type": "object",

@@ -22,8 +22,7 @@ from understudy.core.messages import Message
 from understudy.core.tasks import Score, Task
 from understudy.core.trajectory import StopReason, Trajectory, trajectory_to_jsonl
 from understudy.core.user_code import MAX_TEXT_LENGTH, MAX_TRACEBACK_LENGTH, task_code, tool_code, user_code
-from understudy.envs.domains.base import Domain
-from understudy.envs.domains.tool_dataset import ToolDataset, ToolEpisode, ToolExample
+from understudy.envs.domain import Domain
 from understudy.envs.users import UserConfig, UserSimulatorFactory
 from understudy.rollouts.agent import GoldAgent
 from understudy.rollouts.group import Group
@@ -31,6 +30,7 @@ from understudy.rollouts.rollout import EpisodeLimits, play_episode
 from understudy.runs.agents import make_agent
 from understudy.runs.config import TrainConfig
 from understudy.runs.metrics import add_prefixes
+from understudy.sources.tool_dataset import ToolDataset, ToolEpisode, ToolExample
 from understudy.train.metrics import rollout_metrics
 
 TASK = DOMAIN.tasks("train")[0]

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from understudy.core.messages import Message
 from understudy.core.tasks import Fact, Scenario, UserGoal
-from understudy.envs.domains.retail import DOMAIN
+from understudy.domains.retail import DOMAIN
 from understudy.envs.users import MAX_PROPOSAL_ITEMS, OpeningOnlyUser, ScriptedUser, asks_for_consent, gives_consent
 from understudy.envs.users.scripted import SILENCE_TEXTS
 

@@ -23,7 +23,7 @@ from understudy.cli.main import app as cli_app
 from understudy.cli.main import main
 from understudy.core.tasks import Score
 from understudy.core.trajectory import read_trajectories
-from understudy.envs.domains import base
+from understudy.envs import domain as domain_module
 from understudy.envs.terminal import PersonLeft
 from understudy.envs.users.consent import gives_consent
 from understudy.evaluation import report
@@ -321,7 +321,7 @@ def test_score_applies_a_changed_grader_to_stored_episodes(call: Any, monkeypatc
     code, text, _ = call("score", "mine")
     assert code == 0
     assert re.search(r"\b6 episodes\b.*\b0\b.*\b0\b", text)
-    monkeypatch.setattr(base, "score_episode", lambda *_: Score(reward=1.0))
+    monkeypatch.setattr(domain_module, "score_episode", lambda *_: Score(reward=1.0))
     code, found, _ = call("score", "mine", "reward.policy=off", "--json", "--markdown", "again.md")
     again = RescoreResult.model_validate_json(found)
     assert (again.before.success_rate.mean, again.after.success_rate.mean, len(again.changes)) == (0.0, 1.0, 6)

@@ -19,7 +19,6 @@ from understudy.core.errors import ConfigError, RolloutError, TaskError
 from understudy.core.messages import Message, ToolCall, ToolSpec
 from understudy.core.tasks import SPLITS, Task
 from understudy.core.trajectory import Trajectory
-from understudy.envs.domains.tool_dataset import ToolDataset, ToolEpisode, ToolExample
 from understudy.envs.task_source import Slice
 from understudy.envs.users import UserSimulatorFactory
 from understudy.evaluation.evaluate import evaluate, evaluate_gold, evaluate_noop, select_tasks, validate_noop_reward
@@ -33,6 +32,7 @@ from understudy.runs.agents import make_agent
 from understudy.runs.config import TrainConfig, parse_config
 from understudy.runs.eval_spec import EvalSpec
 from understudy.runs.run import Run
+from understudy.sources.tool_dataset import ToolDataset, ToolEpisode, ToolExample
 
 TASKS = select_tasks(DOMAIN, "test", 12)
 

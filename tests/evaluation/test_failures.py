@@ -16,10 +16,9 @@ from understudy.core.errors import RolloutError
 from understudy.core.messages import Message
 from understudy.core.tasks import Fact, Task
 from understudy.core.trajectory import StopReason, Trajectory
-from understudy.envs.domains import doordash, retail
-from understudy.envs.domains.base import Domain
+from understudy.domains import doordash, retail
+from understudy.envs.domain import Domain
 from understudy.envs.rewards import missing_facts
-from understudy.envs.sources import list_domains, load_source
 from understudy.evaluation.failures.case import build_case
 from understudy.evaluation.failures.causes import FAILURE_KINDS, EpisodeFailure
 from understudy.evaluation.failures.explain import find_failures
@@ -28,6 +27,7 @@ from understudy.evaluation.failures.rules import explain_failure
 from understudy.rollouts.agent import Agent, GoldAgent, GoldCallsFirstAgent, NoopAgent, RefusingAgent
 from understudy.rollouts.replay import ReplayResult, replay_episode
 from understudy.rollouts.rollout import EpisodeLimits, rollout
+from understudy.sources.loading import list_domains, load_source
 
 
 def play_episode(agent: Agent, task: Task = ONE, domain: Domain = DOMAIN, turns: int = 12) -> Trajectory:

@@ -19,7 +19,7 @@ pytest.importorskip("transformers")
 from support import families
 from understudy.core.errors import ConfigError
 from understudy.core.messages import Message, ToolCall, ToolSpec, tool_to_openai
-from understudy.envs.domains.retail import DOMAIN
+from understudy.domains.retail import DOMAIN
 from understudy.formats import ChatFormat, FormatTokenizer, load_chat_format
 from understudy.formats.parsing.parse import TOOL_FORMATS, render_reply
 from understudy.formats.prompted_tools import tool_instructions

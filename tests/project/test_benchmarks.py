@@ -12,7 +12,7 @@ import pytest
 
 from support.paths import ROOT
 from support.viewing import make_run
-from understudy.envs.sources import load_source
+from understudy.sources.loading import load_source
 
 BENCHMARKS = ROOT / "benchmarks"
 REPLIES = (

@@ -21,11 +21,11 @@ from understudy.cli import main as cli
 from understudy.core.records import Record
 from understudy.core.settings import field_records, table_record
 from understudy.engines.skyrl_config import SkyRLOverrides
-from understudy.envs.mcp.config import MCPEnvironmentConfig
 from understudy.runs import run
 from understudy.runs.config import TrainConfig, load_config, parse_config
 from understudy.runs.metrics import PREFIXES
 from understudy.runs.targets import resolve
+from understudy.sources.mcp.config import MCPEnvironmentConfig
 
 LANGUAGES = {"python", "sh", "toml", "json", "yaml", "text"}
 PROGRAMS = {"accelerate", "apt-get", "cd", "curl", "echo", "export", "git", "hf", "llamafactory-cli", "make", "pip"}

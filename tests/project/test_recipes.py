@@ -23,13 +23,13 @@ from understudy.data.adversarial.suite import play_strategies
 from understudy.data.check import check
 from understudy.engines.base import SamplingParams
 from understudy.engines.scripted import ScriptedSampler
-from understudy.envs.sources import load_domain, load_source
 from understudy.envs.task_source import Slice, TaskSource
 from understudy.evaluation.evaluate import evaluate
 from understudy.rollouts.agent import Agent, DemonstrationAgent, EngineAgent, GoldAgent
 from understudy.rollouts.rollout import EpisodeLimits, rollout
 from understudy.runs.agents import make_agent
 from understudy.runs.config import load_config, parse_config
+from understudy.sources.loading import load_domain, load_source
 
 RECIPES = ROOT / "examples" / "recipes"
 sys.path.insert(0, str(RECIPES))

@@ -64,7 +64,7 @@ FORMER_NAMES = {
     *("resolve_goals", "draw_booked", "search_same_flights", "set_over", "MakeTask", "charge_payment"),
 }
 """Identifiers that were replaced by standard terms."""
-DOMAINS = ROOT / "envs" / "domains"
+DOMAINS = ROOT / "domains"
 
 
 def test_replaced_names_are_not_used() -> None:

@@ -21,8 +21,7 @@ from understudy.core.trajectory import Trajectory, read_trajectories
 from understudy.engines.base import SamplingParams
 from understudy.engines.models import tiny_model
 from understudy.engines.scripted import ScriptedSampler
-from understudy.envs.domains.base import Domain
-from understudy.envs.sources import list_domains, load_source
+from understudy.envs.domain import Domain
 from understudy.envs.users import UserConfig, UserSimulatorFactory
 from understudy.envs.users.consent import gives_consent
 from understudy.evaluation.forks import resolve_fork
@@ -36,6 +35,7 @@ from understudy.runs.config import EvalConfig, TrainConfig
 from understudy.runs.eval_spec import EvalSpec
 from understudy.runs.run import Run
 from understudy.runs.targets import find_target, resolve
+from understudy.sources.loading import list_domains, load_source
 
 CONFIG = TrainConfig(domain="toy:DOMAIN", model="tiny")
 USERS = UserSimulatorFactory(UserConfig())

@@ -16,7 +16,6 @@ from understudy.core.messages import Message, ToolCall, ToolSpec
 from understudy.core.tasks import Score, Task
 from understudy.core.trajectory import StopReason, Trajectory, read_trajectories, write_trajectories
 from understudy.engines.process_group import SINGLE_PROCESS, ProcessGroup
-from understudy.envs.domains.tool_dataset import ToolDataset, ToolEpisode, ToolExample
 from understudy.envs.environment import StepResult, ToolEnvironment
 from understudy.envs.users import User
 from understudy.rollouts.agent import GoldAgent, NoopAgent
@@ -29,6 +28,7 @@ from understudy.rollouts.rollout import (
     play_groups,
     rollout,
 )
+from understudy.sources.tool_dataset import ToolDataset, ToolEpisode, ToolExample
 
 TASKS = DOMAIN.tasks("train")
 LIMITS = EpisodeLimits()

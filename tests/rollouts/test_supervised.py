@@ -17,9 +17,9 @@ from support.conversing import TOOLS, conversations
 from understudy.core.errors import ConfigError
 from understudy.core.messages import Message, ToolCall
 from understudy.core.trajectory import Trajectory
+from understudy.domains.retail import DOMAIN
 from understudy.engines.base import Completion, SamplingParams
 from understudy.engines.models import make_tiny_model
-from understudy.envs.domains.retail import DOMAIN
 from understudy.envs.task_source import Slice
 from understudy.formats import ChatFormat, FormatTokenizer, load_chat_format
 from understudy.formats.jinja import compile_template, read_chat_template

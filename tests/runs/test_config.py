@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from understudy.core.errors import ConfigError
 from understudy.core.records import Record
 from understudy.core.settings import config_differences, dump_toml, parse_toml
-from understudy.envs.sources import list_domains
 from understudy.runs.config import TrainConfig, load_config, parse_config
 from understudy.runs.presets import preset_names, preset_text
+from understudy.sources.loading import list_domains
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 

@@ -9,8 +9,7 @@ import understudy
 from understudy.core.errors import ConfigError
 from understudy.core.settings import matching_keys
 from understudy.engines.models.registry import find_model
-from understudy.envs.domains.base import Domain
-from understudy.envs.sources import list_domains
+from understudy.envs.domain import Domain
 from understudy.envs.task_source import Slice
 from understudy.runs.config import TrainConfig, load_config, parse_config
 from understudy.runs.eval_spec import EvalSpec
@@ -26,6 +25,7 @@ from understudy.runs.targets import (
     split_arguments,
 )
 from understudy.runs.weights import resolve_weights
+from understudy.sources.loading import list_domains
 
 
 @pytest.fixture

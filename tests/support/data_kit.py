@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from understudy.cli.main import main
 from understudy.core.messages import Message, ToolCall
 from understudy.core.tasks import DIFFICULTIES, SPLITS, Fact, Scenario, Task, UserGoal
-from understudy.envs.domains.retail import DOMAIN
+from understudy.domains.retail import DOMAIN
 
 _words = st.text(max_size=12)
 json_values: st.SearchStrategy[Any] = st.recursive(

@@ -6,8 +6,8 @@ from typing import Any
 from support import script
 from understudy.core.messages import Message
 from understudy.core.tasks import Difficulty, Score, Task
-from understudy.envs.domains.doordash import DOMAIN
-from understudy.envs.domains.doordash.state import (
+from understudy.domains.doordash import DOMAIN
+from understudy.domains.doordash.state import (
     Courier,
     Customer,
     Delivery,
@@ -18,8 +18,8 @@ from understudy.envs.domains.doordash.state import (
     Restaurant,
     format_time_ago,
 )
-from understudy.envs.domains.doordash.task_generator import make_task
-from understudy.envs.domains.doordash.tools import DoordashTools
+from understudy.domains.doordash.task_generator import make_task
+from understudy.domains.doordash.tools import DoordashTools
 from understudy.rollouts.agent import Agent
 
 AMY, BEN = "amy.lee42@mail.com", "ben.ortiz17@mail.com"

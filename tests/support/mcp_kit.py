@@ -10,8 +10,8 @@ import psutil
 
 from understudy.core.errors import RolloutError, ToolError
 from understudy.core.messages import ToolCall
-from understudy.envs.mcp.config import MCPServerConfig
-from understudy.envs.mcp.toolkit import MCPToolkit
+from understudy.sources.mcp.config import MCPServerConfig
+from understudy.sources.mcp.toolkit import MCPToolkit
 
 UNRULY = Path(__file__).parent / "mcp_servers" / "unruly.py"
 T = TypeVar("T")

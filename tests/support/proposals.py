@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 from understudy.core.messages import Message, ToolCall, ToolSpec
 from understudy.envs.compliance.violations import find_violations
-from understudy.envs.domains.base import Domain
+from understudy.envs.domain import Domain
 from understudy.envs.environment import ConfirmedWrite, ConsentGate
 from understudy.envs.rewards import FactRules
-from understudy.envs.sources import load_domain
+from understudy.sources.loading import load_domain
 
 RETAIL = load_domain("retail")
 AIRLINE = load_domain("airline")

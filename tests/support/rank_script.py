@@ -21,7 +21,7 @@ from understudy.engines.local.config import LocalEngineConfig, LoraConfig, Optim
 from understudy.engines.local.distributed.distributed import TorchProcessGroup
 from understudy.engines.local.engine import LocalEngine
 from understudy.engines.process_group import ProcessGroup, init_rank
-from understudy.envs.domains import base
+from understudy.envs import domain as domain_module
 from understudy.runs.config import parse_config
 from understudy.runs.run import Run
 from understudy.runs.scratch_run import make_scratch_run
@@ -143,7 +143,7 @@ def main(folder: Path, model: Path) -> None:
         for name in ENGINES:
             write_engine_results(folder, model, name, group)
         write_engine_results(folder / "resumed", model, "full, divided", group, folder / "alone" / "full")
-        base.score_episode = score_distinct_characters
+        domain_module.score_episode = score_distinct_characters
         for name in RUNS:
             train_on_ranks(lambda name=name: create_run(folder / name, model, name), group)  # type: ignore[misc]
         train_until_interrupt(folder, model, group)

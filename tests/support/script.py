@@ -14,7 +14,7 @@ import pytest
 from understudy.core.errors import ToolError
 from understudy.core.messages import Message, ToolCall
 from understudy.core.tasks import Score, Task
-from understudy.envs.domains.base import Domain
+from understudy.envs.domain import Domain
 from understudy.envs.state import State
 from understudy.envs.tools import Toolkit
 from understudy.rollouts.agent import Agent

@@ -7,7 +7,7 @@ from understudy.core.errors import ToolError
 from understudy.core.messages import Message, ToolCall
 from understudy.core.tasks import Task
 from understudy.core.trajectory import Trajectory
-from understudy.envs.domains.tool_dataset import ToolDataset, ToolEpisode, ToolExample
+from understudy.sources.tool_dataset import ToolDataset, ToolEpisode, ToolExample
 
 
 class Shelf(ToolEpisode):

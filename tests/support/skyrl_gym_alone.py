@@ -14,9 +14,9 @@ import skyrl_gym
 
 from support.endpoint import Answer, make_completion, serve_answers
 from understudy.core.errors import ConfigError, RolloutError, TaskError
-from understudy.envs.domains.retail import DOMAIN
-from understudy.envs.gym import skyrl_gym as ours
-from understudy.envs.task_files.skyrl_rows import to_skyrl_row
+from understudy.domains.retail import DOMAIN
+from understudy.sources import skyrl_gym as ours
+from understudy.sources.task_files.skyrl_rows import to_skyrl_row
 
 EPISODES = 24
 TASK = DOMAIN.tasks("train")[0]

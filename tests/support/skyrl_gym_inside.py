@@ -27,8 +27,8 @@ from skyrl.train.generators.utils import prepare_generator_input  # noqa: E402
 from transformers import AutoTokenizer  # noqa: E402
 
 from understudy.core.tasks import Task  # noqa: E402
-from understudy.envs.gym import skyrl_gym  # noqa: E402
 from understudy.formats.parsing.parse import render_reply  # noqa: E402
+from understudy.sources import skyrl_gym  # noqa: E402
 
 
 class ScriptedEngine:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 import toy
 from understudy.core.messages import Message
 from understudy.core.tasks import Difficulty, Score, Split, Task
-from understudy.envs.domains.base import Domain
+from understudy.envs.domain import Domain
 from understudy.envs.environment import ConsentGate, ToolEnvironment
 from understudy.envs.users import User
 

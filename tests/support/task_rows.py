@@ -13,8 +13,8 @@ from support.call_rows import ACTIONS, skyrl_row
 from toy import DOMAIN
 from understudy.core.messages import Message
 from understudy.core.tasks import Task
-from understudy.envs.domains.tool_dataset import ToolExample
-from understudy.envs.task_files.skyrl_rows import to_skyrl_row
+from understudy.sources.task_files.skyrl_rows import to_skyrl_row
+from understudy.sources.tool_dataset import ToolExample
 
 Row = dict[str, Any]
 TOY = "data.sources=toy:DOMAIN"

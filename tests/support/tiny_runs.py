@@ -22,11 +22,11 @@ from understudy.core.messages import Message
 from understudy.core.tasks import Difficulty, Score, Split, Task
 from understudy.core.trajectory import StopReason, Trajectory
 from understudy.engines.models import make_tiny_model
-from understudy.envs.domains.base import Domain
-from understudy.envs.domains.generation import interleave_families
+from understudy.envs.domain import Domain
 from understudy.envs.environment import ConsentGate, ToolEnvironment
 from understudy.envs.rewards import extract_numbers, product_score, state_match, states_fact
 from understudy.envs.state import State
+from understudy.envs.task_generation import interleave_families
 from understudy.envs.users import OpeningOnlyUser, User
 from understudy.evaluation.result import EvalResult
 from understudy.runs.config import TrainConfig, parse_config
@@ -127,7 +127,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def distinct_character_rewards(monkeypatch: pytest.MonkeyPatch) -> None:
     """Score episodes by their number of distinct characters, so that the rewards of an untrained model vary."""
-    monkeypatch.setattr("understudy.envs.domains.base.score_episode", score_distinct_characters)
+    monkeypatch.setattr("understudy.envs.domain.score_episode", score_distinct_characters)
 
 
 def score_distinct_characters(

@@ -14,7 +14,7 @@ from understudy.core.messages import Message, ToolCall
 from understudy.core.tasks import Score, Task
 from understudy.core.trajectory import StopReason, Trajectory, write_trajectories
 from understudy.engines.models import tiny_model
-from understudy.envs.domains.base import Domain
+from understudy.envs.domain import Domain
 from understudy.envs.users import UserSimulatorFactory
 from understudy.evaluation.runner import EvalContext, load_eval_tasks, run_eval
 from understudy.formats import load_chat_format

@@ -13,7 +13,6 @@ from support.listening import serve_app
 from support.run_evaluations import write_run_evaluation
 from understudy.core.tasks import Task
 from understudy.core.trajectory import StopReason, Trajectory
-from understudy.envs.sources import load_source
 from understudy.evaluation.evaluate import evaluate, evaluate_gold, evaluate_noop
 from understudy.evaluation.report import EvalReport, RunReport
 from understudy.evaluation.result import ResultRow
@@ -21,6 +20,7 @@ from understudy.rollouts.agent import Agent, GoldAgent, NoopAgent
 from understudy.rollouts.rollout import EpisodeLimits, play_episode
 from understudy.runs.config import TrainConfig
 from understudy.runs.run import Run
+from understudy.sources.loading import load_source
 from understudy.viewer.library import RunLibrary
 from understudy.viewer.server import make_viewer_app
 

@@ -7,9 +7,9 @@ from understudy.core.errors import ToolError
 from understudy.core.messages import Message, ToolCall
 from understudy.core.records import Record
 from understudy.core.tasks import DIFFICULTIES, Difficulty, Scenario, Split, Task, UserGoal
-from understudy.envs.domains.base import Domain
-from understudy.envs.domains.generation import interleave_families
+from understudy.envs.domain import Domain
 from understudy.envs.state import State, Table
+from understudy.envs.task_generation import interleave_families
 from understudy.envs.tools import Toolkit
 
 

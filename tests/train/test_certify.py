@@ -559,7 +559,7 @@ def test_audited_episodes_are_selected_across_groups() -> None:
 
 @pytest.fixture
 def varied_rewards(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("understudy.envs.domains.base.score_episode", score_distinct_characters)
+    monkeypatch.setattr("understudy.envs.domain.score_episode", score_distinct_characters)
 
 
 def test_periodic_certification_does_not_change_training(varied_rewards: None, tiny: Path, tmp_path: Path) -> None:

@@ -53,7 +53,7 @@ RESUME = "train --resume {run}"
 def distinct_rewards() -> Iterator[None]:
     """Score episodes by their number of distinct characters, so that the gold answer earns 1 in two turns."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("understudy.envs.domains.base.score_episode", score_distinct_characters)
+        patch.setattr("understudy.envs.domain.score_episode", score_distinct_characters)
         yield
 
 

@@ -29,7 +29,7 @@ from support.tiny_runs import (
     tiny_config,
 )
 from understudy.engines.models import make_tiny_model
-from understudy.envs.domains import base
+from understudy.envs import domain as domain_module
 from understudy.runs.run import Run
 from understudy.runs.storage import checkpoints
 from understudy.runs.storage.checkpoints import find_damage, last_checkpoint, list_checkpoints
@@ -44,7 +44,7 @@ def train_to_end(folder: Path, model: Path, dies_in_a_checkpoint: bool) -> None:
     """Start or resume the run, and train to the end, or until a checkpoint lacks only its manifest."""
     if dies_in_a_checkpoint:
         checkpoints.atomic_write = lambda *_: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[attr-defined]
-    base.score_episode = score_distinct_characters  # a reward that differs between episodes of an untrained model
+    domain_module.score_episode = score_distinct_characters  # a reward that differs between episodes of an untrained model
     is_started = (folder / "config.toml").exists()
     run = Run.resume(folder) if is_started else Run.create(folder, tiny_config(model, *SETTINGS))
     train(run.config, run, ignore_progress)

@@ -51,7 +51,7 @@ def results(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("done")
     alone = folder / "alone"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("understudy.envs.domains.base.score_episode", score_distinct_characters)
+        patch.setattr("understudy.envs.domain.score_episode", score_distinct_characters)
         for name in ENGINES:
             write_engine_results(alone, tiny, name, SINGLE_PROCESS)
         write_engine_results(alone / "resumed", tiny, "full", SINGLE_PROCESS, alone / "full")
@@ -227,7 +227,7 @@ def test_run_resumes_with_another_number_of_processes(
     results: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if name == "stopped":
-        monkeypatch.setattr("understudy.envs.domains.base.score_episode", score_distinct_characters)
+        monkeypatch.setattr("understudy.envs.domain.score_episode", score_distinct_characters)
         train_on_ranks(lambda: Run.resume(results / name), SINGLE_PROCESS)
     whole, resumed = comparable_metrics(results / "alone" / "whole"), comparable_metrics(results / name)
     assert [line["step"] for line in resumed] == [0, 1, 2, 3, 4, 5]

@@ -10,8 +10,8 @@ pytest.importorskip("torch")
 from support.program import Call, call
 from understudy.cli import launch
 from understudy.core.errors import TaskError
-from understudy.envs.sources import list_domains
 from understudy.runs.presets import preset_names
+from understudy.sources.loading import list_domains
 from understudy.train.planning import bench
 
 __all__ = ["call"]

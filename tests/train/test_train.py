@@ -599,7 +599,7 @@ def test_run_with_too_many_faults_stops(tiny: Path, tmp_path: Path, lost: int, s
 def test_demonstration_with_reward_below_1_is_rejected(
     tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("understudy.envs.domains.base.score_episode", lambda *_: Score(reward=0.5))
+    monkeypatch.setattr("understudy.envs.domain.score_episode", lambda *_: Score(reward=0.5))
     message = r"\btrain/0/one/easy/0\b.*\b0\.5\b.*"
     with pytest.raises(TaskError, match=rf"{message}limits\.max_turns = \d+\b.*set limits\.max_turns=\d+$"):
         train_tiny_run(tmp_path / "cut", tiny)

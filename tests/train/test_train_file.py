@@ -20,10 +20,10 @@ from understudy.core.items import Item
 from understudy.core.messages import Message, ToolCall
 from understudy.core.trajectory import Trajectory
 from understudy.data.conversations.examples import Demonstration
-from understudy.envs.sources import load_source
 from understudy.envs.task_source import Slice
 from understudy.runs.config import SFTConfig
 from understudy.runs.run import Run
+from understudy.sources.loading import load_source
 from understudy.train.data_files import describe_epochs
 from understudy.train.phases.demonstrations import prompt_mismatch_notes, read_demonstrations
 from understudy.train.preparation import prepare_run

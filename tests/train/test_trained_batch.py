@@ -91,7 +91,7 @@ def test_token_level_advantages_are_stored_per_token(tiny: Path, tmp_path: Path,
 def test_success_indicator_stores_successes_and_says_why_others_were_left_out(
     tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("understudy.envs.domains.base.score_episode", score_odd_texts)
+    monkeypatch.setattr("understudy.envs.domain.score_episode", score_odd_texts)
     run = train_tiny_run(tmp_path / "run", tiny, *SETTINGS, "algorithm.advantage_estimator=success_indicator")
     trained, episodes, library = read_trained_episodes(run.folder, 1), stored_episodes(run), RunLibrary([run.folder])
     won = {number for number, episode in episodes.items() if episode.score and episode.score.reward == 1.0}

@@ -17,12 +17,12 @@ from support.viewer_episodes import numbered_episode, write_numbered_episodes
 from support.viewing import make_run, play_episodes, serve_viewer, shop_tasks, write_step
 from understudy.core.messages import Message
 from understudy.core.trajectory import Trajectory
-from understudy.envs.sources import load_source
 from understudy.evaluation.result import summarize_episodes
 from understudy.runs.config import TrainConfig
 from understudy.runs.run import Run
 from understudy.runs.storage.locking import folder_lock
 from understudy.runs.storage.status import StatusRecorder
+from understudy.sources.loading import load_source
 from understudy.viewer.api import ROUTES, RouteParams, overview
 from understudy.viewer.export import export_page
 from understudy.viewer.library import RunLibrary

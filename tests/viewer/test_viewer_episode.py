@@ -27,15 +27,15 @@ from understudy.core.messages import Message, ToolCall
 from understudy.core.tasks import Score, Task
 from understudy.core.trajectory import StopReason, Trajectory
 from understudy.engines.models import find_local_model
-from understudy.envs.domains.base import Domain
+from understudy.envs.domain import Domain
 from understudy.envs.rewards import missing_facts
-from understudy.envs.sources import list_domains, load_source
 from understudy.envs.task_source import find_task
 from understudy.rollouts.agent import GoldAgent
 from understudy.rollouts.group import Group
 from understudy.rollouts.rollout import EpisodeLimits
 from understudy.runs.run import Run
 from understudy.runs.storage.trained_episodes import EpisodeTrainingData
+from understudy.sources.loading import list_domains, load_source
 from understudy.viewer.api import ROUTES
 from understudy.viewer.episodes.decoder import TokenDecoder, load_decoder
 from understudy.viewer.episodes.episode_view import EpisodeContext, EpisodeView, build_episode_view

@@ -125,7 +125,7 @@ def test_export_names_damaged_evaluation_and_keeps_the_rest(tmp_path: Path) -> N
 
 DAMAGED_DOMAIN = """
 from toy import LampTools, build_house
-from understudy.envs.domains.base import Domain
+from understudy.envs.domain import Domain
 DOMAIN = Domain(__name__, build_house, LampTools)  # no tasks
 """
 

@@ -229,7 +229,7 @@ def convert(
     from understudy.data.task_input import parse_row_config
     from understudy.data.writer import FILE_SUFFIXES
     from understudy.engines.models import find_model
-    from understudy.envs.task_files.splits import ExactGroups
+    from understudy.sources.task_files.splits import ExactGroups
 
     if is_conversation_input(Path(dataset)) and not parse_row_config(settings or ()).reward:
         if settings:
@@ -321,7 +321,7 @@ def split(
     The splits are stratified by family and difficulty. Near-duplicates stay in one split.
     """
     from understudy.data.convert import split_names
-    from understudy.envs.task_files.splits import NearDuplicateGroups
+    from understudy.sources.task_files.splits import NearDuplicateGroups
 
     shares = _numbers(ratios)
     source, domains = _source(dataset, settings, skip_validation, None)
@@ -416,8 +416,8 @@ def freeze(
     to generate the splits again. With --out, they are a copy for other uses, such as to share or to compare them.
     """
     from understudy.core.tasks import read_tasks
-    from understudy.envs.domains.definition import find_domain_folder
-    from understudy.envs.sources import load_domain
+    from understudy.envs.domain_definition import find_domain_folder
+    from understudy.sources.loading import load_domain
 
     source = load_domain(domain)
     folder = find_domain_folder(source.package)
@@ -569,8 +569,8 @@ def _sliced_sources(
 ) -> "list[TaskSource]":
     """Return the sources. A domain makes tasks of its families; a model gets examples of a source's families."""
     from understudy.data.synthesis.synthesize import is_domain
-    from understudy.envs.sources import load_source
     from understudy.envs.task_source import Slice
+    from understudy.sources.loading import load_source
 
     sources = []
     for source in map(load_source, names):

@@ -4,8 +4,8 @@ import importlib
 from collections.abc import Mapping
 
 from understudy.algorithms.presets import algorithm_preset_text, algorithm_presets
-from understudy.envs.sources import list_domains
 from understudy.runs.presets import preset_names, preset_text
+from understudy.sources.loading import list_domains
 
 BENCHMARKS = {
     "tau-bench:PATH#DOMAIN": "tau-bench, from your own clone of github.com/sierra-research/tau-bench.",
@@ -51,7 +51,7 @@ def format_available(found: Mapping[str, Mapping[str, str]]) -> str:
 
 def _domain_text(name: str) -> str:
     """Return the first line of a domain's docstring, without its title."""
-    text = importlib.import_module(f"understudy.envs.domains.{name}").__doc__ or ""
+    text = importlib.import_module(f"understudy.domains.{name}").__doc__ or ""
     text = text.partition("\n")[0].partition(": ")[2]
     return text[:1].upper() + text[1:]
 

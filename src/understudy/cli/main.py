@@ -131,8 +131,8 @@ def check(
     from understudy.core.event_loop import run_async
     from understudy.data.adversarial.custom import load_strategies
     from understudy.data.check import AdversarialOptions, DomainReport, check_async
-    from understudy.envs.sources import list_domains
     from understudy.runs.targets import has_target, resolve
+    from understudy.sources.loading import list_domains
 
     if not adversarial:
         data.validate_unused_options(ctx, ("tasks", "seed", "strategy"))

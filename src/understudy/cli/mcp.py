@@ -9,11 +9,11 @@ import typer
 
 from understudy.core.errors import ConfigError, RolloutError, ToolError
 from understudy.core.event_loop import run_async
-from understudy.envs.mcp.servers.mcp_serve import serve
+from understudy.sources.mcp.servers.mcp_serve import serve
 
 if TYPE_CHECKING:
-    from understudy.envs.mcp.config import MCPServerConfig
-    from understudy.envs.mcp.toolkit import MCPToolkit
+    from understudy.sources.mcp.config import MCPServerConfig
+    from understudy.sources.mcp.toolkit import MCPToolkit
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -51,8 +51,8 @@ def tools(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, with the schemas.")] = False,
 ) -> None:
     """List the tools of a server."""
-    from understudy.envs.mcp.toolkit import MCPToolkit
     from understudy.envs.terminal import format_tool_list
+    from understudy.sources.mcp.toolkit import MCPToolkit
 
     async def listed() -> str:
         async with MCPToolkit({"server": _server(server, env, header, timeout)}) as kit:
@@ -74,7 +74,7 @@ def call(
     timeout: TimeoutOption = 60.0,
 ) -> None:
     """Call one tool and print its result. If the tool refuses the call, the exit code is 1."""
-    from understudy.envs.mcp.toolkit import MCPToolkit
+    from understudy.sources.mcp.toolkit import MCPToolkit
 
     async def answered() -> str:
         servers = {"server": _server(server, env, header, timeout)}
@@ -107,7 +107,7 @@ async def _call(kit: "MCPToolkit", tool: str, words: list[str]) -> str:
 
 
 def _server(where: str, env: list[str] | None, header: list[str] | None, seconds: float) -> "MCPServerConfig":
-    from understudy.envs.mcp.config import MCPServerConfig
+    from understudy.sources.mcp.config import MCPServerConfig
 
     place = {"url": where} if where.startswith(("http://", "https://")) else {"command": where}
     return MCPServerConfig.model_validate(

@@ -19,9 +19,8 @@ from understudy.core.trajectory import Trajectory
 from understudy.data.adversarial.knowledge import Strategy
 from understudy.data.adversarial.suite import STRATEGIES, AdversarialReport, StrategyResult, play_strategies
 from understudy.data.probe import HangingError, ProbeResult, check_limits, exception_places, play_once, probe
-from understudy.envs.domains.grading import UNREWARDED_PARTS
-from understudy.envs.task_files.near_duplicates import NearDuplicateIndex
-from understudy.envs.task_files.summary import FileSummary
+from understudy.envs.file_summary import FileSummary
+from understudy.envs.grading import UNREWARDED_PARTS
 from understudy.envs.task_source import (
     ExampleSource,
     ExternalSource,
@@ -34,6 +33,7 @@ from understudy.envs.task_source import (
 from understudy.envs.users import gives_consent
 from understudy.rollouts.agent import Agent, GoldAgent, NoopAgent
 from understudy.rollouts.rollout import EpisodeLimits, play_episode
+from understudy.sources.task_files.near_duplicates import NearDuplicateIndex
 
 TasksBySplit = Mapping[Split, Sequence[Task]]
 ProgressTracker = Callable[[Iterable[Any], str], Iterable[Any]]

@@ -14,8 +14,8 @@ from understudy.core.records import Record
 from understudy.core.tasks import Split, Task
 from understudy.data.evidence import Evidence, play_evidence
 from understudy.data.verify import DomainRegistry
-from understudy.envs.task_files.near_duplicates import NearDuplicateIndex, semantic_key, user_words
 from understudy.formats import ChatFormat
+from understudy.sources.task_files.near_duplicates import NearDuplicateIndex, semantic_key, user_words
 
 MAX_LEAKS = 20
 """The largest number of leaks that are listed."""

@@ -10,13 +10,13 @@ from understudy.core.items import Item, RowError
 from understudy.core.records import Record
 from understudy.core.settings import parse_toml, with_full_key
 from understudy.core.tasks import SPLITS, Split, Task
-from understudy.envs.sources import load_source
-from understudy.envs.task_files.config import NO_DATA, RowConfig
-from understudy.envs.task_files.files import RowFile, is_task_file, list_row_files
-from understudy.envs.task_files.opening import ReadFiles, name_files, read_files
-from understudy.envs.task_files.rows import SKYRL_ROWS, UNREADABLE, TaskRow, find_kind, is_whole_task, read_task_rows
 from understudy.envs.task_source import TaskSource
 from understudy.runs.targets import find_target
+from understudy.sources.loading import load_source
+from understudy.sources.task_files.config import NO_DATA, RowConfig
+from understudy.sources.task_files.files import RowFile, is_task_file, list_row_files
+from understudy.sources.task_files.opening import ReadFiles, name_files, read_files
+from understudy.sources.task_files.rows import SKYRL_ROWS, UNREADABLE, TaskRow, find_kind, is_whole_task, read_task_rows
 
 InputForm = Literal["tasks", "skyrl", "questions", "other"]
 

@@ -7,8 +7,8 @@ from understudy.core.dataset_files import read_dataset
 from understudy.core.items import Item, RowError, describe_row, items_or_raise
 from understudy.data.conversations.row_messages import InvalidRow
 from understudy.data.conversations.shapes import find_shape, list_shapes
-from understudy.envs.domains.tool_dataset import ToolExample
-from understudy.envs.task_files.prompt_rows import is_prompt_row, to_tool_example
+from understudy.sources.task_files.prompt_rows import is_prompt_row, to_tool_example
+from understudy.sources.tool_dataset import ToolExample
 
 
 def load_tool_examples(path: str | Path) -> list[ToolExample]:

@@ -17,7 +17,7 @@ from understudy.core.errors import ConfigError
 from understudy.core.files import os_errors_as_config_errors
 from understudy.core.readers import require_module
 from understudy.core.records import Record
-from understudy.envs.task_files.skyrl_rows import ExtraInfo, PromptMessage, RewardSpec
+from understudy.sources.task_files.skyrl_rows import ExtraInfo, PromptMessage, RewardSpec
 
 FileFormat = Literal["jsonl", "parquet"]
 FILE_SUFFIXES = (".jsonl", ".parquet")

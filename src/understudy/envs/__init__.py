@@ -1,4 +1,4 @@
-"""Environments: the state, tools, users and rewards of an episode, and the domains and benchmarks that define tasks.
+"""The contract of environments: state, tools, rewards, users, task sources, and `Domain`.
 
 This package imports only `core`, `formats` and `clients`.
 """

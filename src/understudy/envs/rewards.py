@@ -25,8 +25,8 @@ from typing import Any, SupportsFloat
 from understudy.core.errors import RolloutError, ToolError
 from understudy.core.messages import ERROR_PREFIX, Message, ToolCall
 from understudy.core.tasks import Score
-from understudy.envs.authoring.calculator import evaluate_expression
-from understudy.envs.authoring.dates import normalize_dates
+from understudy.envs.calculator import evaluate_expression
+from understudy.envs.dates import normalize_dates
 from understudy.envs.state import State
 
 MAX_EXTRA_NUMBERS = 2

@@ -10,14 +10,14 @@ from understudy.core.messages import Message, ToolCall, ToolSpec
 from understudy.core.records import Record
 from understudy.core.tasks import SPLITS, Difficulty, RewardPolicy, Split, Task
 from understudy.envs.environment import Environment
+from understudy.envs.file_summary import FileSummary
 from understudy.envs.rewards import SHOWN_ONLY, FactRules, missing_facts
 from understudy.envs.state import State
-from understudy.envs.task_files.summary import FileSummary
 from understudy.envs.users import User, UserFactory
 
 if TYPE_CHECKING:
-    from understudy.envs.domains.tool_dataset import ToolExample
-    from understudy.envs.task_files.call_sequences import CallSequence
+    from understudy.sources.task_files.call_sequences import CallSequence
+    from understudy.sources.tool_dataset import ToolExample
 
 
 class Slice(Record):

@@ -35,10 +35,6 @@ from understudy.engines.base import SamplingParams, Temperature
 from understudy.engines.config import EngineConfig
 from understudy.engines.local.config import LocalEngineConfig
 from understudy.engines.reference_config import ReferenceConfig
-from understudy.envs.domains.mixture import parse_weight
-from understudy.envs.sources import load_source
-from understudy.envs.task_files.config import NO_DATA, DataConfig
-from understudy.envs.task_files.files import is_task_file
 from understudy.envs.task_source import STRICT_REWARD, PolicyRewardConfig, Slice, TaskSource, with_reward_policy
 from understudy.envs.users import UserConfig
 from understudy.formats import FormatConfig
@@ -49,6 +45,10 @@ from understudy.runs.health import HealthConfig
 from understudy.runs.other_names import OTHER_NAMES
 from understudy.runs.presets import DEFAULT_PRESET, preset_names, preset_text
 from understudy.runs.trackers import TrackerName, TrackingConfig
+from understudy.sources.loading import load_source
+from understudy.sources.mixture import parse_weight
+from understudy.sources.task_files.config import NO_DATA, DataConfig
+from understudy.sources.task_files.files import is_task_file
 
 Seed = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 """A seed of random numbers: torch and vLLM take 64 bits, and so does TOML."""

@@ -9,7 +9,7 @@ from understudy.algorithms.preference_config import PreferenceConfig
 from understudy.core.dataset_files import digest_dataset
 from understudy.core.errors import ConfigError
 from understudy.core.trajectory import Trajectory
-from understudy.envs.task_files.summary import FileSummary
+from understudy.envs.file_summary import FileSummary
 from understudy.envs.task_source import TaskSource
 from understudy.formats import ChatFormat
 from understudy.runs.config import SFTConfig, TrainConfig

@@ -6,14 +6,14 @@ from dataclasses import dataclass
 
 from understudy.core.errors import ConfigError
 from understudy.core.tasks import Split, Task
-from understudy.envs.domains.mixture import Mixture
-from understudy.envs.sources import load_source
-from understudy.envs.task_files.config import DataConfig
 from understudy.envs.task_source import BriefPolicySource, Slice, TaskSource, list_sources, with_reward_policy
 from understudy.evaluation.evaluate import eval_tasks, select_tasks
 from understudy.evaluation.result import ResultRow
 from understudy.runs.config import TrainConfig
 from understudy.runs.resumption import OOD_SET
+from understudy.sources.loading import load_source
+from understudy.sources.mixture import Mixture
+from understudy.sources.task_files.config import DataConfig
 
 _SET_NAME = re.compile(r"[\w.-]*[^\W\d][\w.-]*")
 

@@ -10,8 +10,8 @@ from understudy.core.messages import Message
 from understudy.core.tasks import Score
 from understudy.data.probe import FixedRepliesAgent
 from understudy.envs.compliance.violations import find_violations
-from understudy.envs.domains.grading import apply_policy
 from understudy.envs.environment import ConsentGate
+from understudy.envs.grading import apply_policy
 from understudy.envs.task_source import PolicyRewardConfig, with_reward_policy
 from understudy.rollouts.agent import GoldAgent
 from understudy.rollouts.rollout import EpisodeLimits, play_episode

@@ -12,9 +12,9 @@ from understudy.core.tasks import SPLITS, Split, Task
 from understudy.data.evidence import gold_writes
 from understudy.envs.rewards import call_key, extract_numbers, is_number, states_fact
 from understudy.envs.state import State
-from understudy.envs.task_files.inferred_tools import hands_over, only_reads
 from understudy.envs.task_source import ExternalSource, StatefulSource, TaskSource, WriteReportingSource
 from understudy.envs.users import asks_for_consent
+from understudy.sources.task_files.inferred_tools import hands_over, only_reads
 
 Reply = Message | Callable[[Sequence[Message]], Message]
 """A reply, or a function that makes it from the messages of the episode so far."""

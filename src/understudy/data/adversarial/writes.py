@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from understudy.core.messages import Message, ToolCall
 from understudy.data.adversarial.knowledge import Reply, Strategy, TaskKnowledge, make, say
 from understudy.envs.rewards import call_key
-from understudy.envs.task_files.inferred_tools import hands_over
 from understudy.envs.users import asks_for_consent
+from understudy.sources.task_files.inferred_tools import hands_over
 
 MAX_TRIED = 30
 """Calls that a strategy tries at most."""

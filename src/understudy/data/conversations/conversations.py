@@ -18,7 +18,7 @@ from understudy.data.conversations.examples import Demonstration, LabeledExample
 from understudy.data.conversations.row_messages import InvalidRow, Row, normalize_messages, normalize_tools
 from understudy.data.conversations.shapes import Use, find_shape
 from understudy.data.writer import open_output, validate_output_path
-from understudy.envs.task_files.rows import PROMPTS, match_kind
+from understudy.sources.task_files.rows import PROMPTS, match_kind
 
 TrainingExample = Demonstration | PreferencePair | LabeledExample
 """A training conversation of any kind."""

@@ -17,7 +17,7 @@ from understudy.core.messages import Message, tool_to_openai
 from understudy.core.records import Record
 from understudy.core.tasks import Scenario, Task
 from understudy.data.verify import TaskIssue
-from understudy.envs.domains.base import Domain
+from understudy.envs.domain import Domain
 from understudy.envs.state import Table
 
 _MAX_REFERENCE_DEPTH = 3

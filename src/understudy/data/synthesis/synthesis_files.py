@@ -27,8 +27,8 @@ from understudy.data.writer import (
     rows_to_parquet,
     validate_output_path,
 )
-from understudy.envs.task_files.skyrl_rows import to_skyrl_row
 from understudy.envs.task_source import FolderSource, TaskSource
+from understudy.sources.task_files.skyrl_rows import to_skyrl_row
 
 if TYPE_CHECKING:
     from understudy.clients.chat import ChatModel

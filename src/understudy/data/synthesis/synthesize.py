@@ -30,11 +30,11 @@ from understudy.data.synthesis.limits import (
 from understudy.data.synthesis.proposal import ProposalRequest
 from understudy.data.synthesis.rules import FAMILIES, plan_by_rules
 from understudy.data.verify import TaskIssue, find_gold_call_issue, find_play_issue, find_reward_issue
-from understudy.envs.authoring.task_builder import PhraseSampler
-from understudy.envs.domains.base import Domain
-from understudy.envs.domains.mixture import Mixture
-from understudy.envs.task_files.near_duplicates import NearDuplicateIndex
+from understudy.domains.authoring.task_builder import PhraseSampler
+from understudy.envs.domain import Domain
 from understudy.envs.task_source import StatefulSource, TaskSource
+from understudy.sources.mixture import Mixture
+from understudy.sources.task_files.near_duplicates import NearDuplicateIndex
 
 T = TypeVar("T")
 MAX_MODEL_CALLS, MAX_MODEL_MESSAGES = 12, 24

@@ -25,7 +25,7 @@ _PRELOADED = (
     "understudy.cli.training_end",
     "understudy.engines.local.engine",
     "understudy.train.planning.fitting",
-    "understudy.envs.authoring.task_builder",
+    "understudy.domains.authoring.task_builder",
     "transformers.models.llama.modeling_llama",
     "understudy.train.chaos.warm",
     "numpy.ctypeslib",

@@ -18,11 +18,11 @@ from safetensors.numpy import load_file
 from understudy.core.errors import ConfigError, did_you_mean
 from understudy.core.records import Record
 from understudy.core.settings import dump_toml
-from understudy.envs.sources import list_domains
 from understudy.runs.config import TrainConfig, parse_config
 from understudy.runs.run import read_metrics
 from understudy.runs.storage.status import read_run_status
 from understudy.runs.targets import resolve, split_arguments
+from understudy.sources.loading import list_domains
 from understudy.train.chaos.case_folder import CONFIG_FILE, write_case_folder
 from understudy.train.chaos.cases import CASES, SKYRL_CASES, Ending, FaultCase, Setup, components
 from understudy.train.chaos.endpoint import DEATH, FaultyEndpoint

@@ -11,13 +11,13 @@ from typing import Any
 from understudy.core.errors import RolloutError
 from understudy.core.messages import Message, ToolCall, ToolSpec, assign_call_ids
 from understudy.core.tasks import Scenario, Score, Split, Task
-from understudy.envs.domains.tool_dataset import ToolDataset, ToolEpisode, ToolExample
 from understudy.envs.environment import Environment, StepResult
 from understudy.envs.rewards import states_fact
-from understudy.envs.sources import load_source
 from understudy.envs.task_source import Slice, TaskSource
 from understudy.envs.tools import UserTools
 from understudy.envs.users import ScriptedUser, User, UserFactory
+from understudy.sources.loading import load_source
+from understudy.sources.tool_dataset import ToolDataset, ToolEpisode, ToolExample
 from understudy.train.chaos.injection import HANG, FaultInjector
 
 SLOW_SECONDS = 0.05

@@ -15,7 +15,7 @@ from understudy.core.messages import Message, ToolCall, ToolSpec
 from understudy.core.records import Record
 from understudy.core.tasks import Score, Task
 from understudy.core.trajectory import Trajectory
-from understudy.envs.domains.grading import UNREWARDED_PARTS
+from understudy.envs.grading import UNREWARDED_PARTS
 from understudy.envs.state_diff import StateEdit, diff_states
 from understudy.envs.task_source import StatefulSource, TaskSource, find_missing_facts, find_source
 from understudy.evaluation.failures.case import build_case

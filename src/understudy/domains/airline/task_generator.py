@@ -1,0 +1,17 @@
+"""The generator of airline tasks."""
+
+from understudy.domains.airline.dialogue import build_user_profile, generate_gold_turns
+from understudy.domains.airline.families import draw_goals
+from understudy.domains.airline.task_builder import AirlineTaskBuilder
+from understudy.domains.airline.world import build_world, customer_keys
+from understudy.domains.authoring.task_generator import TaskGenerator
+
+GENERATOR = TaskGenerator(
+    "airline",
+    customer_keys,
+    lambda rng, phrases, email: AirlineTaskBuilder(rng, phrases, build_world(), email),
+    draw_goals,
+    build_user_profile,
+    generate_gold_turns,
+)
+generate, make_task, make_long_task = GENERATOR.generate, GENERATOR.make_task, GENERATOR.make_long_task

@@ -1,0 +1,169 @@
+"""The world: 400 customers, 700 reservations, and a network with two hubs. A seed always gives the same world.
+
+Each customer, with their reservations, belongs to one split. All splits share airports and flights.
+"""
+
+import functools
+import random
+from collections.abc import Iterator
+from datetime import date, datetime, timedelta
+from decimal import Decimal
+
+from understudy.core.tasks import Split
+from understudy.domains.airline import route_network
+from understudy.domains.airline.itineraries import day_key, find_paths
+from understudy.domains.airline.policy_rules import INSURANCE_PRICE, bags_price
+from understudy.domains.airline.state import (
+    TODAY,
+    AirlineState,
+    Cabin,
+    Customer,
+    MembershipLevel,
+    Reservation,
+    Trip,
+)
+from understudy.domains.authoring.payments import Payment
+from understudy.domains.authoring.people import FIRST_NAMES, draw_address, draw_email, draw_names, select_split
+
+CUSTOMERS, RESERVATIONS = 400, 700
+LETTERS, DIGITS = "ABCDEFGHJLMNPRSTUVWXYZ", "23456789"
+PAST_DATES, FUTURE_DATES = route_network.DATES[:7], route_network.DATES[9:18]
+"""Dates of past and of future trips."""
+
+
+@functools.cache
+def build_world(seed: int = 0) -> AirlineState:
+    """Return the state before any task. It is shared, so fork it before changing it."""
+    rng = random.Random(f"airline/{seed}")
+    timetable = route_network.draw_flights(rng)
+    days = route_network.draw_days(rng, timetable)
+    state = AirlineState(flights=timetable, days=days, airports=route_network.build_airports())
+    customers: dict[str, Customer] = {}
+    reservations: dict[str, Reservation] = {}
+    codes, addresses = _codes(rng), _addresses(rng)
+    for name, count in zip(draw_names(rng, CUSTOMERS), _counts(rng), strict=True):
+        customer = _customer(rng, name, next(addresses), [next(codes) for _ in range(count)])
+        customers[draw_email(rng, name)] = customer
+        reservations |= {r.id: r for r in _reservations(rng, state, customer)}
+    return AirlineState(
+        customers=customers, reservations=reservations, flights=timetable, days=days, airports=state.airports
+    )
+
+
+@functools.cache
+def customer_keys(split: Split) -> tuple[str, ...]:
+    """Return the customers of a split."""
+    return select_split(tuple(build_world().customers), split)
+
+
+def draw_reservation_code(rng: random.Random) -> str:
+    """Return a reservation code like RX4MP7. It resembles no word, no number and no flight (KA210)."""
+    return "".join(rng.choice(signs) for signs in (LETTERS, LETTERS, DIGITS) * 2)
+
+
+def home_airport(customer: Customer) -> str:
+    """Return the airport of the city where the customer lives."""
+    return next(code for code in route_network.AIRPORTS if f" {route_network.city_of(code)} " in customer.address)
+
+
+def make_trip(state: AirlineState, flights: tuple[str, ...], when: str, cabin: Cabin) -> Trip:
+    """Return a trip at the fares of its date."""
+    first, last = state.flights[flights[0]], state.flights[flights[-1]]
+    places = [state.days[day_key(flight, when)].cabins[cabin] for flight in flights]
+    fare = sum((place.fare for place in places), Decimal("0.00"))
+    return Trip(date=when, route=f"{first.origin}-{last.destination}", flights=flights, fare=fare)
+
+
+def set_price(customer: Customer, reservation: Reservation) -> Reservation:
+    """Return the reservation with the price of its flights, bags and insurance as paid."""
+    fares = sum((trip.fare for trip in reservation.trips), Decimal("0.00"))
+    heads = len(reservation.passengers)
+    bags = bags_price(customer, reservation.replace(bags=0), reservation.bags)
+    return reservation.replace(paid=heads * (fares + INSURANCE_PRICE * reservation.insurance) + bags)
+
+
+def _codes(rng: random.Random) -> Iterator[str]:
+    """Yield distinct codes."""
+    seen: set[str] = set()
+    for code in iter(lambda: draw_reservation_code(rng), ""):
+        if code not in seen:
+            seen.add(code)
+            yield code
+
+
+def _addresses(rng: random.Random) -> Iterator[str]:
+    """Yield addresses with distinct zip codes."""
+    seen: set[str] = set()
+    for address in iter(lambda: draw_address(rng), ""):
+        if (zip_code := address.split()[-1]) not in seen:
+            seen.add(zip_code)
+            yield address
+
+
+def _counts(rng: random.Random) -> list[int]:
+    """Return the number of reservations of each customer: one, two or three."""
+    counts = [1] * 150 + [2] * 200 + [3] * 50
+    rng.shuffle(counts)
+    return counts
+
+
+def _customer(rng: random.Random, name: str, address: str, codes: list[str]) -> Customer:
+    level: MembershipLevel = rng.choice(("regular", "regular", "silver", "gold"))
+    return Customer(name=name, address=address, payments=_payments(rng), reservations=tuple(codes), level=level)
+
+
+def _payments(rng: random.Random) -> dict[str, Payment]:
+    """Return a credit card, and sometimes a gift card and a travel certificate."""
+    others = rng.choice(((), ("gift",), ("certificate",), ("gift", "certificate")))
+    numbers = rng.sample(range(10, 100), 1 + len(others))
+    balances = {"gift": Decimal(rng.randint(5, 60) * 10), "certificate": Decimal(rng.randint(5, 30) * 10)}
+    kinds = zip(("card", *others), numbers, strict=True)
+    return {f"{kind}_{n}": Payment(balance=balances[kind]) if kind in balances else Payment() for kind, n in kinds}
+
+
+def _reservations(rng: random.Random, state: AirlineState, customer: Customer) -> Iterator[Reservation]:
+    """Yield reservations from home to different cities, so that a city identifies a reservation."""
+    origin = home_airport(customer)
+    for code, destination in zip(
+        customer.reservations, rng.sample([c for c in route_network.AIRPORTS if c != origin], 3), strict=False
+    ):
+        yield set_price(customer, _reservation(rng, state, customer, code, (origin, destination)))
+
+
+def _reservation(
+    rng: random.Random, state: AirlineState, customer: Customer, code: str, ends: tuple[str, str]
+) -> Reservation:
+    cabin: Cabin = rng.choice(("basic economy", "economy", "economy", "business"))
+    out = rng.choice(PAST_DATES if rng.random() < 0.2 else FUTURE_DATES)
+    dates = [out] if rng.random() < 0.5 else [out, add_days(out, rng.randint(2, 6))]
+    ways = [find_paths(state, *way, 0) or find_paths(state, *way, 1) for way in (ends, ends[::-1])]
+    trips = [make_trip(state, rng.choice(found), when, cabin) for when, found in zip(dates, ways, strict=False)]
+    return Reservation(
+        id=code,
+        booked=draw_booking_time(rng, min(out, TODAY)),
+        cabin=cabin,
+        trips=tuple(trips),
+        passengers=_passengers(rng, customer.name),
+        payment=rng.choice([key for key in customer.payments if not key.startswith("certificate")]),
+        paid=Decimal(0),
+        bags=rng.choice((0, 0, 1, 2)),
+        insurance=rng.random() < 0.3,
+    )
+
+
+def draw_booking_time(rng: random.Random, before: str) -> str:
+    """Return a booking time, 3 to 40 days before a date."""
+    start = datetime.fromisoformat(before) - timedelta(days=rng.randint(3, 40))
+    return f"{start + timedelta(minutes=rng.randint(7 * 60, 22 * 60)):%Y-%m-%d %H:%M}"
+
+
+def add_days(when: str, count: int) -> str:
+    """Return the date `count` days later."""
+    return f"{date.fromisoformat(when) + timedelta(days=count)}"
+
+
+def _passengers(rng: random.Random, name: str) -> tuple[str, ...]:
+    """Return the customer and sometimes relatives with the same last name."""
+    first, last = name.split(" ", 1)
+    others = rng.sample([other for other in FIRST_NAMES if other != first], rng.choice((0, 0, 0, 1, 1, 2)))
+    return (name, *(f"{other} {last}" for other in others))

@@ -1,0 +1,179 @@
+"""The random draws of one telecom task: the customer, and lines and bills as customer and agent refer to them."""
+
+from dataclasses import dataclass
+
+from understudy.core.messages import Message
+from understudy.core.tasks import Fact
+from understudy.domains.authoring import task_builder
+from understudy.domains.authoring.identification import (
+    NUMBER_KNOWN_LEVELS,
+    IdentificationMode,
+    Knowledge,
+    entity_lookup,
+)
+from understudy.domains.authoring.task_builder import gold_call, gold_text
+from understudy.domains.telecom import phrases
+from understudy.domains.telecom.state import Bill, Customer, Plan, TelecomState
+
+
+@dataclass(frozen=True)
+class Caller:
+    """The caller: how they are identified, and the line that they contact the operator from."""
+
+    identification: IdentificationMode
+    number: str
+
+
+LINE_CUES = (
+    "which line",
+    "what line",
+    "which of your",
+    "which number",
+    "number of the line",
+    "line is it",
+    "line do you",
+)
+BILL_CUES = ("which bill", "what bill", "bill is it", "bill number", "which month")
+
+
+@dataclass(frozen=True)
+class LineMention(task_builder.EntityMention):
+    """A line as user and agent refer to it."""
+
+    number: str
+    plan: str
+    knowledge: Knowledge
+    wrong_number: str = ""
+    """The number of another line, given first by mistake."""
+
+    @property
+    def by_number(self) -> bool:
+        """Whether the user knows the number."""
+        return self.knowledge in NUMBER_KNOWN_LEVELS
+
+    @property
+    def proposal_phrase(self) -> str:
+        """The agent's words for the line in a proposal, by which the user recognizes it."""
+        return f"line {self.number}" + ("" if self.by_number else f" with the {self.plan} plan")
+
+    @property
+    def required_terms(self) -> tuple[str, ...]:
+        """The terms that a proposal must contain for the user to recognize the line."""
+        return (number_variants(self.number),) if self.by_number else (self.plan,)
+
+
+@dataclass(frozen=True)
+class BillMention(task_builder.EntityMention):
+    """A bill as user and agent refer to it."""
+
+    bill_id: str
+    bill: Bill
+    knowledge: Knowledge
+
+    @property
+    def proposal_phrase(self) -> str:
+        """The agent's words for the bill in a proposal."""
+        return f"bill {self.bill_id}" + ("" if self.knowledge == "told" else f" for {self.bill.month}")
+
+    @property
+    def required_terms(self) -> tuple[str, ...]:
+        """The terms that a proposal must contain for the user to recognize the bill."""
+        return (self.bill_id if self.knowledge == "told" else self.bill.month,)
+
+
+@dataclass(frozen=True)
+class FaultMention(task_builder.EntityMention):
+    """A faulty phone, its line, and whether the agent must ask for its location."""
+
+    line: LineMention
+    asks_location: bool
+    repaired: bool = False
+    """Whether the phone works at the end."""
+
+
+@dataclass
+class TelecomTaskBuilder(task_builder.TaskBuilder):
+    """The random draws of one task."""
+
+    world: TelecomState
+    key: str
+
+    @property
+    def customer(self) -> Customer:
+        """The customer."""
+        return self.world.customers[self.key]
+
+    def lines(self) -> list[str]:
+        """Return the customer's lines in random order."""
+        return self.rng.sample(self.customer.lines, len(self.customer.lines))
+
+    def plan_name(self, number: str) -> str:
+        """Return the name of a line's plan, including changes by the setup."""
+        changed = self.setup.get("lines", {}).get(number, {}).get("plan")
+        return str(changed or self.world.lines[number].plan)
+
+    def plan_terms(self, number: str) -> Plan:
+        """Return a line's plan."""
+        return self.world.plans[self.plan_name(number)]
+
+    def set_line(self, number: str, **fields: object) -> None:
+        """Change a line before the conversation."""
+        self.patch("lines", number, **fields)
+
+    def line_mention(self, number: str, knowledge: Knowledge) -> LineMention:
+        """Return the line as the user refers to it."""
+        others = [other for other in self.customer.lines if other != number]
+        if knowledge == "wrong" and not others:
+            knowledge = "asked"
+        plan, facts = self.plan_name(number), (self._line_fact(number, knowledge),)
+        if knowledge == "wrong":
+            wrong = self.rng.choice(others)
+            said = f"line {wrong} with the {plan} plan"
+            doubt = (_line(wrong), gold_text(f"Line {wrong} does not have the {plan} plan. Which line is it?"))
+            reads = entity_lookup(_line, self.customer.lines, number, knowledge, *doubt)
+            return LineMention(
+                "line", said, f"line {number}", number, plan, knowledge, wrong, facts=facts, lookup_turns=reads
+            )
+        described = self.fill_template(phrases.DESCRIBED, plan=plan)
+        said = {"told": f"line {number}", "described": described}.get(knowledge) or self.fill_template(phrases.VAGUE)
+        known = f"line {number}" if knowledge in ("told", "asked") else described
+        reads = entity_lookup(_line, self.customer.lines, number, knowledge)
+        return LineMention("line", said, known, number, plan, knowledge, facts=facts, lookup_turns=reads)
+
+    def bill_mention(self, bill_id: str, knowledge: Knowledge) -> BillMention:
+        """Return the bill as the user refers to it: by number if `knowledge` is "told", else by month."""
+        bill = self.world.bills[bill_id]
+        by_id, newest_first = knowledge == "told", self.customer.bills[::-1]
+        said = f"bill {bill_id}" if by_id else self.fill_template(phrases.OF_MONTH, month=bill.month)
+        says = (
+            self.fill_template(phrases.BILL_NUMBER, id=bill_id)
+            if by_id
+            else self.fill_template(phrases.BILL_MONTH, month=bill.month)
+        )
+        facts = (Fact(text=says, keywords=BILL_CUES, in_opening=True),)
+        knowledge = "told" if by_id else "described"
+        reads = (
+            *(() if by_id else (gold_call("get_customer"),)),
+            *entity_lookup(_bill, newest_first, bill_id, knowledge),
+        )
+        return BillMention("bill", said, said, bill_id, bill, knowledge, facts=facts, lookup_turns=reads)
+
+    def _line_fact(self, number: str, knowledge: Knowledge) -> Fact:
+        """Return what the user says when asked for the line."""
+        if knowledge in ("described", "vague"):
+            return Fact(text=self.fill_template(phrases.NO_NUMBER, plan=self.plan_name(number)), keywords=LINE_CUES)
+        texts = phrases.MISTAKEN if knowledge == "wrong" else phrases.NUMBER_OF_LINE
+        return Fact(text=self.fill_template(texts, number=number), keywords=LINE_CUES, in_opening=knowledge == "told")
+
+
+def number_variants(number: str) -> str:
+    """Return the accepted spellings of a number."""
+    return f"{number}|{number.replace('-', '')}|{number.replace('-', ' ')}"
+
+
+def _line(number: str) -> Message:
+    return gold_call("get_line", number=number)
+
+
+def _bill(bill_id: str) -> Message:
+    return gold_call("get_bill", bill_id=bill_id)

@@ -1,0 +1,17 @@
+"""The generator of telecom tasks."""
+
+from understudy.domains.authoring.task_generator import TaskGenerator
+from understudy.domains.telecom.dialogue import build_user_profile, generate_gold_turns
+from understudy.domains.telecom.families import draw_goals
+from understudy.domains.telecom.task_builder import TelecomTaskBuilder
+from understudy.domains.telecom.world import build_world, customer_keys
+
+GENERATOR = TaskGenerator(
+    "telecom",
+    customer_keys,
+    lambda rng, phrases, key: TelecomTaskBuilder(rng, phrases, build_world(), key),
+    draw_goals,
+    build_user_profile,
+    generate_gold_turns,
+)
+generate, make_task, make_long_task = GENERATOR.generate, GENERATOR.make_task, GENERATOR.make_long_task

@@ -1,0 +1,67 @@
+"""`validate_domain` names everything that a domain's definition lacks or has wrong."""
+
+from collections.abc import Iterator, Mapping
+
+from understudy.core.errors import TaskError, did_you_mean
+from understudy.core.user_code import task_code
+from understudy.envs.domain import Domain
+from understudy.envs.state import State
+from understudy.envs.tools import Toolkit
+
+
+def validate_domain(domain: Domain) -> None:
+    """Raise `TaskError` with everything that is missing or wrong in the definition. Tasks are not played."""
+    with task_code(f"build_world of {domain.name}", domain.build_world):
+        state = domain.build_world()
+    if problems := list(_find_problems(domain, state)):
+        raise TaskError(f"domain {domain.name!r} cannot be used:" + "".join(f"\n- {text}" for text in problems))
+
+
+def _find_problems(domain: Domain, state: object) -> Iterator[str]:
+    """Yield each thing that a domain's definition lacks or has wrong, and what to do. `state` is its initial state."""
+    if not domain.name or any(sign in domain.name for sign in "/+:*, "):
+        yield f"the name {domain.name!r} is empty or has one of the signs / + : * , and space: use Domain(__name__, …)"
+    if not isinstance(state, State):
+        yield f"build_world returned a {type(state).__name__}: return an instance of your subclass of State"
+    elif not state.tables():
+        yield f"{type(state).__name__} has no tables: annotate at least one, such as `users: Table[User]`"
+    else:
+        for name in sorted(set(domain.shared_tables) - state.tables().keys()):
+            yield f"shared_tables names no table {did_you_mean(name, state.tables())}"
+        yield from _find_tool_problems(domain, state)
+    yield from _find_task_problems(domain)
+
+
+def _find_tool_problems(domain: Domain, state: State) -> Iterator[str]:
+    for field, make in (("toolkit", domain.toolkit), ("user_tools", domain.user_tools)):
+        if make is None:
+            continue
+        with task_code(f"{field} of {domain.name}", make):
+            tools: object = make(state.fork())
+        if not isinstance(tools, Toolkit):
+            yield f"{field} makes a {type(tools).__name__}: pass your subclass of Toolkit"
+            continue
+        for spec in tools.specs():
+            if not spec.description:
+                yield f"the tool {spec.name} has no docstring: describe it for the model in a docstring"
+
+
+def _find_task_problems(domain: Domain) -> Iterator[str]:
+    if domain.generate is None and not domain.task_list:
+        yield "there are no tasks: pass generate={'FAMILY': function} or task_list=[Task(…), …]"
+    elif domain.generate is not None and domain.task_list:
+        yield "it has both generate and task_list: pass one of them"
+    elif not domain.families:
+        yield "it has no families: name them with families=(…), or pass a function for each as generate={…}"
+    known = domain.generate if isinstance(domain.generate, Mapping) else {task.family for task in domain.task_list}
+    if known:
+        for family in sorted(set(domain.families) - set(known)):
+            yield f"no task has the family {did_you_mean(family, known)}: remove it from families"
+        for family in sorted(set(known) - set(domain.families)):
+            yield f"families lacks {family!r}, which tasks have: add it, or leave families out"
+    if isinstance(domain.generate, Mapping):
+        for family in sorted(name for name, function in domain.generate.items() if not callable(function)):
+            yield f"the family {family!r} has no function: pass a function that takes an rng and returns a Task"
+    for task in domain.task_list:
+        if task.domain not in ("", domain.name):
+            yield f"the listed task {task.id!r} is of the domain {task.domain!r}: leave out its domain"

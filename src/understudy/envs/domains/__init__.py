@@ -1,1 +1,0 @@
-"""Service domains: one folder each."""

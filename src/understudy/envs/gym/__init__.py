@@ -1,1 +1,0 @@
-"""Adapters of environments to text-based frameworks such as skyrl-gym. They import only what `envs` imports."""

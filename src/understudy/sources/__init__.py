@@ -1,0 +1,1 @@
+"""Sources of tasks and episodes beside the shipped domains: MCP servers, files, benchmarks, tool datasets, mixtures."""

@@ -1,0 +1,89 @@
+"""`load_source` returns a task source by its name.
+
+A name is the folder name of a shipped domain, `module:attribute` for any other `TaskSource`, `tau-bench:PATH#domain` or
+`tau2:PATH#domain` for a benchmark in your own checkout, `mcp:file.toml` for an MCP environment, the path of a file or
+folder of tasks, `hf:owner/name` for a data set, or `mix:a,b` for a mixture, which a list of names means too.
+"""
+
+import importlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from understudy import domains
+from understudy.core.errors import ConfigError, did_you_mean
+from understudy.core.imports import import_object
+from understudy.envs.domain import Domain
+from understudy.envs.domain_validation import validate_domain
+from understudy.envs.task_source import TaskSource
+from understudy.sources.task_files.config import NO_DATA, DataConfig
+from understudy.sources.task_files.files import is_task_file
+
+BENCHMARK_MODULES: Mapping[str, str] = {
+    "tau-bench": "understudy.sources.benchmarks.tau_bench",
+    "tau2": "understudy.sources.benchmarks.tau2_bench",
+}
+"""The module whose `open_domain` opens a benchmark, by the benchmark's prefix (before `:PATH#domain`)."""
+SOURCE_MODULES: Mapping[str, str] = {
+    **BENCHMARK_MODULES,
+    "mcp": "understudy.sources.mcp.source",
+}
+"""The module whose `open_domain` opens a source, for each prefix: the benchmarks and `mcp:`."""
+
+
+_MEMBERS = {name for name in vars(TaskSource) if not name.startswith("_")}
+
+
+def list_domains() -> list[str]:
+    """Return the names of the shipped domains, sorted."""
+    return sorted(path.parent.name for path in Path(domains.__file__).parent.glob("*/policy.md"))
+
+
+def load_source(name: str | Sequence[str], data: DataConfig = NO_DATA) -> TaskSource:
+    """Return the task source called `name`; the module docstring lists the forms of names.
+
+    `data` says which sources the rows of files may name, how prompts are scored, and which files replace splits. Raise
+    `ConfigError` for an unknown name, and for an attribute that is no `TaskSource`.
+    """
+    from understudy.sources.task_files import opening  # it calls `load_source`
+
+    if data.train or data.validation:
+        return opening.open_data(name, data)
+    if not isinstance(name, str):
+        return opening.open_mixture(name, data) if len(name) > 1 else load_source(name[0], data)
+    module, _, attribute = name.partition(":")
+    if module == "mix":
+        return opening.open_mixture(attribute.split(","), data)
+    if is_task_file(name):
+        return opening.open_task_file(name, data)
+    if module in SOURCE_MODULES:
+        opened: TaskSource = importlib.import_module(SOURCE_MODULES[module]).open_domain(attribute)
+        return opened
+    if not attribute:
+        if name not in list_domains():
+            others = "use 'module:attribute' for your own domain, or 'tau-bench:PATH#retail' for a benchmark"
+            raise ConfigError(f"unknown domain {did_you_mean(name, list_domains())}; {others}")
+        module, attribute = f"{domains.__name__}.{name}", "DOMAIN"
+    found = import_object(f"{module}:{attribute}")
+    if isinstance(found, type):
+        raise ConfigError(f"{name!r} is a class; name an instance of it, such as DOMAIN = {attribute}(...)")
+    if missing := sorted(_MEMBERS - set(dir(found))):
+        kind = type(found).__name__
+        raise ConfigError(
+            f"{name!r} is a {kind} and not a TaskSource: it has no {', '.join(missing)}; "
+            "implement understudy.envs.task_source.TaskSource"
+        )
+    if isinstance(found, Domain):
+        validate_domain(found)
+    source: TaskSource = found
+    return source
+
+
+def load_domain(name: str) -> Domain:
+    """Return the `Domain` called `name`. Raise `ConfigError` if it is another kind of task source."""
+    found = load_source(name)
+    if not isinstance(found, Domain):
+        raise ConfigError(
+            f"{name!r} is a {type(found).__name__} and not a Domain; "
+            f"allowed: {', '.join(list_domains())}, or a Domain of your own as module:attribute"
+        )
+    return found

@@ -1,0 +1,228 @@
+"""ToolCatalog: the tools of one or more servers, by the names that an agent uses.
+
+A tool can be called by `server.tool`. It can also be called by its own name if no other visible tool has it.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from types import MappingProxyType
+from typing import Any, Literal
+
+from jsonschema import SchemaError
+from jsonschema.protocols import Validator
+from jsonschema.validators import validator_for
+from mcp.types import Tool
+from referencing import Registry
+from referencing.exceptions import Unresolvable
+
+from understudy.core.errors import ConfigError, RolloutError, TaskError, ToolError, did_you_mean
+from understudy.core.messages import ToolSpec
+from understudy.envs.schemas import schema_difference, schema_error
+from understudy.sources.mcp.config import MCPServerConfig
+from understudy.sources.mcp.tool_result import Sanitizer, map_texts, sanitize_text
+
+MAX_TOOLS = 1000
+"""The largest number of tools of a server."""
+MAX_NAME_CHARACTERS = 128
+"""The longest name of a tool, in characters: that of the protocol's specification."""
+MAX_TOOLS_CHARACTERS = 1_000_000
+"""The longest descriptions and schemas of all tools of a server, in characters."""
+ToolNaming = Literal["flat", "server.tool"]
+ServerTools = Mapping[str, Sequence[ToolSpec]]
+"""The tools of each server, by server name. The tools have the server's own names."""
+Aliases = Mapping[str, Mapping[str, str]]
+"""Other names of arguments, by tool and name, mapped to the parameter. See `MCPEnvironmentConfig.aliases`."""
+ALIASES_KEY = "understudy/aliases"
+"""Key in a tool's `_meta` under which the servers of understudy list aliases of arguments."""
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogEntry:
+    """One tool of one server."""
+
+    server: str
+    tool: str
+    spec: ToolSpec
+    """The specification with the name that the agent sees."""
+    validator: Validator
+
+    def validate_arguments(self, arguments: Mapping[str, Any]) -> None:
+        """Raise `ToolError` if the arguments do not match the tool's schema."""
+        try:
+            error = schema_error(self.validator, arguments)
+        except Unresolvable as e:
+            raise RolloutError(
+                f"the schema of {self.server}.{self.tool} refers to something that does not exist: {e}", "mcp"
+            ) from e
+        if error:
+            takes = ", ".join(self._parameters())
+            name = self.spec.name
+            raise ToolError(f"bad arguments for {name}: {error}; it takes ({takes})", "invalid_arguments")
+
+    def _parameters(self) -> Iterable[str]:
+        required = self.spec.parameters.get("required", ())
+        return (name if name in required else f"[{name}]" for name in self.spec.parameters.get("properties", {}))
+
+
+class ToolCatalog:
+    """The tools of the servers, and which of them the agent sees."""
+
+    def __init__(
+        self,
+        server_tools: ServerTools,
+        servers: Mapping[str, MCPServerConfig],
+        naming: ToolNaming = "flat",
+        visible_tools: Sequence[str] = (),
+        aliases: Aliases = MappingProxyType({}),
+    ) -> None:
+        """Only `visible_tools` are shown, if given.
+
+        Raise `ConfigError` if two visible tools have one name, or if `aliases` name an unknown tool or parameter.
+        """
+        self.server_tools = server_tools
+        every = [_entry(server, spec, naming, aliases) for server, specs in server_tools.items() for spec in specs]
+        shown = [entry for entry in every if is_allowed(servers[entry.server], entry.tool)]
+        _validate_unique_names(shown)
+        self.shown_entries = [entry for entry in shown if not visible_tools or entry.spec.name in visible_tools]
+        """The visible tools, in the order of the servers and of their lists."""
+        self._known = _named(self.shown_entries)
+        self.all_entries = _named(every)
+        """All tools by both names, visible or not."""
+        self.validate_aliases(aliases)
+        self.specs = tuple(entry.spec for entry in self.shown_entries)
+        """What the agent is shown of the visible tools."""
+
+    def get(self, name: str) -> CatalogEntry:
+        """Return a visible tool. Raise `ToolError` for any other name."""
+        if name not in self._known:
+            raise ToolError(f"unknown tool {did_you_mean(name, (spec.name for spec in self.specs))}", "unknown_tool")
+        return self._known[name]
+
+    def get_any(self, name: str) -> CatalogEntry:
+        """Return a tool, visible or not. Raise `TaskError` for an unknown name."""
+        if name not in self.all_entries:
+            raise TaskError(f"no server has a tool {did_you_mean(name, self.all_entries)}")
+        return self.all_entries[name]
+
+    def validate_aliases(self, aliases: Aliases) -> None:
+        """Raise `ConfigError` if an alias names an unknown tool or parameter."""
+        for tool, names in aliases.items():
+            if tool not in self.all_entries:
+                raise ConfigError(f"aliases.{tool}: no server has a tool {did_you_mean(tool, self.all_entries)}")
+            parameters = _parameters(self.all_entries[tool].spec)
+            for alias, parameter in names.items():
+                if parameter not in parameters:
+                    raise ConfigError(
+                        f"aliases.{tool}.{alias}: the tool has no parameter {did_you_mean(parameter, parameters)}"
+                    )
+
+    def changed_tools(self, server: str, tools: Sequence[ToolSpec]) -> list[str]:
+        """Describe each visible tool that a server has removed, or whose arguments it has changed.
+
+        Descriptions, and the order of words and properties, do not change what a call does.
+        """
+        now = {spec.name: spec.parameters for spec in tools}
+        mine = [entry for entry in self.shown_entries if entry.server == server]
+        then = {spec.name: spec.parameters for spec in self.server_tools[server]}
+        gone = [f"{entry.tool} is gone" for entry in mine if entry.tool not in now]
+        both = [entry.tool for entry in mine if entry.tool in now and now[entry.tool] != then[entry.tool]]
+        found = ((name, schema_difference(then[name], now[name])) for name in both)
+        return gone + [f"{name}: {difference}" for name, difference in found if difference]
+
+
+def sanitized_specs(server: str, tools: Iterable[Tool], clean: Sanitizer) -> tuple[ToolSpec, ...]:
+    """Return the specifications of a server's tools, sanitized: nothing in them can be read as a turn or a call.
+
+    Raise `RolloutError` if a tool's name would have to change, because the server only knows the original name, if two
+    tools have one name, or if the tools are too many or too long for a prompt.
+    """
+    tools = tuple(tools)
+    if len(tools) > MAX_TOOLS:
+        raise RolloutError(
+            f"the MCP server {server!r} has {len(tools)} tools; at most {MAX_TOOLS} can be shown to a model", "mcp"
+        )
+    specs = tuple(_spec(server, tool, clean) for tool in tools)
+    names = Counter(spec.name for spec in specs)
+    if repeated := next((name for name, count in names.items() if count > 1), ""):
+        raise RolloutError(f"the MCP server {server!r} lists the tool {repeated!r} {names[repeated]} times", "mcp")
+    size = sum(len(spec.description) + len(json.dumps(spec.parameters, ensure_ascii=False)) for spec in specs)
+    if size > MAX_TOOLS_CHARACTERS:
+        raise RolloutError(
+            f"the descriptions and schemas of the tools of the MCP server {server!r} have {size:,} characters; at most "
+            f"{MAX_TOOLS_CHARACTERS:,} can be shown to a model",
+            "mcp",
+        )
+    return specs
+
+
+def is_allowed(config: MCPServerConfig, tool: str) -> bool:
+    """Return whether the settings allow a tool. An agent may not call the tool that resets the server."""
+    is_reset = config.reset is not None and config.reset.tool == tool
+    return not is_reset and matches_any(tool, config.allow) and not matches_any(tool, config.deny)
+
+
+def matches_any(tool: str, patterns: Iterable[str]) -> bool:
+    """Return whether a tool's name matches one of the patterns."""
+    return any(fnmatchcase(tool, pattern) for pattern in patterns)
+
+
+def _spec(server: str, tool: Tool, clean: Sanitizer) -> ToolSpec:
+    plain = sanitize_text(tool.name)
+    if plain != tool.name or not plain.strip() or "\n" in plain or len(plain) > MAX_NAME_CHARACTERS:
+        shown = sanitize_text(repr(tool.name[:80]))
+        raise RolloutError(
+            f"the MCP server {server!r} has a tool whose name cannot be shown to a model: {shown}", "mcp"
+        )
+    about = clean(tool.description or tool.title or "")
+    listed = (tool.meta or {}).get(ALIASES_KEY)
+    aliases = {alias: name for alias, name in listed.items() if isinstance(name, str)} if type(listed) is dict else {}
+    return ToolSpec(name=tool.name, description=about, parameters=map_texts(tool.input_schema, clean), aliases=aliases)
+
+
+def _parameters(spec: ToolSpec) -> Mapping[str, Any]:
+    properties = spec.parameters.get("properties")
+    return properties if isinstance(properties, Mapping) else {}
+
+
+def _effective_aliases(server: str, spec: ToolSpec, aliases: Aliases) -> dict[str, str]:
+    """Return the aliases of a tool's arguments: for its parameters, under names that no parameter has."""
+    parameters = _parameters(spec)
+    listed = {**spec.aliases, **aliases.get(spec.name, {}), **aliases.get(f"{server}.{spec.name}", {})}
+    return {alias: name for alias, name in listed.items() if name in parameters and alias not in parameters}
+
+
+def _entry(server: str, spec: ToolSpec, names: ToolNaming, aliases: Aliases) -> CatalogEntry:
+    shown = spec.replace(aliases=_effective_aliases(server, spec, aliases))
+    if names == "server.tool":
+        shown = shown.replace(name=f"{server}.{spec.name}")
+    kind = validator_for(spec.parameters)
+    try:
+        kind.check_schema(spec.parameters)
+    except SchemaError as e:
+        raise RolloutError(
+            f"the MCP server {server!r} has a tool {spec.name!r} whose schema is invalid: {e.message}", "mcp"
+        ) from e
+    return CatalogEntry(server, spec.name, shown, kind(spec.parameters, registry=Registry()))
+
+
+def _validate_unique_names(entries: Sequence[CatalogEntry]) -> None:
+    owners: dict[str, CatalogEntry] = {}
+    for entry in entries:
+        other = owners.setdefault(entry.spec.name, entry)
+        if other is not entry:
+            raise ConfigError(
+                f"the servers {other.server!r} and {entry.server!r} both have a tool {entry.tool!r}: "
+                "set tool_naming = 'server.tool', or deny one of them"
+            )
+
+
+def _named(entries: Sequence[CatalogEntry]) -> dict[str, CatalogEntry]:
+    """Index entries by both names. Short names that several entries share are left out."""
+    short: dict[str, list[CatalogEntry]] = {}
+    for entry in entries:
+        short.setdefault(entry.tool, []).append(entry)
+    found = {name: same[0] for name, same in short.items() if len(same) == 1}
+    return found | {f"{entry.server}.{entry.tool}": entry for entry in entries}

@@ -1,0 +1,1 @@
+"""MCP servers of this package: a sandboxed Python interpreter, every domain, and the web services of `services`."""
