@@ -44,7 +44,7 @@ def train_to_end(folder: Path, model: Path, dies_in_a_checkpoint: bool) -> None:
     """Start or resume the run, and train to the end, or until a checkpoint lacks only its manifest."""
     if dies_in_a_checkpoint:
         checkpoints.atomic_write = lambda *_: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[attr-defined]
-    domain_module.score_episode = score_distinct_characters  # a reward that differs between episodes of an untrained model
+    domain_module.score_episode = score_distinct_characters  # it differs between the episodes of an untrained model
     is_started = (folder / "config.toml").exists()
     run = Run.resume(folder) if is_started else Run.create(folder, tiny_config(model, *SETTINGS))
     train(run.config, run, ignore_progress)
