@@ -21,7 +21,7 @@ from understudy.core.messages import ToolCall, ToolSpec
 from understudy.core.tasks import Difficulty
 from understudy.data.synthesis.call_plan import CallPlan, FactPlace, PlannedCall, call_range
 from understudy.data.synthesis.explore import Exploration, Leaf, Observation, is_free_text, words
-from understudy.domains.authoring.task_builder import PhraseSampler
+from understudy.domains.authoring.phrases import PhraseSampler
 from understudy.envs.rewards import states_fact
 from understudy.envs.task_source import WriteReportingSource
 

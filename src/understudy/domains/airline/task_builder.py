@@ -8,7 +8,6 @@ from typing import Any
 
 from understudy.core.messages import Message
 from understudy.core.tasks import Fact
-from understudy.domains.airline import phrases
 from understudy.domains.airline.itineraries import day_key
 from understudy.domains.airline.policy_rules import COOLING_OFF
 from understudy.domains.airline.route_network import city_of
@@ -97,7 +96,7 @@ class AirlineTaskBuilder(task_builder.TaskBuilder):
             knowledge = "asked"
         where, code = city_of(destination_airport(reservation)), f"reservation {reservation.id}"
         facts = (self._reservation_fact(reservation, where, knowledge),)
-        described = self.fill_template(phrases.DESCRIBED, city=where)
+        described = self.phrase("described", city=where)
         if knowledge == "wrong":
             wrong = self.rng.choice(others)
             said = f"reservation {wrong} to {where}"
@@ -106,7 +105,7 @@ class AirlineTaskBuilder(task_builder.TaskBuilder):
             return ReservationMention(
                 "trip", said, code, reservation, where, knowledge, facts=facts, lookup_turns=reads
             )
-        said = {"told": code, "described": described}.get(knowledge) or self.fill_template(phrases.VAGUE)
+        said = {"told": code, "described": described}.get(knowledge) or self.phrase("vague")
         known = code if knowledge in ("told", "asked") else described
         reads = entity_lookup(_read, self.customer.reservations, reservation.id, knowledge)
         return ReservationMention("trip", said, known, reservation, where, knowledge, facts=facts, lookup_turns=reads)
@@ -196,9 +195,9 @@ class AirlineTaskBuilder(task_builder.TaskBuilder):
     def _reservation_fact(self, reservation: Reservation, where: str, knowledge: Knowledge) -> Fact:
         """Return what the user says when asked for the reservation."""
         if knowledge in ("described", "vague"):
-            return Fact(text=self.fill_template(phrases.NO_CODE, city=where), keywords=_ASKED)
-        texts = phrases.MISTAKEN if knowledge == "wrong" else phrases.CODE
-        return Fact(text=self.fill_template(texts, id=reservation.id), keywords=_ASKED, in_opening=knowledge == "told")
+            return Fact(text=self.phrase("no_code", city=where), keywords=_ASKED)
+        name = "mistaken" if knowledge == "wrong" else "code"
+        return Fact(text=self.phrase(name, id=reservation.id), keywords=_ASKED, in_opening=knowledge == "told")
 
 
 def destination_airport(reservation: Reservation) -> str:

@@ -3,7 +3,7 @@ determines it.
 """
 
 import random
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -11,8 +11,9 @@ from understudy.core.messages import Message
 from understudy.core.tasks import DIFFICULTIES, Difficulty, Split, Task
 from understudy.domains.authoring import scenarios
 from understudy.domains.authoring.people import pick_person
+from understudy.domains.authoring.phrases import PhraseSampler
 from understudy.domains.authoring.scenarios import UserProfile
-from understudy.domains.authoring.task_builder import GoalSpec, PhraseSampler, TaskBuilder
+from understudy.domains.authoring.task_builder import GoalSpec, TaskBuilder
 from understudy.envs.task_generation import interleave_families
 
 BuilderT = TypeVar("BuilderT", bound=TaskBuilder)
@@ -25,6 +26,8 @@ class TaskGenerator(Generic[BuilderT, CallerT]):
     """The functions of a domain that draw the parts of its tasks."""
 
     domain: str
+    phrases: Mapping[str, Sequence[str]]
+    """The named lists of phrases, as `load_phrases` returns them."""
     customer_keys: Callable[[Split], tuple[str, ...]]
     """Returns the keys of the customers of a split."""
     make_builder: Callable[[random.Random, PhraseSampler, str], BuilderT]
@@ -69,7 +72,7 @@ class TaskGenerator(Generic[BuilderT, CallerT]):
         turn = number * len(DIFFICULTIES) + DIFFICULTIES.index(difficulty)
         builder = self.make_builder(
             random.Random(identity.partition("+")[0]),
-            PhraseSampler(identity, split),
+            PhraseSampler(identity, split, self.phrases),
             pick_person(self.customer_keys(split), f"{split}/{seed}/{family}", turn),
         )
         who, goals = self.draw_goals(builder, family, difficulty)

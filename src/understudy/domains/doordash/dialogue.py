@@ -11,7 +11,6 @@ from understudy.domains.authoring.identification import (
 )
 from understudy.domains.authoring.scenarios import UserProfile
 from understudy.domains.authoring.task_builder import GoalSpec, gold_call
-from understudy.domains.doordash import phrases
 from understudy.domains.doordash.task_builder import DoordashOrderMention, DoordashTaskBuilder
 
 _EMAIL, _PHONE = ("email", "e-mail"), ("phone", "telephone")
@@ -22,14 +21,14 @@ def build_user_profile(builder: DoordashTaskBuilder, identification: Identificat
     """Return the customer's profile."""
     name, phone = builder.customer.name, builder.customer.phone
     email = (
-        builder.fill_template(phrases.NO_EMAIL, phone=phone)
+        builder.phrase("email_forgotten", phone=phone)
         if identification == "other"
-        else builder.fill_template(phrases.EMAIL, email=builder.email)
+        else builder.phrase("email", email=builder.email)
     )
     facts = (
         Fact(text=email, keywords=_EMAIL, in_opening=identification == "opened"),
-        Fact(text=builder.fill_template(phrases.PHONE, phone=phone), keywords=_PHONE),
-        Fact(text=builder.fill_template(phrases.NAME, name=name), keywords=_NAME),
+        Fact(text=builder.phrase("phone", phone=phone), keywords=_PHONE),
+        Fact(text=builder.phrase("name", name=name), keywords=_NAME),
     )
     return UserProfile(name, "a customer of a food delivery service", facts)
 

@@ -9,7 +9,6 @@ from understudy.core.tasks import Fact
 from understudy.domains.authoring import task_builder
 from understudy.domains.authoring.identification import Knowledge, entity_lookup
 from understudy.domains.authoring.task_builder import gold_call, gold_text
-from understudy.domains.doordash import phrases
 from understudy.domains.doordash.policy_rules import MAX_REFUNDS
 from understudy.domains.doordash.state import Customer, DoordashState, Order, Restaurant, Status, format_time_ago
 from understudy.domains.doordash.world import delivery_fields, draw_delivery, draw_minutes_ago, draw_status_fields
@@ -73,25 +72,25 @@ class DoordashTaskBuilder(task_builder.TaskBuilder):
         same = [other.id for other in own if other.restaurant == order.restaurant]
         twice = not itemized and len(same) > 1
         dish = self.rng.choice(order.items).name if twice else ""
-        described = self.fill_template(phrases.WITH if dish else phrases.FROM, item=dish, restaurant=order.restaurant)
+        described = self.phrase("with" if dish else "from", item=dish, restaurant=order.restaurant)
         number = f"order {order.id}"
         if knowledge in ("described", "vague"):
-            said = described if knowledge == "described" else self.fill_template(phrases.VAGUE)
-            fact = self.fill_template(phrases.NO_ORDER, described=described)
+            said = described if knowledge == "described" else self.phrase("vague")
+            fact = self.phrase("no_order", described=described)
             reads = entity_lookup(_read, same, order.id, knowledge)
             return self._mention(
                 order, said, described, fact, reads, by_number=False, told_when_asked=knowledge == "vague", dish=dish
             )
         if knowledge == "wrong":
-            wrong, fact = self.rng.choice(others), self.fill_template(phrases.MISTAKEN, id=order.id)
+            wrong, fact = self.rng.choice(others), self.phrase("mistaken", id=order.id)
             said = f"order {wrong.id} from {order.restaurant}"
             doubt = gold_text(
                 f"Order {wrong.id} is from {wrong.restaurant}, not from {order.restaurant}. Which order is it?"
             )
             return self._mention(order, said, number, fact, (doubt, _read(order.id)), by_number=True)
         fact, said = (
-            self.fill_template(phrases.ORDER, id=order.id),
-            number if knowledge == "told" else self.fill_template(phrases.VAGUE),
+            self.phrase("order", id=order.id),
+            number if knowledge == "told" else self.phrase("vague"),
         )
         return self._mention(
             order, said, number, fact, (_read(order.id),), by_number=True, told_when_asked=knowledge == "asked"

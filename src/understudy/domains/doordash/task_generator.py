@@ -1,5 +1,8 @@
 """The generator of delivery tasks."""
 
+from pathlib import Path
+
+from understudy.domains.authoring.phrases import load_phrases
 from understudy.domains.authoring.task_generator import TaskGenerator
 from understudy.domains.doordash.dialogue import build_user_profile, generate_gold_turns
 from understudy.domains.doordash.families import draw_goals
@@ -8,6 +11,7 @@ from understudy.domains.doordash.world import build_world, customer_keys
 
 GENERATOR = TaskGenerator(
     "doordash",
+    load_phrases(Path(__file__).with_name("phrases.toml")),
     customer_keys,
     lambda rng, phrases, email: DoordashTaskBuilder(rng, phrases, build_world(), email),
     draw_goals,

@@ -6,7 +6,6 @@ from understudy.core.messages import Message
 from understudy.core.tasks import Fact
 from understudy.domains.authoring.scenarios import UserProfile
 from understudy.domains.authoring.task_builder import GoalSpec, gold_call, gold_text
-from understudy.domains.healthcare import phrases
 from understudy.domains.healthcare.clinic_calendar import format_birthday
 from understudy.domains.healthcare.task_builder import HealthcareTaskBuilder
 
@@ -27,29 +26,29 @@ def build_user_profile(builder: HealthcareTaskBuilder, easy: bool) -> UserProfil
         )
     if builder.identification == "asked":
         facts: tuple[Fact, ...] = (
-            Fact(text=builder.fill_template(phrases.NAME, name=patient.name), keywords=_NAME),
-            Fact(text=builder.fill_template(phrases.BORN, **words), keywords=_BORN),
+            Fact(text=builder.phrase("name", name=patient.name), keywords=_NAME),
+            Fact(text=builder.phrase("born", **words), keywords=_BORN),
         )
     elif builder.identification == "member":
-        identity = builder.fill_template(phrases.MEMBER, **words)
+        identity = builder.phrase("member", **words)
         facts = (
             Fact(text=identity, keywords=("member id", "member number", *_BORN), in_opening=True),
-            Fact(text=builder.fill_template(phrases.NAME, name=patient.name), keywords=_NAME),
+            Fact(text=builder.phrase("name", name=patient.name), keywords=_NAME),
         )
     else:
-        facts = (Fact(text=builder.fill_template(phrases.OPENED, **words), keywords=(*_NAME, *_BORN), in_opening=True),)
+        facts = (Fact(text=builder.phrase("opened", **words), keywords=(*_NAME, *_BORN), in_opening=True),)
     return UserProfile(patient.name, "a patient of a group of clinics", facts)
 
 
 def _calling(builder: HealthcareTaskBuilder, words: dict[str, str], easy: bool) -> tuple[Fact, ...]:
     """Return the facts that a caller for the patient tells: all in the first message, or most of them when asked."""
     if easy or builder.draw_bool(0.5):
-        return (Fact(text=builder.fill_template(phrases.CALLS, **words), keywords=(*_NAME, *_BORN), in_opening=True),)
+        return (Fact(text=builder.phrase("calls", **words), keywords=(*_NAME, *_BORN), in_opening=True),)
     return (
-        Fact(text=builder.fill_template(phrases.CALLS_FOR, **words), keywords=_NAME[1:], in_opening=True),
-        Fact(text=builder.fill_template(phrases.OWN_NAME, **words), keywords=_CALLER),
+        Fact(text=builder.phrase("calls_for", **words), keywords=_NAME[1:], in_opening=True),
+        Fact(text=builder.phrase("own_name", **words), keywords=_CALLER),
         Fact(
-            text=builder.fill_template(phrases.PATIENT_BORN, first=words["name"].split()[0], born=words["born"]),
+            text=builder.phrase("patient_born", first=words["name"].split()[0], born=words["born"]),
             keywords=_BORN,
         ),
     )

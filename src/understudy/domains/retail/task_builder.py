@@ -7,7 +7,6 @@ from understudy.core.tasks import Fact
 from understudy.domains.authoring import task_builder
 from understudy.domains.authoring.identification import NUMBER_KNOWN_LEVELS, Knowledge, entity_lookup
 from understudy.domains.authoring.task_builder import gold_call, gold_text
-from understudy.domains.retail import phrases
 from understudy.domains.retail.state import Line, Order, RetailState, Status, User
 
 _ASKED = ("which order", "what order", "order number", "order id", "number of", "which of", "order you")
@@ -67,8 +66,8 @@ class RetailTaskBuilder(task_builder.TaskBuilder):
             doubt = (_read(wrong), gold_text(f"Order {wrong} has no {item.name}. Which order is it?"))
             reads = entity_lookup(_read, self.user.orders, order.id, knowledge, *doubt)
             return RetailOrderMention("order", said, number, order, item, knowledge, facts=facts, lookup_turns=reads)
-        described = self.fill_template(phrases.VAGUE_WITH_ITEM if itemized else phrases.DESCRIBED, item=item.name)
-        said = {"told": number, "described": described}.get(knowledge) or self.fill_template(phrases.VAGUE)
+        described = self.phrase("vague_with_item" if itemized else "described", item=item.name)
+        said = {"told": number, "described": described}.get(knowledge) or self.phrase("vague")
         known = number if knowledge in ("told", "asked") else described
         reads = entity_lookup(_read, self.user.orders, order.id, knowledge)
         return RetailOrderMention("order", said, known, order, item, knowledge, facts=facts, lookup_turns=reads)
@@ -86,9 +85,9 @@ class RetailTaskBuilder(task_builder.TaskBuilder):
     def _order_fact(self, order: Order, item: Line, knowledge: Knowledge) -> Fact:
         """Return what the user says when asked for the order."""
         if knowledge in ("described", "vague"):
-            return Fact(text=self.fill_template(phrases.NO_ORDER, item=item.name), keywords=_ASKED)
-        texts = phrases.MISTAKEN if knowledge == "wrong" else phrases.ORDER
-        return Fact(text=self.fill_template(texts, id=order.id), keywords=_ASKED, in_opening=knowledge == "told")
+            return Fact(text=self.phrase("no_order", item=item.name), keywords=_ASKED)
+        name = "mistaken" if knowledge == "wrong" else "order"
+        return Fact(text=self.phrase(name, id=order.id), keywords=_ASKED, in_opening=knowledge == "told")
 
 
 def _read(order_id: str) -> Message:

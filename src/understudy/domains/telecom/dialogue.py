@@ -7,7 +7,6 @@ from understudy.core.tasks import Fact
 from understudy.domains.authoring.identification import IdentificationMode, gold_turns_of_goals
 from understudy.domains.authoring.scenarios import UserProfile
 from understudy.domains.authoring.task_builder import GoalSpec, gold_call, gold_text
-from understudy.domains.telecom import phrases
 from understudy.domains.telecom.task_builder import Caller, FaultMention, LineMention, TelecomTaskBuilder
 
 _NUMBER = ("your number", "phone number", "telephone number")
@@ -18,14 +17,14 @@ def build_user_profile(builder: TelecomTaskBuilder, caller: Caller) -> UserProfi
     """Return the customer's profile."""
     name, born = builder.customer.name, f"{builder.customer.birth_date}"
     known = (
-        builder.fill_template(phrases.NO_OWN_NUMBER, name=name, born=born)
+        builder.phrase("no_own_number", name=name, born=born)
         if caller.identification == "other"
-        else builder.fill_template(phrases.OWN_NUMBER, number=caller.number)
+        else builder.phrase("own_number", number=caller.number)
     )
     facts = (
         Fact(text=known, keywords=_NUMBER, in_opening=caller.identification == "opened"),
-        Fact(text=builder.fill_template(phrases.NAME, name=name), keywords=_NAME),
-        Fact(text=builder.fill_template(phrases.BORN, born=born), keywords=_BIRTH),
+        Fact(text=builder.phrase("name", name=name), keywords=_NAME),
+        Fact(text=builder.phrase("born", born=born), keywords=_BIRTH),
     )
     return UserProfile(name, "a customer of a mobile operator", facts)
 

@@ -12,7 +12,6 @@ from understudy.domains.authoring.identification import (
     entity_lookup,
 )
 from understudy.domains.authoring.task_builder import gold_call, gold_text
-from understudy.domains.telecom import phrases
 from understudy.domains.telecom.state import Bill, Customer, Plan, TelecomState
 
 
@@ -134,8 +133,8 @@ class TelecomTaskBuilder(task_builder.TaskBuilder):
             return LineMention(
                 "line", said, f"line {number}", number, plan, knowledge, wrong, facts=facts, lookup_turns=reads
             )
-        described = self.fill_template(phrases.DESCRIBED, plan=plan)
-        said = {"told": f"line {number}", "described": described}.get(knowledge) or self.fill_template(phrases.VAGUE)
+        described = self.phrase("described", plan=plan)
+        said = {"told": f"line {number}", "described": described}.get(knowledge) or self.phrase("vague")
         known = f"line {number}" if knowledge in ("told", "asked") else described
         reads = entity_lookup(_line, self.customer.lines, number, knowledge)
         return LineMention("line", said, known, number, plan, knowledge, facts=facts, lookup_turns=reads)
@@ -144,12 +143,8 @@ class TelecomTaskBuilder(task_builder.TaskBuilder):
         """Return the bill as the user refers to it: by number if `knowledge` is "told", else by month."""
         bill = self.world.bills[bill_id]
         by_id, newest_first = knowledge == "told", self.customer.bills[::-1]
-        said = f"bill {bill_id}" if by_id else self.fill_template(phrases.OF_MONTH, month=bill.month)
-        says = (
-            self.fill_template(phrases.BILL_NUMBER, id=bill_id)
-            if by_id
-            else self.fill_template(phrases.BILL_MONTH, month=bill.month)
-        )
+        said = f"bill {bill_id}" if by_id else self.phrase("of_month", month=bill.month)
+        says = self.phrase("bill_number", id=bill_id) if by_id else self.phrase("bill_month", month=bill.month)
         facts = (Fact(text=says, keywords=BILL_CUES, in_opening=True),)
         knowledge = "told" if by_id else "described"
         reads = (
@@ -161,9 +156,9 @@ class TelecomTaskBuilder(task_builder.TaskBuilder):
     def _line_fact(self, number: str, knowledge: Knowledge) -> Fact:
         """Return what the user says when asked for the line."""
         if knowledge in ("described", "vague"):
-            return Fact(text=self.fill_template(phrases.NO_NUMBER, plan=self.plan_name(number)), keywords=LINE_CUES)
-        texts = phrases.MISTAKEN if knowledge == "wrong" else phrases.NUMBER_OF_LINE
-        return Fact(text=self.fill_template(texts, number=number), keywords=LINE_CUES, in_opening=knowledge == "told")
+            return Fact(text=self.phrase("no_number", plan=self.plan_name(number)), keywords=LINE_CUES)
+        name = "mistaken" if knowledge == "wrong" else "number_of_line"
+        return Fact(text=self.phrase(name, number=number), keywords=LINE_CUES, in_opening=knowledge == "told")
 
 
 def number_variants(number: str) -> str:

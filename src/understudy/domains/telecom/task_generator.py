@@ -1,5 +1,8 @@
 """The generator of telecom tasks."""
 
+from pathlib import Path
+
+from understudy.domains.authoring.phrases import load_phrases
 from understudy.domains.authoring.task_generator import TaskGenerator
 from understudy.domains.telecom.dialogue import build_user_profile, generate_gold_turns
 from understudy.domains.telecom.families import draw_goals
@@ -8,6 +11,7 @@ from understudy.domains.telecom.world import build_world, customer_keys
 
 GENERATOR = TaskGenerator(
     "telecom",
+    load_phrases(Path(__file__).with_name("phrases.toml")),
     customer_keys,
     lambda rng, phrases, key: TelecomTaskBuilder(rng, phrases, build_world(), key),
     draw_goals,

@@ -8,12 +8,14 @@ from decimal import Decimal
 from typing import Any, Protocol
 
 from understudy.core.messages import Message
-from understudy.domains.airline import phrases
 from understudy.domains.airline.state import Reservation
 from understudy.domains.airline.task_builder import AirlineTaskBuilder
 from understudy.domains.authoring.identification import Knowledge
 from understudy.domains.authoring.task_builder import GoalSpec, gold_call, gold_text
 from understudy.envs.dates import format_month_day
+
+NUMBERS = {1: "one", 2: "two", 3: "three", 4: "four"}
+_PAYMENT_KINDS = {"card": "credit card", "gift": "gift card", "certificate": "travel certificate"}
 
 INSURE_TERMS = "insure|insured|insurance|insuring"
 
@@ -91,4 +93,14 @@ def calculate_total(price: Decimal, number: int) -> tuple[Message, ...]:
 
 def payment_kind(payment_id: str) -> str:
     """Return the kind of a payment in words, such as "credit card"."""
-    return phrases.KINDS[payment_id.partition("_")[0]]
+    return _PAYMENT_KINDS[payment_id.partition("_")[0]]
+
+
+def format_count(number: int, thing: str) -> str:
+    """Return a count as in "1 bag" and "2 bags"."""
+    return f"{number} {thing}{'' if number == 1 else 's'}"
+
+
+def format_more_bags(number: int) -> str:
+    """Return a number of further bags as customers say it."""
+    return format_count(number, "more checked bag")

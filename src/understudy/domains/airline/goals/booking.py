@@ -7,8 +7,7 @@ from typing import Any
 
 from understudy.core.messages import Message
 from understudy.core.tasks import Fact
-from understudy.domains.airline import phrases
-from understudy.domains.airline.goals.base import INSURE_TERMS, add_refusal, payment_kind
+from understudy.domains.airline.goals.base import INSURE_TERMS, NUMBERS, add_refusal, format_count, payment_kind
 from understudy.domains.airline.goals.flight_search import (
     FlightSearch,
     add_sold_out_refusal,
@@ -99,7 +98,7 @@ class BookingPlan:
     def proposal(self) -> str:
         """The agent's words for the booking in a proposal."""
         flights, names = " and ".join(trip.proposal_phrase for trip in self.trips), " and ".join(self.passengers)
-        bags = [f"with {phrases.format_count(self.bags, 'checked bag')}"] if self.bags else []
+        bags = [f"with {format_count(self.bags, 'checked bag')}"] if self.bags else []
         insured = ["with insurance"] if self.insured else []
         payment = f"paid with your {payment_kind(self.payer)} {self.payer}"
         payment += f" after your travel certificate {self.certificate}" if self.certificate else ""
@@ -117,9 +116,7 @@ def book_trip(
     gift = builder.find_payment("gift")
     short = not grantable and bool(gift) and due > 0 and builder.draw_bool(0.5)
     plan = replace(plan, payer=gift) if gift and (short or builder.draw_bool(0.3)) else plan
-    pays = Fact(
-        text=builder.fill_template(phrases.PAY, kind=payment_kind(plan.payer)), keywords=_PAY, in_opening=in_opening
-    )
+    pays = Fact(text=builder.phrase("pay", kind=payment_kind(plan.payer)), keywords=_PAY, in_opening=in_opening)
     text = " ".join((*_text(builder, plan, easy), *([pays.text] if in_opening else [])))
     goal = GoalSpec(text, facts=(pays,), required_terms=plan.required_terms)
     reads = (() if in_opening else (gold_text("How would you like to pay?"),)) + (
@@ -174,25 +171,23 @@ def _text(builder: AirlineTaskBuilder, plan: BookingPlan, easy: bool) -> list[st
     origin, goal = (
         f"{city_of(code)} ({code})" if easy else city_of(code) for code in (first.origin, first.destination)
     )
-    best = builder.fill_template(phrases.BEST[first.preference])
+    best = builder.phrase(f"best.{first.preference}")
     words = {"origin": origin, "goal": goal, "date": format_month_day(first.date), "cabin": first.cabin, "best": best}
-    texts = [builder.fill_template(phrases.BOOK, **words)]
+    texts = [builder.phrase("book", **words)]
     for trip in back:
-        best = builder.fill_template(phrases.BEST[trip.preference])
-        texts.append(builder.fill_template(phrases.BACK, date=format_month_day(trip.date), best=best))
+        best = builder.phrase(f"best.{trip.preference}")
+        texts.append(builder.phrase("back", date=format_month_day(trip.date), best=best))
     others = plan.passengers[1:]
-    texts.append(
-        builder.fill_template(phrases.TOGETHER, other=others[0]) if others else builder.fill_template(phrases.ALONE)
-    )
+    texts.append(builder.phrase("together", other=others[0]) if others else builder.phrase("alone"))
     if plan.bags:
-        texts.append(builder.fill_template(phrases.WITH_BAGS, bags=phrases.format_count(plan.bags, "checked bag")))
-    texts += [builder.fill_template(phrases.INSURED)] if plan.insured else []
-    return texts + ([builder.fill_template(phrases.CERTIFICATE)] if plan.certificate else [])
+        texts.append(builder.phrase("with_bags", bags=format_count(plan.bags, "checked bag")))
+    texts += [builder.phrase("insured")] if plan.insured else []
+    return texts + ([builder.phrase("certificate")] if plan.certificate else [])
 
 
 def _bag_variants(bags: int) -> str:
     """Return the accepted forms of a number of bags in a proposal."""
-    counts = [str(bags), phrases.NUMBERS[bags], *(["a"] if bags == 1 else [])]
+    counts = [str(bags), NUMBERS[bags], *(["a"] if bags == 1 else [])]
     nouns = [f"{kind}{noun}" for kind in ("", "checked ") for noun in ("bag", "bags")]
     return "|".join([f"{count} {noun}" for count in counts for noun in nouns] + [f"{noun}: {bags}" for noun in nouns])
 

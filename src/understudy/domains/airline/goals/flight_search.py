@@ -6,7 +6,6 @@ from decimal import Decimal
 
 from understudy.core.errors import TaskError
 from understudy.core.messages import Message
-from understudy.domains.airline import phrases
 from understudy.domains.airline.goals.base import add_refusal
 from understudy.domains.airline.itineraries import FlightOffer, find_paths, list_offers
 from understudy.domains.airline.state import Cabin, Trip
@@ -40,13 +39,17 @@ class FlightSearch:
         return f"{' and '.join(self.offer.flights)} on {format_month_day(self.date)}"
 
 
+PREFERENCES = ("cheapest", "earliest", "latest")
+"""Which of several offers the user wants: lists of the tables `best` and `vague_best` of phrases.toml."""
+
+
 def draw_flight_search(
     builder: AirlineTaskBuilder,
     way: tuple[str, str],
     dates: Sequence[str],
     cabin: Cabin,
     avoid: Sequence[Trip] = (),
-    preferences: Sequence[str] = tuple(phrases.BEST),
+    preferences: Sequence[str] = PREFERENCES,
 ) -> FlightSearch:
     """Draw a search that exactly one offer of its date satisfies. Its fare differs from those of `avoid`.
 

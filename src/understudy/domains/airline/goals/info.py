@@ -1,7 +1,6 @@
 """Questions of customers: nothing changes, and the agent must tell a fact that a tool shows."""
 
-from understudy.domains.airline import phrases
-from understudy.domains.airline.goals.base import calculate_total
+from understudy.domains.airline.goals.base import NUMBERS, calculate_total, format_more_bags
 from understudy.domains.airline.goals.flight_search import FlightSearch, draw_flight_search
 from understudy.domains.airline.itineraries import day_key, find_paths, is_past
 from understudy.domains.airline.policy_rules import BAG_PRICE, INSURANCE_PRICE, MAX_BAGS, bags_price
@@ -33,9 +32,7 @@ def ask_flight_status(
     trip = now.trips[0]
     number = trip.flights[0]
     stands, delay = _stands(builder, number, trip.date)
-    text = builder.fill_template(
-        phrases.STATUS, which="the flight of" if len(trip.flights) == 1 else "the first flight of"
-    )
+    text = builder.phrase("status", which="the flight of" if len(trip.flights) == 1 else "the first flight of")
     answer = f"Flight {number} on {format_month_day(trip.date)} {_SAYS[stands]}" + (
         f" by {delay} minutes." if delay else "."
     )
@@ -53,7 +50,7 @@ def ask_flight_time(
     number = trip.flights[0 if starts else -1]
     flight = builder.world.flights[number]
     verb, time = ("departs", flight.departs) if starts else ("arrives", flight.arrives)
-    text = builder.fill_template(phrases.DEPARTS if starts else phrases.ARRIVES)
+    text = builder.phrase("departs" if starts else "arrives")
     turns = (
         gold_call("get_flight_status", flight=number, date=trip.date),
         gold_text(f"Flight {number} {verb} at {time}."),
@@ -70,7 +67,7 @@ def ask_price_paid(
         f"{builder.current_state().reservations[reservation.id].paid}",
     )
     answer = gold_text(f"The total of reservation {reservation.id} was {price}.")
-    return GoalSpec(builder.fill_template(phrases.PAID), mention, (answer,), "number", outputs=(price,))
+    return GoalSpec(builder.phrase("paid"), mention, (answer,), "number", outputs=(price,))
 
 
 def ask_bags_price(
@@ -84,7 +81,7 @@ def ask_bags_price(
         return ask_price_paid(builder, reservation, knowledge, grantable, easy)
     more = builder.rng.choice(dear)
     price = bags_price(builder.customer, now, more)
-    text = builder.fill_template(phrases.BAGS_PRICE, bags=phrases.format_more_bags(more))
+    text = builder.phrase("bags_price", bags=format_more_bags(more))
     turns = (*calculate_total(BAG_PRICE, int(price / BAG_PRICE)), gold_text(f"That would be {price}."))
     return GoalSpec(text, mention, turns, "number", outputs=(f"{price}",))
 
@@ -102,14 +99,14 @@ def ask_fare(
     if easy:
         answer = gold_text(f"The cheapest one is {found.offer.flights[0]} for {price}.")
         return GoalSpec(
-            builder.fill_template(phrases.FARE, **words),
+            builder.phrase("fare", **words),
             None,
             (*found.lookup_turns, answer),
             "number",
             outputs=(f"{price}",),
         )
     total = number * (price + INSURANCE_PRICE)
-    text = builder.fill_template(phrases.QUOTE, number=phrases.NUMBERS[number], **words)
+    text = builder.phrase("quote", number=NUMBERS[number], **words)
     sums = gold_call("calculate", expression=f"({price} + {INSURANCE_PRICE}) * {number}")
     turns = (gold_call("list_airports"), *found.lookup_turns, sums, gold_text(f"That would be {total} in total."))
     return GoalSpec(text, None, turns, "number", outputs=(f"{total}",))

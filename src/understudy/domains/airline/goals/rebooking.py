@@ -5,7 +5,6 @@ from typing import Any
 
 from understudy.core.messages import Message
 from understudy.core.tasks import Fact
-from understudy.domains.airline import phrases
 from understudy.domains.airline.goals.base import (
     add_flown_refusal,
     add_refusal,
@@ -26,10 +25,10 @@ from understudy.domains.airline.state import Cabin, Reservation, TripDirection
 from understudy.domains.airline.task_builder import AirlineTaskBuilder, ReservationMention
 from understudy.domains.airline.world import FUTURE_DATES
 from understudy.domains.authoring.identification import Knowledge
-from understudy.domains.authoring.scenarios import CHANGES_OF_MIND
 from understudy.domains.authoring.task_builder import GoalSpec, gold_call, gold_change, gold_text
 from understudy.envs.dates import date_variants, format_month_day
 
+_WHICH_FLIGHT = {"only": "the flight of", "outbound": "the outbound flight of", "return": "the return flight of"}
 _DATE = ("which date", "what date", "which day", "what day", "when", "new date")
 
 
@@ -44,15 +43,15 @@ def change_flights(
     direction, new = _other_date(builder, now)
     vague = not easy and builder.draw_bool(0.3)
     date = Fact(
-        text=builder.fill_template(phrases.NEW_DATE, date=format_month_day(new.date)),
+        text=builder.phrase("new_date", date=format_month_day(new.date)),
         keywords=_DATE,
         in_opening=not vague,
     )
     text = _flights_text(builder, now, direction, new, vague)
-    text += f" I'd like {builder.fill_template(phrases.VAGUE_BEST[new.preference])}." if vague else ""
+    text += f" I'd like {builder.phrase(f'vague_best.{new.preference}')}." if vague else ""
     is_dearer = new.offer.fare > now.trips[direction == "return"].fare
     payer = "" if easy or not is_dearer or builder.draw_bool(0.6) else builder.pick_other_card(now.payment)
-    text += f" {builder.fill_template(phrases.DIFFERENCE_BY, kind=payment_kind(payer))}" if payer else ""
+    text += f" {builder.phrase('difference_by', kind=payment_kind(payer))}" if payer else ""
     goal = GoalSpec(text, mention, required_terms=(*mention.required_terms, date_variants(new.date)), facts=(date,))
     asks = (gold_text("Which date do you want to change to?"),) if vague else ()
     if cause == "flown":
@@ -81,7 +80,7 @@ def correct_date(
         required_terms=(*mention.required_terms, date_variants(then.date)),
     )
     asked = _changing(builder, goal, mention, now, direction, first, ())
-    meant = f"{builder.fill_template(CHANGES_OF_MIND)} {_flights_text(builder, now, direction, then, False)}"
+    meant = f"{builder.phrase('change_of_mind')} {_flights_text(builder, now, direction, then, False)}"
     return replace(_changing(builder, goal, mention, now, direction, then, asked.gold_turns[:-2]), final_text=meant)
 
 
@@ -100,10 +99,10 @@ def _other_date(builder: AirlineTaskBuilder, now: Reservation) -> tuple[TripDire
 def _flights_text(
     builder: AirlineTaskBuilder, now: Reservation, direction: TripDirection, new: FlightSearch, vague: bool
 ) -> str:
-    which = phrases.WHICH[direction if len(now.trips) > 1 else "only"]
-    best = builder.fill_template(phrases.BEST[new.preference])
-    texts = phrases.FLIGHTS_VAGUE if vague else phrases.FLIGHTS
-    return builder.fill_template(texts, which=which, date=format_month_day(new.date), best=best)
+    which = _WHICH_FLIGHT[direction if len(now.trips) > 1 else "only"]
+    best = builder.phrase(f"best.{new.preference}")
+    name = "flights_vague" if vague else "flights"
+    return builder.phrase(name, which=which, date=format_month_day(new.date), best=best)
 
 
 def _changing(
@@ -140,9 +139,7 @@ def change_cabin(
     down = not easy and builder.draw_bool(0.3)
     old: Cabin = "business" if down else "economy"
     new: Cabin = "economy" if down else "business"
-    goal = GoalSpec(
-        builder.fill_template(phrases.CABIN, cabin=new), mention, required_terms=(*mention.required_terms, new)
-    )
+    goal = GoalSpec(builder.phrase("cabin", cabin=new), mention, required_terms=(*mention.required_terms, new))
     cause = "" if grantable else builder.rng.choice(("basic", "sold out", "other"))
     if cause == "other":
         return add_unchangeable_refusal(builder, goal, reservation, "change its cabin", easy, cabin=old)

@@ -6,14 +6,16 @@ from typing import Literal, get_args
 
 from understudy.core.messages import Message
 from understudy.core.tasks import Fact
-from understudy.domains.airline import phrases
 from understudy.domains.airline.goals.base import (
     INSURE_TERMS,
+    NUMBERS,
     add_cancelled_refusal,
     add_flown_refusal,
     add_refusal,
     add_unchangeable_refusal,
     calculate_total,
+    format_count,
+    format_more_bags,
     payment_kind,
 )
 from understudy.domains.airline.policy_rules import (
@@ -28,7 +30,6 @@ from understudy.domains.airline.state import Cabin, FlightStatus, Reason, Reserv
 from understudy.domains.airline.task_builder import AirlineTaskBuilder, ReservationMention
 from understudy.domains.authoring.identification import Knowledge
 from understudy.domains.authoring.people import FIRST_NAMES, LAST_NAMES
-from understudy.domains.authoring.scenarios import CHANGES_OF_MIND
 from understudy.domains.authoring.task_builder import GoalSpec, gold_call, gold_change, gold_proposal, gold_text
 from understudy.envs.dates import date_variants, format_month_day
 
@@ -54,8 +55,8 @@ def cancel_reservation(
     cause = builder.rng.choice(_CAUSES[grantable][: 3 if easy else None])
     either: Reason = builder.rng.choice(("change of plans", "illness"))
     reason = _REASONS.get(cause, either)
-    why, in_opening = builder.fill_template(phrases.WHY[reason]), easy or builder.draw_bool(0.5)
-    text = builder.fill_template(phrases.CANCEL) + (f" {why}" if in_opening else "")
+    why, in_opening = builder.phrase(f"why.{reason}"), easy or builder.draw_bool(0.5)
+    text = builder.phrase("cancel") + (f" {why}" if in_opening else "")
     goal = GoalSpec(
         text,
         mention,
@@ -112,7 +113,7 @@ def add_insurance(
     mention = builder.reservation_mention(reservation, knowledge)
     price = INSURANCE_PRICE * len(reservation.passengers)
     goal = GoalSpec(
-        builder.fill_template(phrases.INSURE),
+        builder.phrase("insure"),
         mention,
         required_terms=(*mention.required_terms, INSURE_TERMS, str(price)),
     )
@@ -140,10 +141,10 @@ def add_bags(
     mention = builder.reservation_mention(reservation, knowledge)
     more, vague = builder.rng.randint(1, 1 if easy else 3), not easy and builder.draw_bool(0.3)
     payer = "" if easy or builder.draw_bool(0.5) else builder.pick_other_card(reservation.payment)
-    what = phrases.format_more_bags(more)
-    text = builder.fill_template(phrases.BAGS_VAGUE if vague else phrases.BAGS, bags=what)
-    text += f" {builder.fill_template(phrases.CHARGE_TO, kind=payment_kind(payer))}" if payer else ""
-    facts = (Fact(text=builder.fill_template(phrases.HOW_MANY, bags=what), keywords=_HOW_MANY, in_opening=not vague),)
+    what = format_more_bags(more)
+    text = builder.phrase("bags_vague" if vague else "bags", bags=what)
+    text += f" {builder.phrase('charge_to', kind=payment_kind(payer))}" if payer else ""
+    facts = (Fact(text=builder.phrase("how_many", bags=what), keywords=_HOW_MANY, in_opening=not vague),)
     goal = GoalSpec(
         text, mention, required_terms=(*mention.required_terms, "bag|bags", number_variants(more)), facts=facts
     )
@@ -167,7 +168,7 @@ def _adding(
     goal: GoalSpec, mention: ReservationMention, more: int, price: Decimal, payer: str, asks: tuple[Message, ...]
 ) -> GoalSpec:
     what, done = (
-        phrases.format_count(more, "checked bag"),
+        format_count(more, "checked bag"),
         "The bag has been added." if more == 1 else "The bags have been added.",
     )
     reads = asks + calculate_total(BAG_PRICE, int(price / BAG_PRICE))
@@ -189,7 +190,7 @@ def correct_name(
     right = names[place]
     old, new = (_misspelt(builder, right), right) if grantable or fixed else (right, _stranger(builder, right))
     names[place] = old
-    text = builder.fill_template(phrases.NAME, old=old, new=new)
+    text = builder.phrase("correct_name", old=old, new=new)
     goal = GoalSpec(
         text,
         mention,
@@ -215,7 +216,7 @@ def claim_compensation(
     """Ask for compensation for a flight that was cancelled or delayed."""
     mention = builder.reservation_mention(reservation, knowledge)
     off = builder.draw_bool(0.4)
-    text = builder.fill_template(phrases.COMPENSATION, what="cancelled" if off else "delayed")
+    text = builder.phrase("compensation", what="cancelled" if off else "delayed")
     goal = GoalSpec(text, mention, required_terms=(*mention.required_terms, "certificate|voucher"))
     basic = not grantable and builder.draw_bool(0.4)
     cabin: Cabin = "basic economy" if basic else builder.rng.choice(("economy", "business"))
@@ -266,7 +267,7 @@ def ask_out_of_scope(
     builder: AirlineTaskBuilder, reservation: Reservation, knowledge: Knowledge, grantable: bool, easy: bool
 ) -> GoalSpec:
     """Ask for something that no tool can do, which requires a human agent."""
-    text = builder.fill_template(phrases.OUTSIDE)
+    text = builder.phrase("outside")
     turns = (gold_call("transfer_to_human", summary=text), gold_text("I have transferred you to a human agent."))
     return GoalSpec(text, gold_turns=turns, required_terms=("human|transfer|transferred",))
 
@@ -278,8 +279,8 @@ def correct_bags(
     first = add_bags(builder, reservation, knowledge, True, True)
     assert isinstance(first.mention, ReservationMention)
     mention, more = first.mention, builder.rng.randint(2, 3)
-    opening = builder.fill_template(CHANGES_OF_MIND)
-    meant = f"{opening} {builder.fill_template(phrases.BAGS, bags=phrases.format_more_bags(more))}"
+    opening = builder.phrase("change_of_mind")
+    meant = f"{opening} {builder.phrase('bags', bags=format_more_bags(more))}"
     now = builder.set_upcoming(reservation, one_way=True)
     price = bags_price(builder.customer, now, more)
     builder.ensure_balance(now.payment, price)
@@ -300,8 +301,8 @@ def switch_cancel_to_insurance(
     price = INSURANCE_PRICE * len(reservation.passengers)
     now = builder.set_upcoming(reservation, booked=builder.draw_booking_time(recent=True, clear=easy), insurance=False)
     builder.ensure_balance(now.payment, price)
-    text = f"{builder.fill_template(phrases.CANCEL)} {builder.fill_template(phrases.WHY[reason])}"
-    meant = " ".join(map(builder.fill_template, (CHANGES_OF_MIND, phrases.KEEP_IT, phrases.INSURE)))
+    text = f"{builder.phrase('cancel')} {builder.phrase(f'why.{reason}')}"
+    meant = " ".join(map(builder.phrase, ("change_of_mind", "keep_it", "insure")))
     first = gold_proposal(f"cancel {mention.proposal_phrase}, reason: {reason}")
     do = gold_call("add_insurance", reservation_id=now.id)
     then = gold_change(f"insure {mention.proposal_phrase} for {price}", do, "The reservation is now insured.")
@@ -313,7 +314,7 @@ def switch_cancel_to_insurance(
 
 def number_variants(number: int) -> str:
     """Return the accepted forms of a small number."""
-    return f"{number}|{phrases.NUMBERS[number]}" + ("|a|another" if number == 1 else "")
+    return f"{number}|{NUMBERS[number]}" + ("|a|another" if number == 1 else "")
 
 
 def price_variants(price: Decimal) -> str:

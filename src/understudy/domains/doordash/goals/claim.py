@@ -7,7 +7,6 @@ from understudy.core.messages import Message
 from understudy.core.tasks import Fact
 from understudy.domains.authoring.identification import Knowledge
 from understudy.domains.authoring.task_builder import GoalSpec, gold_call, gold_change, gold_text
-from understudy.domains.doordash import phrases
 from understudy.domains.doordash.goals.base import add_refusal, add_status_refusal, payment_kind, payment_variants
 from understudy.domains.doordash.policy_rules import LATE_CREDITS, MAX_REFUNDS, refund_amount
 from understudy.domains.doordash.state import Order, OrderLine, RefundTarget, Status
@@ -29,8 +28,8 @@ def claim_missing_items(
     mention, lines = builder.order_mention(order, knowledge, itemized=True), _some(builder, order, 1 if easy else 2)
     to: RefundTarget = builder.rng.choice(("payment", "credit"))
     vague = not easy and builder.draw_bool(0.3)
-    back = builder.fill_template(phrases.BACK[to], kind=payment_kind(order.payment))
-    text = builder.fill_template(phrases.MISSING, items=_listed(lines)) + ("" if vague else f" {back}")
+    back = builder.phrase(f"back.{to}", kind=payment_kind(order.payment))
+    text = builder.phrase("missing", items=_listed(lines)) + ("" if vague else f" {back}")
     facts = (Fact(text=back, keywords=_WHERE_TO, in_opening=not vague),)
     goal = GoalSpec(
         text, mention, required_terms=(*mention.required_terms, *(line.name for line in lines), _REFUND), facts=facts
@@ -48,7 +47,7 @@ def claim_late_delivery(
     """Ask for compensation for a late delivery."""
     mention = builder.order_mention(order, knowledge)
     goal = GoalSpec(
-        builder.fill_template(phrases.LATE),
+        builder.phrase("late"),
         mention,
         required_terms=(*mention.required_terms, "credit|credited|crediting"),
     )
@@ -73,9 +72,7 @@ def claim_redelivery(
     """Ask to redeliver a missing dish; some customers accept a credit otherwise."""
     mention, lines = builder.order_mention(order, knowledge, itemized=True), _some(builder, order, 1)
     either = not easy and builder.draw_bool(0.5)
-    text = builder.fill_template(phrases.REDELIVER, items=_listed(lines)) + (
-        f" {builder.fill_template(phrases.OR_CREDIT)}" if either else ""
-    )
+    text = builder.phrase("redeliver", items=_listed(lines)) + (f" {builder.phrase('or_credit')}" if either else "")
     goal = GoalSpec(text, mention, required_terms=(*mention.required_terms, lines[0].name, _AGAIN))
     why = "" if grantable else builder.rng.choice(("claim", "paused", "sold out"))
     if why == "claim":
@@ -102,9 +99,9 @@ def claim_over_refund_limit(
 ) -> GoalSpec:
     """Ask for a refund after so many refunds that a human must decide."""
     mention, lines = builder.order_mention(order, knowledge), _some(builder, order, 1)
-    back = builder.fill_template(phrases.BACK["credit"])
-    missed = f"{builder.fill_template(phrases.MISSING, items=_listed(lines))} {back}"
-    text = builder.rng.choice((missed, builder.fill_template(phrases.LATE)))
+    back = builder.phrase(f"back.{'credit'}")
+    missed = f"{builder.phrase('missing', items=_listed(lines))} {back}"
+    text = builder.rng.choice((missed, builder.phrase("late")))
     builder.set_refunds(MAX_REFUNDS)
     builder.set_delivered(order, late=builder.rng.randint(20, 90))
     return GoalSpec(text, mention, (_ACCOUNT, *_transfer("refund limit reached")), required_terms=(_HUMAN,))
@@ -114,11 +111,21 @@ def ask_out_of_scope(
     builder: DoordashTaskBuilder, order: Order, knowledge: Knowledge, grantable: bool, easy: bool
 ) -> GoalSpec:
     """Ask for something that no tool can do."""
-    summary, texts = builder.rng.choice(list(phrases.OUTSIDE.items()))
-    return GoalSpec(builder.fill_template(texts), gold_turns=_transfer(summary), required_terms=(_HUMAN,))
+    summary = builder.rng.choice(_OUTSIDE)
+    return GoalSpec(builder.phrase(f"outside.{summary}"), gold_turns=_transfer(summary), required_terms=(_HUMAN,))
 
 
 _HUMAN = "human|transfer|transferred"
+_OUTSIDE = (
+    "accident with a courier",
+    "allergic reaction",
+    "food poisoning",
+    "rude courier",
+    "stolen account",
+    "tax invoice",
+    "charged twice",
+)
+"""Cases for a human agent: lists of the table `outside` of phrases.toml."""
 
 
 def _transfer(summary: str) -> tuple[Message, ...]:

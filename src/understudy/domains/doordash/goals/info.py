@@ -4,7 +4,6 @@ from collections.abc import Sequence
 
 from understudy.domains.authoring.identification import Knowledge
 from understudy.domains.authoring.task_builder import GoalSpec, gold_call, gold_text
-from understudy.domains.doordash import phrases
 from understudy.domains.doordash.goals.base import status_variants
 from understudy.domains.doordash.state import Order, Status
 from understudy.domains.doordash.task_builder import DoordashTaskBuilder
@@ -18,7 +17,7 @@ def ask_price_paid(
     if easy:
         answer = gold_text(f"You paid {line.price} for the {line.name}.")
         return GoalSpec(
-            builder.fill_template(phrases.PRICE, item=line.name),
+            builder.phrase("price", item=line.name),
             mention,
             (answer,),
             "number",
@@ -28,7 +27,7 @@ def ask_price_paid(
     total, expression = f"{order.total:.2f}", " + ".join(added) + (f" - {order.discount}" if order.discount else "")
     sums = (gold_call("calculate", expression=expression),) if expression != total else ()
     turns = (*sums, gold_text(f"You paid {total} for order {order.id}."))
-    return GoalSpec(builder.fill_template(phrases.TOTAL), mention, turns, "number", outputs=(total,))
+    return GoalSpec(builder.phrase("total"), mention, turns, "number", outputs=(total,))
 
 
 def track_order(
@@ -39,7 +38,7 @@ def track_order(
     statuses: Sequence[Status] = ("picked up",) if grantable else ("accepted", "preparing", "delivered", "cancelled")
     status = builder.rng.choice(statuses)
     builder.set_status(order, status)
-    text = builder.fill_template(phrases.WHERE)
+    text = builder.phrase("where")
     if not grantable:
         return GoalSpec(
             text,
@@ -64,7 +63,7 @@ def ask_menu(builder: DoordashTaskBuilder, order: Order, knowledge: Knowledge, g
     dish, row = builder.rng.choice([(key, row) for key, row in restaurant.menu.items() if row.allergens])
     vegan = sorted((row.price, key) for key, row in restaurant.menu.items() if row.vegan)
     if easy:
-        text = builder.fill_template(phrases.COST, item=dish, restaurant=name)
+        text = builder.phrase("cost", item=dish, restaurant=name)
         return GoalSpec(
             text,
             gold_turns=(*reads, gold_text(f"The price of the {dish} is {row.price}.")),
@@ -74,11 +73,11 @@ def ask_menu(builder: DoordashTaskBuilder, order: Order, knowledge: Knowledge, g
     if vegan and builder.draw_bool(0.5):
         price, dish = vegan[0]
         text, answer = (
-            builder.fill_template(phrases.VEGAN, restaurant=name),
+            builder.phrase("vegan", restaurant=name),
             f"The cheapest vegan dish is the {dish} for {price}.",
         )
         return GoalSpec(text, gold_turns=(*reads, gold_text(answer)), kind="number", outputs=(dish, f"{price}"))
-    text, listed = builder.fill_template(phrases.ALLERGENS, item=dish, restaurant=name), " and ".join(row.allergens)
+    text, listed = builder.phrase("allergens", item=dish, restaurant=name), " and ".join(row.allergens)
     answer = f"The menu lists {listed} for the {dish}, at a price of {row.price}."
     return GoalSpec(
         text, gold_turns=(*reads, gold_text(answer)), kind="number", outputs=(*row.allergens, f"{row.price}")

@@ -7,9 +7,7 @@ from typing import get_args
 from understudy.core.messages import Message
 from understudy.core.tasks import Fact
 from understudy.domains.authoring.identification import Knowledge
-from understudy.domains.authoring.scenarios import CHANGES_OF_MIND
 from understudy.domains.authoring.task_builder import GoalSpec, gold_call, gold_change, gold_proposal, gold_text
-from understudy.domains.doordash import phrases
 from understudy.domains.doordash.catalog import AREAS
 from understudy.domains.doordash.goals.base import add_refusal, add_status_refusal
 from understudy.domains.doordash.policy_rules import CANCELLATION_FEE
@@ -43,7 +41,7 @@ def cancel_order(
 ) -> GoalSpec:
     """Cancel an order, free of charge or for a fee that some customers do not want to pay."""
     mention, free_only = builder.order_mention(order, knowledge), not easy and builder.draw_bool(0.4)
-    text = builder.fill_template(phrases.CANCEL) + (f" {builder.fill_template(phrases.FREE_ONLY)}" if free_only else "")
+    text = builder.phrase("cancel") + (f" {builder.phrase('free_only')}" if free_only else "")
     goal = GoalSpec(text, mention, required_terms=(*mention.required_terms, _CANCEL))
     fee = f"{CANCELLATION_FEE}"
     if free_only:
@@ -69,10 +67,10 @@ def change_address(
     outside, vague = not grantable and builder.draw_bool(0.5), not easy and builder.draw_bool(0.3)
     area = builder.rng.choice([other for other in AREAS if other != home]) if outside else home
     address = draw_address(builder.rng, area)
-    text = builder.fill_template(phrases.ADDRESS_VAGUE if vague else phrases.ADDRESS, address=address)
+    text = builder.phrase("address_vague" if vague else "address", address=address)
     facts = (
         Fact(
-            text=builder.fill_template(phrases.NEW_ADDRESS, address=address),
+            text=builder.phrase("new_address", address=address),
             keywords=_WHICH_ADDRESS,
             in_opening=not vague,
         ),
@@ -94,10 +92,9 @@ def change_dropoff(
     """Change how an order is handed over."""
     mention, vague = builder.order_mention(order, knowledge), not easy and builder.draw_bool(0.3)
     dropoff = _other_dropoff(builder, order)
-    texts = phrases.DROPOFF_VAGUE if vague else phrases.DROPOFF[dropoff]
-    facts = (Fact(text=builder.fill_template(phrases.HANDED[dropoff]), keywords=_WHICH_DROPOFF, in_opening=not vague),)
+    facts = (Fact(text=builder.phrase(f"handed.{dropoff}"), keywords=_WHICH_DROPOFF, in_opening=not vague),)
     goal = GoalSpec(
-        builder.fill_template(texts),
+        builder.phrase("dropoff_vague" if vague else f"dropoff.{dropoff}"),
         mention,
         required_terms=(*mention.required_terms, _DROPOFF_NAMES[dropoff]),
         facts=facts,
@@ -118,8 +115,8 @@ def change_tip(
     low, high = _tips(builder)
     before, tip = (high, low) if lower else (low, high)
     builder.patch("orders", order.id, tip=before)
-    text = builder.fill_template(phrases.TIP_VAGUE if vague else phrases.TIP, tip=tip)
-    facts = (Fact(text=builder.fill_template(phrases.NEW_TIP, tip=tip), keywords=_WHICH_TIP, in_opening=not vague),)
+    text = builder.phrase("tip_vague" if vague else "tip", tip=tip)
+    facts = (Fact(text=builder.phrase("new_tip", tip=tip), keywords=_WHICH_TIP, in_opening=not vague),)
     goal = GoalSpec(text, mention, required_terms=(*mention.required_terms, "tip", tip), facts=facts)
     asks = (gold_text("How much should the tip be?"),) if vague else ()
     if not grantable and not lower:
@@ -150,7 +147,7 @@ def change_items(
 def _remove(builder: DoordashTaskBuilder, order: Order, knowledge: Knowledge, grantable: bool, easy: bool) -> GoalSpec:
     mention, line = builder.order_mention(order, knowledge, itemized=True), builder.rng.choice(order.items)
     goal = GoalSpec(
-        builder.fill_template(phrases.REMOVE, item=line.name),
+        builder.phrase("remove", item=line.name),
         mention,
         required_terms=(*mention.required_terms, line.name, _REMOVE),
     )
@@ -175,7 +172,7 @@ def _remove(builder: DoordashTaskBuilder, order: Order, knowledge: Knowledge, gr
 
 def _add(builder: DoordashTaskBuilder, order: Order, knowledge: Knowledge, grantable: bool, easy: bool) -> GoalSpec:
     mention, (name, dish) = builder.order_mention(order, knowledge), _new_dish(builder, order)
-    text = builder.fill_template(phrases.ADD, item=name)
+    text = builder.phrase("add", item=name)
     goal = GoalSpec(
         text, mention, required_terms=(*mention.required_terms, name, _ADD, f"{dish.price}"), outputs=(f"{dish.price}",)
     )
@@ -204,7 +201,7 @@ def apply_promotion(
     )
     why, code = "" if grantable else why, builder.rng.choice(list(PROMOTIONS))
     goal = GoalSpec(
-        builder.fill_template(phrases.PROMOTION, code=code),
+        builder.phrase("promotion", code=code),
         mention,
         required_terms=(*mention.required_terms, code, _PROMOTION),
     )
@@ -256,11 +253,11 @@ def correct_address(
     first, second = (draw_address(builder.rng, home) for _ in range(2))
     builder.set_status(order, builder.rng.choice((*_OPEN, "preparing")))
     proposed = GoalSpec(
-        builder.fill_template(phrases.ADDRESS, address=first),
+        builder.phrase("address", address=first),
         mention,
         (gold_proposal(f"send {mention.proposal_phrase} to {first}"),),
     )
-    return _rather(builder, proposed, phrases.ADDRESS, _send(mention, second), second.partition(",")[0], address=second)
+    return _rather(builder, proposed, "address", _send(mention, second), second.partition(",")[0], address=second)
 
 
 def correct_tip(
@@ -271,11 +268,11 @@ def correct_tip(
     builder.patch("orders", order.id, tip="0.00")
     builder.set_status(order, builder.rng.choice(("preparing", "picked up")))
     proposed = GoalSpec(
-        builder.fill_template(phrases.TIP, tip=first),
+        builder.phrase("tip", tip=first),
         mention,
         (gold_proposal(f"change the tip of {mention.proposal_phrase} to {first}"),),
     )
-    return _rather(builder, proposed, phrases.TIP, _give_tip(mention, tip), "tip", tip, tip=tip)
+    return _rather(builder, proposed, "tip", _give_tip(mention, tip), "tip", tip, tip=tip)
 
 
 def switch_cancel_to_dropoff(
@@ -285,26 +282,27 @@ def switch_cancel_to_dropoff(
     mention, dropoff = builder.order_mention(order, knowledge), _other_dropoff(builder, order)
     builder.set_status(order, "placed")
     proposed = GoalSpec(
-        builder.fill_template(phrases.CANCEL),
+        builder.phrase("cancel"),
         mention,
         (gold_proposal(f"cancel {mention.proposal_phrase} free of charge"),),
     )
-    keep = builder.fill_template(phrases.KEEP_IT)
-    texts = [f"{keep} {text}" for text in phrases.DROPOFF[dropoff]]
-    return _rather(builder, proposed, texts, _hand_over(mention, dropoff), _DROPOFF_NAMES[dropoff])
+    keep = builder.phrase("keep_it") + " "
+    turns = _hand_over(mention, dropoff)
+    return _rather(builder, proposed, f"dropoff.{dropoff}", turns, _DROPOFF_NAMES[dropoff], keep=keep)
 
 
 def _rather(
     builder: DoordashTaskBuilder,
     first: GoalSpec,
-    texts: Sequence[str],
+    phrase: str,
     turns: Sequence[Message],
     *names: str,
+    keep: str = "",
     **words: str,
 ) -> GoalSpec:
     """After the first proposal, ask for something else about the same order."""
     assert isinstance(first.mention, DoordashOrderMention)
-    meant = f"{builder.fill_template(CHANGES_OF_MIND)} {builder.fill_template(texts, **words)}"
+    meant = f"{builder.phrase('change_of_mind')} {keep}{builder.phrase(phrase, **words)}"
     return replace(
         first,
         gold_turns=(*first.gold_turns, *turns),

@@ -10,7 +10,6 @@ from understudy.core.messages import Message
 from understudy.core.tasks import Fact
 from understudy.domains.authoring.identification import Knowledge
 from understudy.domains.authoring.task_builder import GoalSpec, gold_call, gold_change, gold_text
-from understudy.domains.doordash import phrases
 from understudy.domains.doordash.goals.base import CUISINES, add_refusal, hour_variants, payment_kind
 from understudy.domains.doordash.goals.basket import Basket, format_choice
 from understudy.domains.doordash.state import Choice, Dish, Order, Restaurant
@@ -31,8 +30,8 @@ def place_order(
     payment = "credit" if by_credit else builder.rng.choice(builder.customer.payments)
     basket = _basket(builder, name, _choices(builder, name, drinks, easy), payment, "" if easy else _tip(builder))
     basket = basket if easy or builder.draw_bool(0.6) else _coded(builder, basket)
-    how = builder.fill_template(phrases.PAY, kind=payment_kind(payment))
-    texts = (builder.fill_template(phrases.PLACE, items=basket.description, restaurant=name), *_extras(builder, basket))
+    how = builder.phrase("pay", kind=payment_kind(payment))
+    texts = (builder.phrase("place", items=basket.description, restaurant=name), *_extras(builder, basket))
     text = " ".join(texts if vague else (*texts, how))
     asks = (gold_text("How would you like to pay?"),) if vague else ()
     facts = (Fact(text=how, keywords=_HOW, in_opening=not vague),)
@@ -49,9 +48,7 @@ def reorder(builder: DoordashTaskBuilder, order: Order, knowledge: Knowledge, gr
     )
     choices = tuple(Choice(item=line.name, options=line.options, quantity=line.quantity) for line in order.items)
     basket = _basket(builder, order.restaurant, choices, order.payment, "" if easy else _tip(builder))
-    text = " ".join(
-        (builder.fill_template(phrases.AGAIN), *_extras(builder, basket), builder.fill_template(phrases.SAME_PAYMENT))
-    )
+    text = " ".join((builder.phrase("again"), *_extras(builder, basket), builder.phrase("same_payment")))
     builder.set_status(order, "delivered")
     return _bought(builder, GoalSpec(text, mention, required_terms=basket.required_terms), basket, why, easy)
 
@@ -63,9 +60,9 @@ def order_without_allergen(
     name, payment = _near(builder), builder.rng.choice(builder.customer.payments)
     first, second, allergen = builder.rng.choice(_conflicts(builder.find_restaurant(name), grantable))
     basket = _basket(builder, name, (Choice(item=first if grantable else second),), payment)
-    text = builder.fill_template(phrases.ALLERGY, first=first, second=second, allergen=allergen, restaurant=name)
+    text = builder.phrase("allergy", first=first, second=second, allergen=allergen, restaurant=name)
     goal = GoalSpec(
-        f"{text} {builder.fill_template(phrases.PAY, kind=payment_kind(payment))}",
+        f"{text} {builder.phrase('pay', kind=payment_kind(payment))}",
         gold_turns=_reads(name),
         required_terms=basket.required_terms,
     )
@@ -91,10 +88,10 @@ def order_cheapest(
     sums = tuple(turn for basket in opened for turn in _sums(basket))
     words = {"items": format_choice(best.choices[0]), "cuisine": CUISINES[cuisine]}
     if not easy and builder.draw_bool(0.5):
-        request = builder.fill_template(phrases.ORDER_CHEAPEST, **words)
-        text = f"{request} {builder.fill_template(phrases.PAY, kind=payment_kind(best.payment))}"
+        request = builder.phrase("order_cheapest", **words)
+        text = f"{request} {builder.phrase('pay', kind=payment_kind(best.payment))}"
         return _paid(GoalSpec(text, gold_turns=reads, required_terms=best.required_terms), best, sums)
-    total, text = f"{best.total:.2f}", builder.fill_template(phrases.CHEAPEST, **words)
+    total, text = f"{best.total:.2f}", builder.phrase("cheapest", **words)
     answer = gold_text(f"{best.restaurant} is the cheapest at {total} with delivery.")
     return GoalSpec(text, gold_turns=(*reads, *sums, answer), kind="number", outputs=(best.restaurant, total))
 
@@ -209,8 +206,8 @@ def _tip(builder: DoordashTaskBuilder) -> str:
 
 def _extras(builder: DoordashTaskBuilder, basket: Basket) -> tuple[str, ...]:
     """Return what the customer says about tip and promotion."""
-    tip = [builder.fill_template(phrases.WITH_TIP, tip=basket.tip)] if basket.tip else []
-    return (*tip, *([builder.fill_template(phrases.WITH_CODE, code=basket.code)] if basket.code else []))
+    tip = [builder.phrase("with_tip", tip=basket.tip)] if basket.tip else []
+    return (*tip, *([builder.phrase("with_code", code=basket.code)] if basket.code else []))
 
 
 def _coded(builder: DoordashTaskBuilder, basket: Basket) -> Basket:

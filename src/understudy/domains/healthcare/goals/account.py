@@ -4,7 +4,6 @@ from dataclasses import replace
 
 from understudy.core.tasks import Fact
 from understudy.domains.authoring.task_builder import GoalSpec, gold_call, gold_change, gold_text
-from understudy.domains.healthcare import phrases
 from understudy.domains.healthcare.clinic_calendar import add_days
 from understudy.domains.healthcare.coverage import needs_referral, plan_initials
 from understudy.domains.healthcare.state import TODAY
@@ -23,7 +22,7 @@ def request_referral(builder: HealthcareTaskBuilder, grantable: bool, easy: bool
     specialty, plan = builder.rng.choice(SPECIALTIES[1:]), builder.patient.plan
     read = (gold_call("get_patient"), gold_call("get_records", kind="referrals"))
     goal = GoalSpec(
-        builder.fill_template(phrases.REFERRAL, specialty=specialty),
+        builder.phrase("referral", specialty=specialty),
         gold_turns=read,
         required_terms=(specialty, "referral"),
     )
@@ -50,10 +49,8 @@ def request_referral(builder: HealthcareTaskBuilder, grantable: bool, easy: bool
 def change_phone(builder: HealthcareTaskBuilder, grantable: bool, easy: bool) -> GoalSpec:
     """Change the phone number."""
     number, vague = draw_phone(builder.rng), not easy and builder.draw_bool(0.4)
-    text = builder.fill_template(phrases.PHONE_VAGUE if vague else phrases.PHONE, number=number)
-    facts = (
-        Fact(text=builder.fill_template(phrases.NEW_PHONE, number=number), keywords=_WHICH_PHONE, in_opening=not vague),
-    )
+    text = builder.phrase("phone_vague" if vague else "phone", number=number)
+    facts = (Fact(text=builder.phrase("new_phone", number=number), keywords=_WHICH_PHONE, in_opening=not vague),)
     asks = (gold_text("What is the new number?"),) if vague else ()
     do = gold_call("update_phone", phone=number)
     turns = asks + gold_change(f"change your phone number to {number}", do, "Your phone number has been changed.")
@@ -66,10 +63,8 @@ def change_insurance(builder: HealthcareTaskBuilder, grantable: bool, easy: bool
     member_id = draw_member_id(builder.rng, plan)
     knowledge = "told" if easy else builder.rng.choice(("told", "vague", "wrong"))
     said = f"{plan_initials(builder.patient.plan)}-{member_id[-6:]}" if knowledge == "wrong" else member_id
-    text = builder.fill_template(
-        phrases.INSURANCE_VAGUE if knowledge == "vague" else phrases.INSURANCE, plan=plan, id=said
-    )
-    right = builder.fill_template(phrases.MISREAD if knowledge == "wrong" else phrases.MEMBER_ID, id=member_id)
+    text = builder.phrase("insurance_vague" if knowledge == "vague" else "insurance", plan=plan, id=said)
+    right = builder.phrase("misread" if knowledge == "wrong" else "member_id", id=member_id)
     asks = {
         "vague": (gold_text("What is your new member id?"),),
         "wrong": (
@@ -83,7 +78,7 @@ def change_insurance(builder: HealthcareTaskBuilder, grantable: bool, easy: bool
     turns = gold_change(
         f"change your insurance to {plan}, member id {member_id}", do, "Your insurance has been changed."
     )
-    meant = builder.fill_template(phrases.INSURANCE, plan=plan, id=member_id) if knowledge == "wrong" else ""
+    meant = builder.phrase("insurance", plan=plan, id=member_id) if knowledge == "wrong" else ""
     return GoalSpec(
         text,
         gold_turns=asks.get(knowledge, ()) + turns,

@@ -4,9 +4,7 @@ from dataclasses import replace
 
 from understudy.core.messages import Message
 from understudy.core.tasks import Fact
-from understudy.domains.authoring.scenarios import CHANGES_OF_MIND
 from understudy.domains.authoring.task_builder import GoalSpec, gold_call, gold_change, gold_proposal
-from understudy.domains.healthcare import phrases
 from understudy.domains.healthcare.goals import mentions
 from understudy.domains.healthcare.goals.base import format_datetime, set_visit_booked, set_visit_closed
 from understudy.domains.healthcare.goals.mentions import PatientRecordMention
@@ -30,7 +28,7 @@ def cancel_appointment(builder: HealthcareTaskBuilder, grantable: bool, easy: bo
     mention = mentions.appointment_mention(builder, row, easy)
     turns = mentions.record_lookup(mention, "appointments")
     goal = GoalSpec(
-        builder.fill_template(phrases.CANCEL),
+        builder.phrase("cancel"),
         mention,
         turns,
         required_terms=(*mention.required_terms, _CANCEL),
@@ -51,7 +49,7 @@ def reschedule_appointment(builder: HealthcareTaskBuilder, grantable: bool, easy
         mentions.appointment_mention(builder, row, easy),
         draw_time_preference(builder, row.doctor, builder.visit_minutes(row.doctor), easy),
     )
-    text = builder.fill_template(phrases.MOVE_VAGUE if to.vague else phrases.MOVE, when=to.opening_phrase)
+    text = builder.phrase("move_vague" if to.vague else "move", when=to.opening_phrase)
     goal = GoalSpec(
         text,
         mention,
@@ -74,7 +72,7 @@ def correct_time(builder: HealthcareTaskBuilder, grantable: bool, easy: bool) ->
         draw_time_preference(builder, row.doctor, builder.visit_minutes(row.doctor), True),
     )
     text, offer = (
-        builder.fill_template(phrases.MOVE, when=first.opening_phrase),
+        builder.phrase("move", when=first.opening_phrase),
         gold_proposal(f"move {describe_appointment(row)} to {format_datetime(first.time)}"),
     )
     return _rather_move(
@@ -90,7 +88,7 @@ def switch_cancel_to_reschedule(builder: HealthcareTaskBuilder, grantable: bool,
     row = set_visit_booked(builder, _any(builder), False)
     mention = mentions.appointment_mention(builder, row, easy)
     turns = (*mentions.record_lookup(mention, "appointments"), gold_proposal(f"cancel {describe_appointment(row)}"))
-    return _rather_move(builder, GoalSpec(builder.fill_template(phrases.CANCEL), mention, turns), mention, easy)
+    return _rather_move(builder, GoalSpec(builder.phrase("cancel"), mention, turns), mention, easy)
 
 
 def _rather_move(
@@ -98,7 +96,7 @@ def _rather_move(
 ) -> GoalSpec:
     """After the first proposal, move the visit to a new time."""
     to = draw_time_preference(builder, mention.row.doctor, builder.visit_minutes(mention.row.doctor), True)
-    meant = f"{builder.fill_template(CHANGES_OF_MIND)} {builder.fill_template(phrases.MOVE, when=to.opening_phrase)}"
+    meant = f"{builder.phrase('change_of_mind')} {builder.phrase('move', when=to.opening_phrase)}"
     turns = (*first.gold_turns, *to.gold_turns, *_moved(mention.row, to, False))
     return replace(
         first, gold_turns=turns, required_terms=(*mention.required_terms, *to.required_terms), final_text=meant
@@ -130,7 +128,7 @@ def _moved(row: Appointment, to: TimePreference, late: bool) -> tuple[Message, .
 
 
 def _fee_fact(builder: HealthcareTaskBuilder) -> Fact:
-    return Fact(text=builder.fill_template(phrases.LATE_FEE), keywords=("fee",))
+    return Fact(text=builder.phrase("late_fee"), keywords=("fee",))
 
 
 def _fee(late: bool) -> str:

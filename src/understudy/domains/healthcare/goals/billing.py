@@ -6,7 +6,6 @@ from typing import get_args
 
 from understudy.core.tasks import Fact
 from understudy.domains.authoring.task_builder import GoalSpec, gold_call, gold_change, gold_text
-from understudy.domains.healthcare import phrases
 from understudy.domains.healthcare.goals import mentions
 from understudy.domains.healthcare.state import MIN_INSTALLMENT, Bill, InstallmentCount
 from understudy.domains.healthcare.task_builder import HealthcareTaskBuilder
@@ -14,6 +13,7 @@ from understudy.domains.healthcare.task_builder import HealthcareTaskBuilder
 _PAY = "pay|paid|paying|payment|charge"
 _WHICH_CARD = ("which card", "what card", "how do you want", "how would you", "pay with")
 _HOW_LONG = ("how many months", "how long", "months")
+_CARDS = {"card": "credit card", "hsa": "HSA card"}
 _SETTLED = {
     "paid": "is already paid",
     "payment plan": "is already on a payment plan",
@@ -25,9 +25,9 @@ def pay_bill(builder: HealthcareTaskBuilder, grantable: bool, easy: bool) -> Goa
     """Pay the full amount of a bill with a card on file."""
     row, vague = _bill(builder, grantable), not easy and builder.draw_bool(0.3)
     mention, card = mentions.bill_mention(builder, row, easy), builder.rng.choice(builder.patient.payments)
-    kind = phrases.CARDS[card.partition("_")[0]]
-    text = builder.fill_template(phrases.PAY_VAGUE if vague else phrases.PAY, card=kind)
-    facts = (Fact(text=builder.fill_template(phrases.PAY_WITH, card=kind), keywords=_WHICH_CARD, in_opening=not vague),)
+    kind = _CARDS[card.partition("_")[0]]
+    text = builder.phrase("pay_vague" if vague else "pay", card=kind)
+    facts = (Fact(text=builder.phrase("pay_with", card=kind), keywords=_WHICH_CARD, in_opening=not vague),)
     goal = GoalSpec(
         text,
         mention,
@@ -50,10 +50,8 @@ def pay_in_installments(builder: HealthcareTaskBuilder, grantable: bool, easy: b
     monthly = Decimal(builder.rng.randint(20, 48) if small else builder.rng.randint(50, 110)) / 2
     row = builder.update_row("bills", _bill(builder, grantable or small), amount=f"{monthly * months:.2f}")
     mention = mentions.bill_mention(builder, row, easy)
-    text = builder.fill_template(phrases.SPREAD_VAGUE if vague else phrases.SPREAD, months=f"{months}")
-    facts = (
-        Fact(text=builder.fill_template(phrases.MONTHS, months=f"{months}"), keywords=_HOW_LONG, in_opening=not vague),
-    )
+    text = builder.phrase("spread_vague" if vague else "spread", months=f"{months}")
+    facts = (Fact(text=builder.phrase("months", months=f"{months}"), keywords=_HOW_LONG, in_opening=not vague),)
     names = (*mention.required_terms, f"{months}", f"{monthly:.2f}")
     goal = GoalSpec(text, mention, mentions.record_lookup(mention, "bills"), required_terms=names, facts=facts)
     if not grantable and not small:
@@ -78,12 +76,12 @@ def ask_amount_owed(builder: HealthcareTaskBuilder, grantable: bool, easy: bool)
         mention = mentions.bill_mention(builder, row, easy)
         answer = gold_text(f"The amount is {row.amount}.")
         turns = (*mentions.record_lookup(mention, "bills"), answer)
-        return GoalSpec(builder.fill_template(phrases.AMOUNT), mention, turns, "number", outputs=(str(row.amount),))
+        return GoalSpec(builder.phrase("amount"), mention, turns, "number", outputs=(str(row.amount),))
     rows = [builder.update_row("bills", row, status="open") for row in rows]
     sums = gold_call("calculate", expression=" + ".join(str(row.amount) for row in rows))
     total = str(sum(row.amount for row in rows))
     turns = (gold_call("get_records", kind="bills"), sums, gold_text(f"You owe {total} in total."))
-    return GoalSpec(builder.fill_template(phrases.OWED), gold_turns=turns, kind="number", outputs=(total,))
+    return GoalSpec(builder.phrase("owed"), gold_turns=turns, kind="number", outputs=(total,))
 
 
 def _bill(builder: HealthcareTaskBuilder, opened: bool) -> Bill:

@@ -7,7 +7,6 @@ from typing import Literal
 from understudy.core.messages import Message
 from understudy.core.tasks import Fact
 from understudy.domains.authoring.task_builder import GoalSpec, gold_call, gold_change
-from understudy.domains.healthcare import phrases
 from understudy.domains.healthcare.clinic_calendar import (
     SLOT_TIMES,
     add_days,
@@ -49,16 +48,15 @@ def book_appointment(builder: HealthcareTaskBuilder, grantable: bool, easy: bool
     if video:
         builder.patch("doctors", name, telehealth=obstacle != "telehealth")
     to = draw_time_preference(builder, name, builder.visit_minutes(name), easy)
-    texts = phrases.BOOK_VAGUE if to.vague else phrases.BOOK
-    text = builder.fill_template(
-        texts,
-        visit=builder.fill_template(phrases.VIDEO if video else phrases.MEET),
+    text = builder.phrase(
+        "book_vague" if to.vague else "book",
+        visit=builder.phrase("video" if video else "meet"),
         doctor=name,
         when=to.opening_phrase,
     )
     price = str(builder.plan.out_of_network) if costly else ""
     names = (name, *to.required_terms, *((_VIDEO,) if video else ()), *((price,) if costly else ()))
-    pays = Fact(text=builder.fill_template(phrases.COSTLY), keywords=("network", "costs", "price"))
+    pays = Fact(text=builder.phrase("costly"), keywords=("network", "costs", "price"))
     goal = GoalSpec(text, gold_turns=(_coverage(name, setting),), required_terms=names, facts=(*to.facts, pays))
     if obstacle:
         looks = {"ends": to.question_turns, "booked": to.question_turns + to.lookup_turns[:1]}.get(obstacle, ())
@@ -85,7 +83,7 @@ def book_specialist(builder: HealthcareTaskBuilder, grantable: bool, easy: bool)
     clinic = builder.world.doctors[name].clinic
     where = f"at the {clinic} clinic" if at_clinic else "in my network"
     spoken = day if easy else draw_spoken_day(builder.phrases.rng, day)
-    text = builder.fill_template(phrases.SPECIALIST, specialty=specialty, where=where, day=spoken)
+    text = builder.phrase("specialist", specialty=specialty, where=where, day=spoken)
     found = gold_call("find_doctors", specialty=specialty, **({"clinic": clinic} if at_clinic else {}))
     goal = GoalSpec(
         text,

@@ -3,7 +3,6 @@
 from dataclasses import replace
 
 from understudy.domains.authoring.task_builder import GoalSpec, gold_call, gold_text
-from understudy.domains.healthcare import phrases
 from understudy.domains.healthcare.clinic_calendar import WORKING_DAYS, add_days, time_variants
 from understudy.domains.healthcare.coverage import compute_coverage
 from understudy.domains.healthcare.goals import mentions
@@ -20,7 +19,7 @@ def ask_copay(builder: HealthcareTaskBuilder, grantable: bool, easy: bool) -> Go
     out = not grantable and builder.plan.out_of_network is None
     set_obstacle(builder, name, "network" if out else "", grantable)
     ask, times = gold_call("check_coverage", doctor=name), 1 if easy else builder.rng.randint(2, 6)
-    text = builder.fill_template(phrases.COPAY if times == 1 else phrases.COPAYS, doctor=name, times=f"{times}")
+    text = builder.phrase("copay" if times == 1 else "copays", doctor=name, times=f"{times}")
     goal = GoalSpec(text, gold_turns=(ask,), kind="number")
     if out:
         plan = builder.patient.plan
@@ -49,7 +48,7 @@ def ask_lab_result(builder: HealthcareTaskBuilder, grantable: bool, easy: bool) 
     status = "released" if grantable else builder.rng.choice(("in progress", "under review"))
     row = builder.update_row("labs", builder.rng.choice(rows), status=status)
     goal = GoalSpec(
-        builder.fill_template(phrases.LAB, test=row.test),
+        builder.phrase("lab", test=row.test),
         gold_turns=(gold_call("get_records", kind="labs"),),
         kind="number" if grantable else "text",
     )
@@ -66,7 +65,7 @@ def ask_appointment_time(builder: HealthcareTaskBuilder, grantable: bool, easy: 
     mention = mentions.appointment_mention(builder, row, True)
     turns = (*mentions.record_lookup(mention, "appointments"), gold_text(f"It is on {format_datetime(row.time)}."))
     outputs = (date_variants(row.time[:10]), time_variants(row.time[11:]))
-    return GoalSpec(builder.fill_template(phrases.WHEN), mention, turns, "text", outputs=outputs)
+    return GoalSpec(builder.phrase("when"), mention, turns, "text", outputs=outputs)
 
 
 def ask_next_free_time(builder: HealthcareTaskBuilder, grantable: bool, easy: bool) -> GoalSpec:
@@ -75,7 +74,7 @@ def ask_next_free_time(builder: HealthcareTaskBuilder, grantable: bool, easy: bo
     time = builder.first_free_time(name, builder.visit_minutes(name), WORKING_DAYS)
     turns = (gold_call("get_slots", doctor=name), gold_text(f"Dr. {name} is available on {format_datetime(time)}."))
     outputs = (date_variants(time[:10]), time_variants(time[11:]))
-    return GoalSpec(builder.fill_template(phrases.NEXT, doctor=name), gold_turns=turns, kind="text", outputs=outputs)
+    return GoalSpec(builder.phrase("next", doctor=name), gold_turns=turns, kind="text", outputs=outputs)
 
 
 def ask_referral_left(builder: HealthcareTaskBuilder, grantable: bool, easy: bool) -> GoalSpec:
@@ -88,11 +87,11 @@ def ask_referral_left(builder: HealthcareTaskBuilder, grantable: bool, easy: boo
     read = gold_call("get_records", kind="referrals")
     if builder.draw_bool(0.5):
         turns = (read, gold_text(f"It is valid until {row.until}."))
-        text = builder.fill_template(phrases.UNTIL, specialty=row.specialty)
+        text = builder.phrase("until", specialty=row.specialty)
         return GoalSpec(text, gold_turns=turns, kind="text", outputs=(date_variants(row.until),))
     turns = (read, gold_text(f"There are {visits} visits left on it."))
     return GoalSpec(
-        builder.fill_template(phrases.LEFT, specialty=row.specialty),
+        builder.phrase("left", specialty=row.specialty),
         gold_turns=turns,
         kind="number",
         outputs=(f"{visits}",),
@@ -105,18 +104,12 @@ def ask_patient_data(builder: HealthcareTaskBuilder, grantable: bool, easy: bool
     asked = builder.rng.choice(("allergies", "doctor", "phone") if patient.allergies else ("doctor", "phone"))
     if asked == "allergies":
         answer = gold_text(f"On file: {', '.join(patient.allergies)}.")
-        return GoalSpec(
-            builder.fill_template(phrases.ALLERGIES), gold_turns=(read, answer), kind="text", outputs=patient.allergies
-        )
+        return GoalSpec(builder.phrase("allergies"), gold_turns=(read, answer), kind="text", outputs=patient.allergies)
     if asked == "doctor":
         answer = gold_text(f"Your primary doctor is Dr. {patient.doctor}.")
-        return GoalSpec(
-            builder.fill_template(phrases.PRIMARY), gold_turns=(read, answer), kind="text", outputs=(patient.doctor,)
-        )
+        return GoalSpec(builder.phrase("primary"), gold_turns=(read, answer), kind="text", outputs=(patient.doctor,))
     answer = gold_text(f"The number on file is {patient.phone}.")
-    return GoalSpec(
-        builder.fill_template(phrases.ON_FILE), gold_turns=(read, answer), kind="text", outputs=(patient.phone,)
-    )
+    return GoalSpec(builder.phrase("on_file"), gold_turns=(read, answer), kind="text", outputs=(patient.phone,))
 
 
 def ask_pharmacy_hours(builder: HealthcareTaskBuilder, grantable: bool, easy: bool) -> GoalSpec:
@@ -124,7 +117,7 @@ def ask_pharmacy_hours(builder: HealthcareTaskBuilder, grantable: bool, easy: bo
     name, pharmacy = builder.rng.choice(list(builder.world.pharmacies.items()))
     turns = (gold_call("find_pharmacies"), gold_text(f"{name} closes at {pharmacy.closes}."))
     return GoalSpec(
-        builder.fill_template(phrases.CLOSES, pharmacy=name),
+        builder.phrase("closes", pharmacy=name),
         gold_turns=turns,
         kind="text",
         outputs=(time_variants(pharmacy.closes),),

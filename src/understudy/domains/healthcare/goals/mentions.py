@@ -8,7 +8,6 @@ from understudy.core.messages import Message
 from understudy.core.tasks import Fact
 from understudy.domains.authoring import task_builder
 from understudy.domains.authoring.task_builder import gold_call, gold_text
-from understudy.domains.healthcare import phrases
 from understudy.domains.healthcare.clinic_calendar import WORKING_DAYS, draw_spoken_day
 from understudy.domains.healthcare.state import Appointment, Bill, Prescription, RecordKind
 from understudy.domains.healthcare.task_builder import HealthcareTaskBuilder
@@ -31,10 +30,14 @@ class PatientRecordMention(task_builder.EntityMention, Generic[Row]):
     """A record of the patient."""
 
     row: Row
-    required_terms: tuple[str, ...]
-    """The terms that a proposal must contain for the caller to recognize it."""
+    terms: tuple[str, ...]
     clarifying_question: str = ""
     """The agent's question which one is meant, if needed."""
+
+    @property
+    def required_terms(self) -> tuple[str, ...]:
+        """The terms that a proposal must contain for the caller to recognize it."""
+        return self.terms
 
 
 def appointment_mention(
@@ -45,13 +48,11 @@ def appointment_mention(
     others = [a for a in builder.appointments() if a.id != row.id]
     specialty = builder.world.doctors[row.doctor].specialty
     words = {"owner": builder.possessive, "doctor": row.doctor, "specialty": specialty}
-    known = builder.fill_template(phrases.VISIT, **words)
-    fact = Fact(
-        text=builder.fill_template(phrases.WHICH, thing=f"the one with Dr. {row.doctor}"), keywords=_WHICH_VISIT
-    )
+    known = builder.phrase("visit", **words)
+    fact = Fact(text=builder.phrase("which", thing=f"the one with Dr. {row.doctor}"), keywords=_WHICH_VISIT)
     names, asks, said = (row.doctor,), "", known
     if knowledge == "described" and all(builder.world.doctors[a.doctor].specialty != specialty for a in others):
-        said = known = builder.fill_template(phrases.VISIT_DESCRIBED, **words)
+        said = known = builder.phrase("visit_described", **words)
     elif knowledge == "vague" and row.status == "booked":
         booked = [f"Dr. {a.doctor}" for a in builder.appointments() if a.status == "booked"]
         said, asks = f"{builder.possessive} appointment", _which("appointment", booked)
@@ -59,9 +60,7 @@ def appointment_mention(
         wrong = builder.rng.choice(
             [day for day in WORKING_DAYS if all(a.time[:10] != day for a in builder.appointments())]
         )
-        said = builder.fill_template(
-            phrases.VISIT_WRONG, owner=builder.possessive, day=draw_spoken_day(builder.phrases.rng, wrong)
-        )
+        said = builder.phrase("visit_wrong", owner=builder.possessive, day=draw_spoken_day(builder.phrases.rng, wrong))
         asks = f"There is no appointment on {wrong}. Which one is it?"
     return PatientRecordMention("visit", said, known, row, names, asks, facts=(fact,))
 
@@ -72,12 +71,12 @@ def prescription_mention(
     """Return a prescription as the caller refers to it."""
     knowledge = builder.rng.choice(EASY_KNOWLEDGE if easy else HARD_KNOWLEDGE)
     known = said = f"{builder.possessive} {row.drug}"
-    fact = Fact(text=builder.fill_template(phrases.WHICH, thing=f"the {row.drug}"), keywords=_WHICH_DRUG)
+    fact = Fact(text=builder.phrase("which", thing=f"the {row.drug}"), keywords=_WHICH_DRUG)
     names, asks = (row.drug,), ""
     if knowledge == "described":
-        said = known = builder.fill_template(phrases.DRUG_DESCRIBED, owner=builder.possessive, use=row.use)
+        said = known = builder.phrase("drug_described", owner=builder.possessive, use=row.use)
     elif knowledge == "vague":
-        said = builder.fill_template(phrases.DRUG_VAGUE, owner=builder.possessive)
+        said = builder.phrase("drug_vague", owner=builder.possessive)
         asks = _which("medicine", [other.drug for other in builder.patient_rows("prescriptions")])
     elif knowledge == "wrong":
         wrong = f"RX{builder.rng.randint(100, 999)}"
@@ -89,14 +88,14 @@ def bill_mention(builder: HealthcareTaskBuilder, row: Bill, easy: bool) -> Patie
     """Return a bill as the caller refers to it."""
     knowledge = builder.rng.choice(EASY_KNOWLEDGE if easy else HARD_KNOWLEDGE)
     known = said = f"bill {row.id}"
-    fact = Fact(text=builder.fill_template(phrases.WHICH, thing=f"bill {row.id}"), keywords=_WHICH_BILL)
+    fact = Fact(text=builder.phrase("which", thing=f"bill {row.id}"), keywords=_WHICH_BILL)
     names, asks = (row.id,), ""
     if knowledge in ("described", "wrong"):
-        said = known = builder.fill_template(phrases.BILL_DESCRIBED, day=format_month_day(row.date))
+        said = known = builder.phrase("bill_described", day=format_month_day(row.date))
         names = (f"{row.id}|{date_variants(row.date)}",)
     elif knowledge == "vague":
         said, asks = (
-            builder.fill_template(phrases.BILL_VAGUE),
+            builder.phrase("bill_vague"),
             _which("bill", [r.id for r in builder.patient_rows("bills")]),
         )
     return PatientRecordMention("bill", said, known, row, names, asks, facts=(fact,))

@@ -4,9 +4,7 @@ from dataclasses import replace
 
 from understudy.core.messages import Message
 from understudy.core.tasks import Fact
-from understudy.domains.authoring.scenarios import CHANGES_OF_MIND
 from understudy.domains.authoring.task_builder import GoalSpec, gold_call, gold_change, gold_proposal, gold_text
-from understudy.domains.healthcare import phrases
 from understudy.domains.healthcare.clinic_calendar import add_days
 from understudy.domains.healthcare.goals import mentions
 from understudy.domains.healthcare.state import REFILL_TOO_EARLY_AFTER, TODAY, Prescription
@@ -29,10 +27,10 @@ def request_refill(builder: HealthcareTaskBuilder, grantable: bool, easy: bool) 
     elif builder.draw_bool(0.4):
         row = _set_needs_doctor(builder, row)
     mention = mentions.prescription_mention(builder, row, easy)
-    fact = Fact(text=builder.fill_template(phrases.RENEW), keywords=("renew", "doctor"))
+    fact = Fact(text=builder.phrase("renew"), keywords=("renew", "doctor"))
     turns = mentions.record_lookup(mention, "prescriptions")
     goal = GoalSpec(
-        builder.fill_template(phrases.REFILL),
+        builder.phrase("refill"),
         mention,
         turns,
         required_terms=(*mention.required_terms, _REFILL),
@@ -56,9 +54,9 @@ def change_pharmacy(builder: HealthcareTaskBuilder, grantable: bool, easy: bool)
     compared, vague = not easy and builder.draw_bool(0.4), not easy and builder.draw_bool(0.3)
     target, other = _pharmacies(builder, row)
     one, two = builder.rng.sample((target, other), 2)
-    to = builder.fill_template(phrases.LATER, one=one, two=two) if compared else target
-    fact = Fact(text=builder.fill_template(phrases.TO_PHARMACY, to=to), keywords=_WHICH_PHARMACY, in_opening=not vague)
-    text = builder.fill_template(phrases.PHARMACY_VAGUE if vague else phrases.PHARMACY, pharmacy=to)
+    to = builder.phrase("later", one=one, two=two) if compared else target
+    fact = Fact(text=builder.phrase("to_pharmacy", to=to), keywords=_WHICH_PHARMACY, in_opening=not vague)
+    text = builder.phrase("pharmacy_vague" if vague else "pharmacy", pharmacy=to)
     names = (*mention.required_terms, target)
     goal = GoalSpec(
         text, mention, mentions.record_lookup(mention, "prescriptions"), required_terms=names, facts=(fact,)
@@ -77,8 +75,8 @@ def correct_pharmacy(builder: HealthcareTaskBuilder, grantable: bool, easy: bool
     """Ask to move a medicine to one pharmacy, then to another one when asked to confirm."""
     row = _set_refillable(builder)
     mention, (target, first) = mentions.prescription_mention(builder, row, easy), _pharmacies(builder, row)
-    text = builder.fill_template(phrases.PHARMACY, pharmacy=first)
-    meant = f"{builder.fill_template(CHANGES_OF_MIND)} {builder.fill_template(phrases.PHARMACY, pharmacy=target)}"
+    text = builder.phrase("pharmacy", pharmacy=first)
+    meant = f"{builder.phrase('change_of_mind')} {builder.phrase('pharmacy', pharmacy=target)}"
     turns = (
         *mentions.record_lookup(mention, "prescriptions"),
         gold_proposal(f"move {_named(row)} to {first}"),

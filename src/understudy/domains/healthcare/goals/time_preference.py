@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from understudy.core.messages import Message
 from understudy.core.tasks import Fact
 from understudy.domains.authoring.task_builder import capitalize_sentences, gold_call, gold_text
-from understudy.domains.healthcare import phrases
 from understudy.domains.healthcare.clinic_calendar import (
     SLOT_TIMES,
     draw_spoken_day,
@@ -55,7 +54,7 @@ def draw_time_preference(builder: HealthcareTaskBuilder, doctor: str, minutes: i
     said, day, start = draw_spoken_datetime(builder, time, easy), time[:10], time[11:]
     facts: tuple[Fact, ...] = (
         Fact(
-            text=capitalize_sentences(builder.fill_template(phrases.WHEN_WANTED, when=said)),
+            text=capitalize_sentences(builder.phrase("when_wanted", when=said)),
             keywords=_CUES,
             in_opening=not vague,
         ),
@@ -71,8 +70,8 @@ def draw_time_preference(builder: HealthcareTaskBuilder, doctor: str, minutes: i
     builder.set_slots_free(doctor, f"{day} {other}", minutes, True)
     words = draw_spoken_time(builder.phrases.rng, other)
     offer = gold_text(f"{start} on {day} is not available, but {other} is. Which time would you like?")
-    facts = (*facts, Fact(text=builder.fill_template(phrases.OTHER_TIME, time=words), keywords=_CUES))
-    fallback = builder.fill_template(phrases.FALLBACK, time=words)
+    facts = (*facts, Fact(text=builder.phrase("other_time", time=words), keywords=_CUES))
+    fallback = builder.phrase("fallback", time=words)
     return TimePreference(f"{day} {other}", said, vague, facts, asks, (looks, offer), fallback)
 
 

@@ -8,9 +8,10 @@ from typing import Protocol
 
 from understudy.domains.authoring.identification import Knowledge
 from understudy.domains.authoring.task_builder import GoalSpec
-from understudy.domains.retail import phrases
 from understudy.domains.retail.state import Order, Status
 from understudy.domains.retail.task_builder import RetailTaskBuilder
+
+_PAYMENT_KINDS = {"card": "credit card", "gift": "gift card", "paypal": "PayPal account"}
 
 
 class RetailGoalFactory(Protocol):
@@ -29,4 +30,4 @@ def status_variants(status: Status) -> str:
 
 def payment_kind(payment_id: str) -> str:
     """Return the kind of a payment in words, such as "credit card"."""
-    return phrases.KINDS[payment_id.partition("_")[0]]
+    return _PAYMENT_KINDS[payment_id.partition("_")[0]]

@@ -4,10 +4,11 @@ import functools
 
 from understudy.domains.authoring.identification import Knowledge
 from understudy.domains.authoring.task_builder import GoalSpec, gold_call, gold_text
-from understudy.domains.retail import phrases
 from understudy.domains.retail.goals.base import payment_kind, status_variants
 from understudy.domains.retail.state import Order, RetailState, Status
 from understudy.domains.retail.task_builder import RetailTaskBuilder
+
+_UNSOLD = ("piano", "canoe", "bicycle", "sofa", "ladder", "microscope", "trampoline", "chainsaw")
 
 
 def ask_price(builder: RetailTaskBuilder, order: Order, knowledge: Knowledge, grantable: bool, easy: bool) -> GoalSpec:
@@ -20,13 +21,11 @@ def ask_price(builder: RetailTaskBuilder, order: Order, knowledge: Knowledge, gr
             gold_call("calculate", expression=expression),
             gold_text(f"The total of order {order.id} was {total}."),
         )
-        return GoalSpec(builder.fill_template(phrases.TOTAL), mention, turns, "number", outputs=(total,))
+        return GoalSpec(builder.phrase("total"), mention, turns, "number", outputs=(total,))
     mention = builder.order_mention(order, knowledge, itemized=True)
     cost = str(mention.item.price)
     answer = gold_text(f"The {mention.item.name} was {cost}.")
-    return GoalSpec(
-        builder.fill_template(phrases.PRICE, item=mention.item.name), mention, (answer,), "number", outputs=(cost,)
-    )
+    return GoalSpec(builder.phrase("price", item=mention.item.name), mention, (answer,), "number", outputs=(cost,))
 
 
 def ask_status(builder: RetailTaskBuilder, order: Order, knowledge: Knowledge, grantable: bool, easy: bool) -> GoalSpec:
@@ -35,17 +34,15 @@ def ask_status(builder: RetailTaskBuilder, order: Order, knowledge: Knowledge, g
     asked = "status" if easy else builder.rng.choice(("status", "address", "payment"))
     if asked == "address":
         answer = gold_text(f"Order {order.id} will be delivered to {order.address}.")
-        return GoalSpec(builder.fill_template(phrases.WHERE_TO), mention, (answer,), "text", outputs=(order.address,))
+        return GoalSpec(builder.phrase("where_to"), mention, (answer,), "text", outputs=(order.address,))
     if asked == "payment":
         kind = payment_kind(order.payment)
         answer = gold_text(f"Order {order.id} was paid with your {kind} {order.payment}.")
-        return GoalSpec(
-            builder.fill_template(phrases.PAID_WITH), mention, (answer,), "text", outputs=(f"{order.payment}|{kind}",)
-        )
+        return GoalSpec(builder.phrase("paid_with"), mention, (answer,), "text", outputs=(f"{order.payment}|{kind}",))
     status: Status = builder.rng.choice(("pending", "shipped", "delivered", "cancelled"))
     builder.set_status(order, status)
     return GoalSpec(
-        builder.fill_template(phrases.STATUS),
+        builder.phrase("status"),
         mention,
         (gold_text(f"Order {order.id} is {status}."),),
         "text",
@@ -60,15 +57,13 @@ def ask_stock_price(
     item, cheapest = builder.rng.choice(_cheapest(builder.world))
     if easy:
         offer = builder.rng.choice(list(builder.world.products[item].variants.values()))
-        text, cost = builder.fill_template(phrases.STOCK, item=item, option=offer.option), f"{offer.price}"
+        text, cost = builder.phrase("stock", item=item, option=offer.option), f"{offer.price}"
         answer = (gold_call("get_product", name=item), gold_text(f"The {offer.option} {item} costs {cost}."))
         return GoalSpec(text, gold_turns=answer, kind="number", outputs=(cost,))
-    things = ", ".join(builder.rng.sample([item, *builder.rng.sample(phrases.UNSOLD, 2)], 3))
+    things = ", ".join(builder.rng.sample([item, *builder.rng.sample(_UNSOLD, 2)], 3))
     reads = (gold_call("list_products"), gold_call("get_product", name=item))
     turns = (*reads, gold_text(f"We sell the {item}. The cheapest one costs {cheapest}."))
-    return GoalSpec(
-        builder.fill_template(phrases.SOLD, things=things), gold_turns=turns, kind="number", outputs=(cheapest,)
-    )
+    return GoalSpec(builder.phrase("sold", things=things), gold_turns=turns, kind="number", outputs=(cheapest,))
 
 
 @functools.cache

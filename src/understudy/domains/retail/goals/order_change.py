@@ -9,9 +9,7 @@ from understudy.core.messages import Message
 from understudy.core.tasks import Fact
 from understudy.domains.authoring.identification import Knowledge
 from understudy.domains.authoring.people import draw_address
-from understudy.domains.authoring.scenarios import CHANGES_OF_MIND
 from understudy.domains.authoring.task_builder import GoalSpec, gold_call, gold_change, gold_proposal, gold_text
-from understudy.domains.retail import phrases
 from understudy.domains.retail.goals.base import payment_kind, status_variants
 from understudy.domains.retail.state import Line, Order, Reason, Status
 from understudy.domains.retail.task_builder import RetailOrderMention, RetailTaskBuilder
@@ -45,8 +43,8 @@ def cancel_order(
     """Cancel an order."""
     mention = builder.order_mention(order, knowledge)
     reason = builder.rng.choice(get_args(Reason))
-    why, in_opening = builder.fill_template(phrases.WHY[reason]), easy or builder.draw_bool(0.5)
-    text = builder.fill_template(phrases.CANCEL) + (f" {why}" if in_opening else "")
+    why, in_opening = builder.phrase(f"why.{reason}"), easy or builder.draw_bool(0.5)
+    text = builder.phrase("cancel") + (f" {why}" if in_opening else "")
     goal = GoalSpec(
         text,
         mention,
@@ -73,10 +71,8 @@ def return_items(
     lines = _some(builder, order, mention.item, 1 if easy else 2)
     item = " and the ".join(line.name for line in lines)
     vague = not easy and mention.by_number and builder.draw_bool(0.3)
-    text = builder.fill_template(phrases.RETURN_VAGUE) if vague else builder.fill_template(phrases.RETURN, item=item)
-    facts = (
-        Fact(text=builder.fill_template(phrases.WHICH_ITEM, item=item), keywords=_WHICH_ITEM, in_opening=not vague),
-    )
+    text = builder.phrase("return_vague") if vague else builder.phrase("return", item=item)
+    facts = (Fact(text=builder.phrase("which_item", item=item), keywords=_WHICH_ITEM, in_opening=not vague),)
     goal = GoalSpec(
         text, mention, required_terms=(*mention.required_terms, _RETURN, *(line.name for line in lines)), facts=facts
     )
@@ -91,7 +87,7 @@ def return_items(
         return replace(goal, gold_turns=asks + gold_change(proposal, gold_call("return_items", **arguments), done))
     do = gold_call("return_items", **arguments, refund_to=gift)
     turns = (*asks, gold_call("get_user"), *gold_change(f"{proposal} and refund your gift card {gift}", do, done))
-    text = f"{text} {builder.fill_template(phrases.REFUND_TO_GIFT_CARD)}"
+    text = f"{text} {builder.phrase('refund_to_gift_card')}"
     return replace(goal, text=text, gold_turns=turns, required_terms=(*goal.required_terms, f"gift card|{gift}"))
 
 
@@ -116,11 +112,11 @@ def _swap(
     verb, into, status, tool = _SWAPS[pending]
     vague, gone = not easy and builder.draw_bool(0.3), not grantable and builder.draw_bool(0.4)
     item, option = _other_variant(builder, mention.item)
-    openings = phrases.OTHER_VAGUE if vague else phrases.CHANGE_ITEM if pending else phrases.EXCHANGE
-    text = builder.fill_template(openings, item=mention.item.name, option=option)
+    name = "other_vague" if vague else "change_item" if pending else "exchange"
+    text = builder.phrase(name, item=mention.item.name, option=option)
     facts = (
         Fact(
-            text=builder.fill_template(phrases.WHICH_OPTION, option=option),
+            text=builder.phrase("which_option", option=option),
             keywords=_WHICH_OPTION,
             in_opening=not vague,
         ),
@@ -151,7 +147,7 @@ def _swap(
         gold_call("get_user"),
         *gold_change(f"{proposal}, with your {kind} {payer}", do, f"The {verb} has been made."),
     )
-    text = f"{text} {builder.fill_template(phrases.DIFFERENCE_BY, kind=kind)}"
+    text = f"{text} {builder.phrase('difference_by', kind=kind)}"
     return replace(goal, text=text, gold_turns=turns, required_terms=(*goal.required_terms, f"{kind}|{payer}"))
 
 
@@ -167,10 +163,10 @@ def change_address(
     """Change the address of an order."""
     mention = builder.order_mention(order, knowledge)
     address, vague = draw_address(builder.rng), not easy and builder.draw_bool(0.3)
-    text = builder.fill_template(phrases.ADDRESS_VAGUE if vague else phrases.ADDRESS, address=address)
+    text = builder.phrase("address_vague" if vague else "address", address=address)
     facts = (
         Fact(
-            text=builder.fill_template(phrases.NEW_ADDRESS, address=address),
+            text=builder.phrase("new_address", address=address),
             keywords=_WHICH_ADDRESS,
             in_opening=not vague,
         ),
@@ -188,10 +184,10 @@ def change_profile(
 ) -> GoalSpec:
     """Change the address of the account. It affects no order."""
     address, vague = draw_address(builder.rng), not easy and builder.draw_bool(0.5)
-    text = builder.fill_template(phrases.PROFILE_VAGUE if vague else phrases.PROFILE, address=address)
+    text = builder.phrase("profile_vague" if vague else "profile", address=address)
     facts = (
         Fact(
-            text=builder.fill_template(phrases.NEW_ADDRESS, address=address),
+            text=builder.phrase("new_address", address=address),
             keywords=_WHICH_ADDRESS,
             in_opening=not vague,
         ),
@@ -210,10 +206,8 @@ def change_payment(
     vague, target = not easy and builder.draw_bool(0.3), _payment(builder, "", order.payment)
     short = not grantable and target.startswith("gift")
     kind = payment_kind(target)
-    text = builder.fill_template(phrases.PAYMENT_VAGUE if vague else phrases.PAYMENT, kind=kind)
-    facts = (
-        Fact(text=builder.fill_template(phrases.PAY_WITH, kind=kind), keywords=_WHICH_PAYMENT, in_opening=not vague),
-    )
+    text = builder.phrase("payment_vague" if vague else "payment", kind=kind)
+    facts = (Fact(text=builder.phrase("pay_with", kind=kind), keywords=_WHICH_PAYMENT, in_opening=not vague),)
     goal = GoalSpec(text, mention, required_terms=(*mention.required_terms, f"{kind}|{target}"), facts=facts)
     if not grantable and not short:
         return _add_status_refusal(builder, goal, order, "pending", "change its payment", easy)
@@ -238,7 +232,7 @@ def ask_out_of_scope(
     builder: RetailTaskBuilder, order: Order, knowledge: Knowledge, grantable: bool, easy: bool
 ) -> GoalSpec:
     """Ask for something that no tool can do, which requires a human agent."""
-    text = builder.fill_template(phrases.OUTSIDE)
+    text = builder.phrase("outside")
     turns = (gold_call("transfer_to_human", summary=text), gold_text("I have transferred you to a human agent."))
     return GoalSpec(text, gold_turns=turns, required_terms=("human|transfer|transferred",))
 
@@ -248,7 +242,7 @@ def correct_address(
 ) -> GoalSpec:
     """Give one address, then another one when asked to confirm."""
     mention, first = builder.order_mention(order, knowledge), draw_address(builder.rng)
-    text = builder.fill_template(phrases.ADDRESS, address=first)
+    text = builder.phrase("address", address=first)
     return _rather_send(
         builder, mention, GoalSpec(text, mention, (gold_proposal(f"send {mention.proposal_phrase} to {first}"),)), ""
     )
@@ -259,12 +253,12 @@ def switch_cancel_to_address(
 ) -> GoalSpec:
     """Ask to cancel an order, then to change its address instead when asked to confirm."""
     mention, reason = builder.order_mention(order, knowledge), builder.rng.choice(get_args(Reason))
-    text = f"{builder.fill_template(phrases.CANCEL)} {builder.fill_template(phrases.WHY[reason])}"
+    text = f"{builder.phrase('cancel')} {builder.phrase(f'why.{reason}')}"
     return _rather_send(
         builder,
         mention,
         GoalSpec(text, mention, (gold_proposal(f"cancel {mention.proposal_phrase}, reason: {reason}"),)),
-        builder.fill_template(phrases.KEEP_IT),
+        builder.phrase("keep_it"),
     )
 
 
@@ -272,7 +266,7 @@ def _rather_send(builder: RetailTaskBuilder, mention: RetailOrderMention, first:
     """After the first proposal, change the order's address to a new one."""
     builder.set_status(mention.order, "pending")
     address = draw_address(builder.rng)
-    meant = f"{builder.fill_template(CHANGES_OF_MIND)}{link} {builder.fill_template(phrases.ADDRESS, address=address)}"
+    meant = f"{builder.phrase('change_of_mind')}{link} {builder.phrase('address', address=address)}"
     names = (*mention.required_terms, *_parts(address))
     return replace(first, gold_turns=first.gold_turns + _send(mention, address), required_terms=names, final_text=meant)
 

@@ -10,7 +10,7 @@ from understudy.domains.authoring.task_builder import (
     gold_change,
     gold_text,
 )
-from understudy.domains.telecom import phrases, user_tools
+from understudy.domains.telecom import user_tools
 from understudy.domains.telecom.goals.base import PAYMENT_TERMS, add_refusal, request_payment, set_ticket
 from understudy.domains.telecom.state import Topic
 from understudy.domains.telecom.task_builder import TelecomTaskBuilder
@@ -30,7 +30,7 @@ def open_ticket(
 ) -> GoalSpec:
     """Open a ticket. It is refused if one is open already."""
     mention, topic = builder.line_mention(number, knowledge), builder.rng.choice(TOPICS)
-    text = f"{builder.fill_template(phrases.REPORT[topic])} {builder.fill_template(phrases.LOOK_INTO)}"
+    text = f"{builder.phrase(f'report.{topic}')} {builder.phrase('look_into')}"
     key = set_ticket(builder, number, topic, "solved" if grantable else builder.rng.choice(("open", "in progress")))
     goal = GoalSpec(text, mention, required_terms=(*mention.required_terms, "ticket", TOPIC_TERMS[topic]))
     reads = (gold_call("get_customer"), gold_call("get_ticket", ticket_id=key))
@@ -51,7 +51,7 @@ def pay_bill(builder: TelecomTaskBuilder, number: str, knowledge: Knowledge, gra
     builder.patch("bills", bill_id, status=builder.rng.choice(("open", "overdue")) if grantable else "paid")
     mention = builder.bill_mention(bill_id, knowledge)
     goal = GoalSpec(
-        builder.fill_template(phrases.PAY),
+        builder.phrase("pay"),
         mention,
         required_terms=(*mention.required_terms, PAYMENT_TERMS, f"{builder.world.bills[bill_id].total}"),
         user_actions=(user_tools.PAY_BILL,),
@@ -70,6 +70,6 @@ def ask_out_of_scope(
     builder: TelecomTaskBuilder, number: str, knowledge: Knowledge, grantable: bool, easy: bool
 ) -> GoalSpec:
     """Ask for something that no tool can do."""
-    text = builder.fill_template(phrases.OUTSIDE)
+    text = builder.phrase("outside")
     turns = (gold_call("transfer_to_human", summary=text), gold_text("I have transferred you to a human agent."))
     return GoalSpec(text, gold_turns=turns, required_terms=("human|transfer|transferred",))

@@ -10,7 +10,6 @@ from understudy.domains.authoring.task_builder import (
     gold_call,
     gold_text,
 )
-from understudy.domains.telecom import phrases
 from understudy.domains.telecom.goals.base import set_ticket
 from understudy.domains.telecom.task_builder import BILL_CUES, TelecomTaskBuilder
 from understudy.domains.telecom.world import TOPICS
@@ -25,14 +24,14 @@ def ask_usage(builder: TelecomTaskBuilder, number: str, knowledge: Knowledge, gr
     read = gold_call("get_usage", number=number)
     if easy:
         answer = gold_text(f"You have used {used} GB on line {number}.")
-        return GoalSpec(builder.fill_template(phrases.USED), mention, (read, answer), "number", outputs=(f"{used}",))
+        return GoalSpec(builder.phrase("used"), mention, (read, answer), "number", outputs=(f"{used}",))
     left = f"{plan_data + added - used:.1f}"
     turns = (
         read,
         gold_call("calculate", expression=f"{plan_data} + {added}.0 - {used}"),
         gold_text(f"You have {left} GB left on line {number}."),
     )
-    return GoalSpec(builder.fill_template(phrases.LEFT), mention, turns, "number", outputs=(left,))
+    return GoalSpec(builder.phrase("left"), mention, turns, "number", outputs=(left,))
 
 
 def ask_ticket_status(
@@ -46,9 +45,7 @@ def ask_ticket_status(
         gold_call("get_ticket", ticket_id=key),
         gold_text(f"Ticket {key} about {topic} is {status}."),
     )
-    return GoalSpec(
-        builder.fill_template(phrases.PROGRESS, topic=topic), gold_turns=turns, kind="text", outputs=(status,)
-    )
+    return GoalSpec(builder.phrase("progress", topic=topic), gold_turns=turns, kind="text", outputs=(status,))
 
 
 def ask_bill(builder: TelecomTaskBuilder, number: str, knowledge: Knowledge, grantable: bool, easy: bool) -> GoalSpec:
@@ -60,11 +57,11 @@ def ask_bill(builder: TelecomTaskBuilder, number: str, knowledge: Knowledge, gra
     if easy and builder.draw_bool(0.5):
         total = f"{mention.bill.total}"
         answer = gold_text(f"{mention.proposal_phrase[0].upper()}{mention.proposal_phrase[1:]} is {total}.")
-        return GoalSpec(builder.fill_template(phrases.TOTAL), mention, (answer,), "number", outputs=(total,))
+        return GoalSpec(builder.phrase("total"), mention, (answer,), "number", outputs=(total,))
     item = builder.rng.choice(mention.bill.items)
     answer = gold_text(f"You were charged {item.amount} for the {item.text}.")
     return GoalSpec(
-        builder.fill_template(phrases.POSITION, item=item.text),
+        builder.phrase("position", item=item.text),
         mention,
         (answer,),
         "number",
@@ -75,9 +72,9 @@ def ask_bill(builder: TelecomTaskBuilder, number: str, knowledge: Knowledge, gra
 def _difference(builder: TelecomTaskBuilder, bill_id: str, other: str) -> GoalSpec:
     """Ask for the difference between two bills. The older one is read last."""
     first, second = (builder.world.bills[key] for key in (bill_id, other))
-    text = builder.fill_template(phrases.MORE_THAN, bill=f"my {first.month} bill", other=f"my {second.month} bill")
+    text = builder.phrase("more_than", bill=f"my {first.month} bill", other=f"my {second.month} bill")
     fact = Fact(
-        text=builder.fill_template(phrases.BILL_MONTHS, month=first.month, other=second.month),
+        text=builder.phrase("bill_months", month=first.month, other=second.month),
         keywords=BILL_CUES,
         in_opening=True,
     )

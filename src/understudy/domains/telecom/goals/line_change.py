@@ -6,7 +6,6 @@ from typing import get_args
 
 from understudy.core.tasks import Fact
 from understudy.domains.authoring.identification import Knowledge
-from understudy.domains.authoring.scenarios import CHANGES_OF_MIND
 from understudy.domains.authoring.task_builder import (
     GoalSpec,
     gold_call,
@@ -14,7 +13,7 @@ from understudy.domains.authoring.task_builder import (
     gold_proposal,
     gold_text,
 )
-from understudy.domains.telecom import phrases, user_tools
+from understudy.domains.telecom import user_tools
 from understudy.domains.telecom.goals.base import (
     AMOUNT_CUES,
     RESUME_TERMS,
@@ -52,9 +51,9 @@ def suspend_line(
     mention, reason = builder.line_mention(number, knowledge), builder.rng.choice(get_args(SuspendReason))
     long = not grantable and not easy and builder.draw_bool(0.4)
     days = builder.rng.choice((120, 150, 180, 365) if long else (7, 14, 21, 30, 45, 60, 90))
-    in_opening, says = easy or builder.draw_bool(0.5), builder.fill_template(phrases.DAYS, days=f"{days}")
-    why = builder.fill_template(phrases.WHY[reason])
-    text = f"{builder.fill_template(phrases.SUSPEND)} {why}{f' {says}' if in_opening else ''}"
+    in_opening, says = easy or builder.draw_bool(0.5), builder.phrase("days", days=f"{days}")
+    why = builder.phrase(f"why.{reason}")
+    text = f"{builder.phrase('suspend')} {why}{f' {says}' if in_opening else ''}"
     facts = (Fact(text=says, keywords=_DAYS, in_opening=in_opening), Fact(text=why, keywords=_WHY, in_opening=True))
     terms = (*mention.required_terms, SUSPEND_TERMS, f"{days}", REASON_TERMS[reason])
     goal = GoalSpec(text, mention, required_terms=terms, facts=facts)
@@ -75,7 +74,7 @@ def resume_line(
     """Resume a line that was suspended by the customer or for an overdue bill."""
     mention = builder.line_mention(number, knowledge)
     goal = GoalSpec(
-        builder.fill_template(phrases.RESUME),
+        builder.phrase("resume"),
         mention,
         required_terms=(*mention.required_terms, RESUME_TERMS),
         user_actions=(user_tools.PAY_BILL,),
@@ -99,9 +98,9 @@ def change_plan(
     """Change a line's plan, or unless `easy` sometimes to the cheapest plan with enough data."""
     current = builder.plan_name(number)
     target = builder.rng.choice([name for name in PLANS if name != current])
-    text, read = builder.fill_template(phrases.PLAN, plan=target), gold_call("get_plan", plan=target)
+    text, read = builder.phrase("plan", plan=target), gold_call("get_plan", plan=target)
     if not easy and (bigger := _bigger(builder, number)) and builder.draw_bool(0.6):
-        target, text, read = bigger[0], builder.fill_template(phrases.CHEAPEST, data=bigger[1]), gold_call("list_plans")
+        target, text, read = bigger[0], builder.phrase("cheapest", data=bigger[1]), gold_call("list_plans")
     mention = builder.line_mention(number, knowledge)
     goal = _planned(builder, GoalSpec(text, mention, (read,)), mention, target)
     if grantable:
@@ -121,14 +120,8 @@ def add_data(builder: TelecomTaskBuilder, number: str, knowledge: Knowledge, gra
         builder.rng.randint(2, 6),
         not easy and builder.draw_bool(0.4),
     )
-    text = (
-        builder.fill_template(phrases.MORE_DATA_VAGUE)
-        if vague
-        else builder.fill_template(phrases.MORE_DATA, gb=f"{gb}")
-    )
-    facts = (
-        Fact(text=builder.fill_template(phrases.HOW_MANY, gb=f"{gb}"), keywords=AMOUNT_CUES, in_opening=not vague),
-    )
+    text = builder.phrase("more_data_vague") if vague else builder.phrase("more_data", gb=f"{gb}")
+    facts = (Fact(text=builder.phrase("how_many", gb=f"{gb}"), keywords=AMOUNT_CUES, in_opening=not vague),)
     price, asks = (
         gb * builder.plan_terms(number).extra_gb,
         (gold_text("How many GB do you want to add?"),) if vague else (),
@@ -164,7 +157,7 @@ def enable_roaming(
         builder.set_line(number, plan="Start")
     mention, text = (
         builder.line_mention(number, knowledge),
-        builder.fill_template(phrases.ROAMING, country=builder.rng.choice(COUNTRIES)),
+        builder.phrase("roaming", country=builder.rng.choice(COUNTRIES)),
     )
     goal = GoalSpec(
         text, mention, required_terms=(*mention.required_terms, "roaming", f"{builder.plan_terms(number).roaming_day}")
@@ -182,7 +175,7 @@ def replace_sim(
 ) -> GoalSpec:
     """Get a new SIM card for a line."""
     mention = builder.line_mention(number, knowledge)
-    goal = GoalSpec(builder.fill_template(phrases.SIM), mention, required_terms=(*mention.required_terms, SIM_TERMS))
+    goal = GoalSpec(builder.phrase("sim"), mention, required_terms=(*mention.required_terms, SIM_TERMS))
     if grantable:
         do = gold_call("replace_sim", number=number)
         return replace(
@@ -208,10 +201,8 @@ def correct_plan(
         gold_proposal(_proposal(mention, first, f"{price}")),
         gold_call("get_plan", plan=second),
     )
-    goal = _planned(builder, GoalSpec(builder.fill_template(phrases.PLAN, plan=first), mention, turns), mention, second)
-    return replace(
-        goal, final_text=f"{builder.fill_template(CHANGES_OF_MIND)} {builder.fill_template(phrases.PLAN, plan=second)}"
-    )
+    goal = _planned(builder, GoalSpec(builder.phrase("plan", plan=first), mention, turns), mention, second)
+    return replace(goal, final_text=f"{builder.phrase('change_of_mind')} {builder.phrase('plan', plan=second)}")
 
 
 def switch_suspend_to_plan(
@@ -220,12 +211,12 @@ def switch_suspend_to_plan(
     """Ask to suspend a line, then for another plan instead when asked to confirm."""
     mention, days = builder.line_mention(number, knowledge), builder.rng.choice((30, 60, 90))
     target = builder.rng.choice([name for name in PLANS if name != mention.plan])
-    request, reason = builder.fill_template(phrases.SUSPEND), builder.fill_template(phrases.WHY["long trip"])
-    text = f"{request} {reason} {builder.fill_template(phrases.DAYS, days=f'{days}')}"
+    request, reason = builder.phrase("suspend"), builder.phrase(f"why.{'long trip'}")
+    text = f"{request} {reason} {builder.phrase('days', days=f'{days}')}"
     first = gold_proposal(f"suspend {mention.proposal_phrase} for {days} days, reason: long trip")
     goal = _planned(builder, GoalSpec(text, mention, (first, gold_call("get_plan", plan=target))), mention, target)
-    opening, keep = builder.fill_template(CHANGES_OF_MIND), builder.fill_template(phrases.KEEP_ACTIVE)
-    return replace(goal, final_text=f"{opening} {keep} {builder.fill_template(phrases.PLAN, plan=target)}")
+    opening, keep = builder.phrase("change_of_mind"), builder.phrase("keep_active")
+    return replace(goal, final_text=f"{opening} {keep} {builder.phrase('plan', plan=target)}")
 
 
 def _planned(builder: TelecomTaskBuilder, goal: GoalSpec, mention: LineMention, target: str) -> GoalSpec:

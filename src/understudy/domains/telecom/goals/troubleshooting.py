@@ -14,7 +14,7 @@ from understudy.core.tasks import Difficulty, Fact, SuccessCheck, UserAction
 from understudy.domains.authoring.identification import IdentificationMode
 from understudy.domains.authoring.people import CITIES
 from understudy.domains.authoring.task_builder import GoalSpec, gold_call, gold_change, gold_instruction, gold_text
-from understudy.domains.telecom import phrases, user_tools
+from understudy.domains.telecom import user_tools
 from understudy.domains.telecom.goals.base import (
     AMOUNT_CUES,
     REPLACEMENT_TERMS,
@@ -81,7 +81,8 @@ PHONE_FAULTS: Mapping[str, PhoneFault] = {
 class SymptomSpec:
     """A symptom: how users report it, how they check that it is gone, and its possible causes."""
 
-    complaints: Sequence[str]
+    complaint: str
+    """The list of phrases with which users report it."""
     success_check: SuccessCheck
     phone_faults: Sequence[str]
     harmless_settings: Sequence[Mapping[str, Any]]
@@ -96,25 +97,25 @@ _COMPANY = {"apn": "company"}
 _SLOWING = ({"data_saver": True}, {"vpn": True}, {"network_mode": "3G only"})
 SYMPTOMS: Mapping[Symptom, SymptomSpec] = {
     "internet": SymptomSpec(
-        phrases.NO_INTERNET,
+        "no_internet",
         _success_check("open_web_page", "A web page opens"),
         ("airplane", "stuck", "data", "apn"),
         (*_SLOWING, _COMPANY, _COMPANY),
     ),
     "calls": SymptomSpec(
-        phrases.NO_CALLS,
+        "no_calls",
         _success_check("make_call", "A call goes through"),
         ("airplane", "loose", "stuck"),
         (*_SLOWING, {"mobile_data": False}),
     ),
     "slow": SymptomSpec(
-        phrases.SLOW,
+        "slow",
         _success_check("run_speed_test", "60 Mbit/s"),
         ("saver", "vpn", "3G"),
         (_COMPANY, {"roaming": True}),
     ),
     "abroad": SymptomSpec(
-        phrases.ABROAD,
+        "abroad",
         _success_check("open_web_page", "A web page opens"),
         ("airplane", "data", "roaming", "apn"),
         (*_SLOWING, _COMPANY, _COMPANY),
@@ -173,14 +174,12 @@ def _complaint(
     """Return what the user says and knows. The agent needs the place for the outage check."""
     mention = builder.line_mention(number, "vague" if identification == "other" else "told")
     needed, in_opening = symptom in ("internet", "calls"), easy or builder.draw_bool(0.5)
-    where = builder.fill_template(phrases.HERE if in_opening else phrases.WHERE, place=place)
+    where = builder.phrase("here" if in_opening else "where", place=place)
     facts = (*mention.facts, Fact(text=where, keywords=_PLACE, in_opening=not needed or in_opening))
     about = FaultMention(
         "phone", "", "", mention, needed and not in_opening, facts=facts, lookup_turns=mention.lookup_turns
     )
-    text = builder.fill_template(SYMPTOMS[symptom].complaints, place=place) + (
-        f" {where}" if needed and in_opening else ""
-    )
+    text = builder.phrase(SYMPTOMS[symptom].complaint, place=place) + (f" {where}" if needed and in_opening else "")
     return GoalSpec(
         text, about, user_actions=user_tools.USER_ACTIONS, success_check=SYMPTOMS[symptom].success_check
     ), about
@@ -297,7 +296,7 @@ def _on_the_line(builder: TelecomTaskBuilder, goal: GoalSpec, mention: LineMenti
 def _used_up(builder: TelecomTaskBuilder, goal: GoalSpec, mention: LineMention) -> GoalSpec:
     terms, gb = builder.plan_terms(mention.number), builder.rng.randint(2, 6)
     builder.set_line(mention.number, data_used=f"{terms.data}")
-    fact = Fact(text=builder.fill_template(phrases.HOW_MANY, gb=f"{gb}"), keywords=AMOUNT_CUES)
+    fact = Fact(text=builder.phrase("how_many", gb=f"{gb}"), keywords=AMOUNT_CUES)
     asks = gold_text("Your data is used up. How many GB do you want to add?")
     turns = (asks, *add_data_turns(builder, mention.number, mention.proposal_phrase, gb))
     return replace(goal, facts=(fact,), gold_turns=turns, accepted_steps=((f"{gb}", f"{gb * terms.extra_gb}"),))

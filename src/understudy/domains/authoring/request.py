@@ -1,0 +1,79 @@
+"""The parts of a request that are the same in every domain: its details, a refusal, an answer, and the gold turns."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Generic, TypeVar
+
+from understudy.core.messages import Message
+from understudy.core.tasks import Fact
+from understudy.domains.authoring.identification import Knowledge
+from understudy.domains.authoring.task_builder import EntityMention, GoalSpec, TaskBuilder, gold_change, gold_text
+
+VAGUE_SHARE = 0.3
+"""Share of the medium and hard requests whose first message leaves out a detail."""
+
+EntityT = TypeVar("EntityT")
+
+
+@dataclass(frozen=True)
+class Draw(Generic[EntityT]):
+    """What is drawn before a request is made: its entity, what the user knows, and what the policy says."""
+
+    entity: EntityT
+    """The row that the request is about, such as an order."""
+    knowledge: Knowledge
+    """How the user refers to the entity."""
+    grantable: bool
+    """Whether the policy allows the request. The first message does not reveal it; only reading the entity does."""
+    easy: bool
+    """Whether the first message states everything about the request."""
+
+
+@dataclass(frozen=True)
+class Detail:
+    """A detail of a request, such as a new address, that the first message may leave out.
+
+    `stated`, `vague` and `answer` are lists of phrases: the request with the detail, the request without it, and the
+    answer of the user to `question`, which the user recognizes by one of `keywords`.
+    """
+
+    stated: str
+    vague: str
+    answer: str
+    question: str
+    keywords: tuple[str, ...]
+
+
+def request(
+    builder: TaskBuilder, detail: Detail, mention: EntityMention | None, vague: bool, *terms: str, **words: str
+) -> GoalSpec:
+    """Return a request with its detail. If it is `vague`, its gold turns begin with the question for the detail.
+
+    `terms` are the terms of a correct proposal beside those of the entity, and `words` fill the phrases.
+    """
+    text = builder.phrase(detail.vague if vague else detail.stated, **words)
+    fact = Fact(text=builder.phrase(detail.answer, **words), keywords=detail.keywords, in_opening=not vague)
+    asks = (gold_text(detail.question),) if vague else ()
+    known = mention.required_terms if mention else ()
+    return GoalSpec(text, mention, asks, required_terms=(*known, *terms), facts=(fact,))
+
+
+def settle(goal: GoalSpec, proposal: str, call: Message, report: str, reads: Sequence[Message] = ()) -> GoalSpec:
+    """Return the request with the gold turns that grant it: reads, proposal, call and report."""
+    return replace(goal, gold_turns=(*goal.gold_turns, *reads, *gold_change(proposal, call, report)))
+
+
+def refuse(builder: TaskBuilder, goal: GoalSpec, reason: str, *outputs: str, easy: bool) -> GoalSpec:
+    """Return the request with a refusal, which tells `outputs`. Half of the users who are not `easy` contest it."""
+    contests = not easy and builder.draw_bool(0.5)
+    return replace(goal, gold_turns=(gold_text(reason),) * (1 + contests), outputs=outputs, contests_refusal=contests)
+
+
+def answer(goal: GoalSpec, text: str, *outputs: str, reads: Sequence[Message] = ()) -> GoalSpec:
+    """Return the request with a gold text that answers it, and changes nothing."""
+    return replace(goal, gold_turns=(*goal.gold_turns, *reads, gold_text(text)), outputs=outputs)
+
+
+def extend(goal: GoalSpec, text: str, *terms: str) -> GoalSpec:
+    """Return the request with one more sentence, and its terms."""
+    return replace(goal, text=f"{goal.text} {text}", required_terms=(*goal.required_terms, *terms))
