@@ -2,6 +2,7 @@
 
 import json
 import math
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -16,6 +17,7 @@ from safetensors.numpy import save_file
 pytest.importorskip("torch")
 
 from support.paths import ROOT
+from tests.faults import __main__ as program
 from tests.faults.cases import CASES, ENDINGS, SKYRL_CASES, SKYRL_WORKER, FaultCase, components
 from tests.faults.endpoint import FaultyEndpoint
 from tests.faults.injection import (
@@ -26,7 +28,7 @@ from tests.faults.injection import (
     FaultPlan,
     count_injected,
 )
-from tests.faults.run_cases import run_cases, select_cases, short_config
+from tests.faults.run_cases import CaseResult, run_cases, select_cases, short_config
 from tests.faults.vllm_server import REPLY_DAMAGES, REPLY_PATH, ImitatedVllm
 from understudy.core.errors import ConfigError
 from understudy.engines.vllm.client import SERVED_MODEL_NAME
@@ -206,6 +208,28 @@ def test_faults_page_has_each_case(cases: Sequence[FaultCase]) -> None:
     page = (ROOT / "docs" / "faults.md").read_text(encoding="utf-8")
     assert cases_table(cases) in page
     assert "".join(f"| `{name}` | {text} |\n" for name, text in ENDINGS.items()) in page
+
+
+def test_program_names_a_mistake_and_exits_with_the_result(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run(*arguments: str) -> int:
+        monkeypatch.setattr(sys, "argv", ["faults", *arguments])
+        return program.main()
+
+    for arguments, named in ((["--only", "usr"], "usr"), (["seed=x"], "seed"), (["smoke", "--out", "."], "--out")):
+        with pytest.raises(SystemExit) as stop:
+            run(*arguments)
+        assert stop.value.code == 2
+        assert named in capsys.readouterr().err
+    passed = CaseResult(component="disk", fault="full disk", passed=True, injected=3)
+    failed = passed.replace(fault="read-only", passed=False, problems=("no fault was injected",))
+    monkeypatch.setattr(program, "run_cases", lambda *_: iter([passed]))
+    assert run("--only", "disk") == 0
+    assert "1 cases passed, 0 failed" in capsys.readouterr().out
+    monkeypatch.setattr(program, "run_cases", lambda *_: iter([passed, failed]))
+    assert run("--only", "disk", "--json") == 1
+    assert [CaseResult(**found) for found in json.loads(capsys.readouterr().out)] == [passed, failed]
 
 
 def run_one(folder: Path, case: FaultCase) -> tuple[bool, str]:
