@@ -44,12 +44,11 @@ PROGRAMS |= {
     "~/vllm/bin/pip",
 }
 UNRUN = {
-    "SkyRL": 1,
     "a benchmark": 4,
     "a GPU": 1,
     "a file of your own": 1,
     "a part of a class": 1,
-    "a server": 5,
+    "a server": 4,
     "an endpoint": 9,
     "an installation": 5,
     "another package": 10,

@@ -21,7 +21,6 @@ from understudy.cli.arguments import (
     TargetArguments,
     print_file_summaries,
 )
-from understudy.cli.chaos import chaos
 from understudy.cli.collect import collect
 from understudy.cli.messages import print_message
 from understudy.cli.view import view
@@ -456,9 +455,6 @@ def certify(
     certificate, text = launch.run_certify(model, settings or ())
     print(json.dumps(certificate, indent=1) if as_json else text)
     raise typer.Exit(0 if certificate["passed"] else 1)
-
-
-app.command(cls=SettingsCommand)(chaos)
 
 
 @app.command()

@@ -15,6 +15,11 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import load_file
 
+from tests.faults.case_folder import CONFIG_FILE, write_case_folder
+from tests.faults.cases import CASES, SKYRL_CASES, Ending, FaultCase, Setup, components
+from tests.faults.endpoint import DEATH, FaultyEndpoint
+from tests.faults.injection import RUN_FOLDER, FaultMode, FaultPlan, count_injected
+from tests.faults.program import ProgramResult, run_in_fork
 from understudy.core.errors import ConfigError, did_you_mean
 from understudy.core.records import Record
 from understudy.core.settings import dump_toml
@@ -23,11 +28,6 @@ from understudy.runs.run import read_metrics
 from understudy.runs.storage.status import read_run_status
 from understudy.runs.targets import resolve, split_arguments
 from understudy.sources.loading import list_domains
-from understudy.train.chaos.case_folder import CONFIG_FILE, write_case_folder
-from understudy.train.chaos.cases import CASES, SKYRL_CASES, Ending, FaultCase, Setup, components
-from understudy.train.chaos.endpoint import DEATH, FaultyEndpoint
-from understudy.train.chaos.injection import RUN_FOLDER, FaultMode, FaultPlan, count_injected
-from understudy.train.chaos.program import ProgramResult, run_in_fork
 
 DEFAULT_CONFIG = "smoke"
 SHORT = (
@@ -78,7 +78,7 @@ class CaseResult(Record):
     seconds: float = 0.0
 
 
-def chaos_config(arguments: Sequence[str]) -> TrainConfig:
+def short_config(arguments: Sequence[str]) -> TrainConfig:
     """Return the short config of the runs. Raise ConfigError if its tasks come from files, which no source can wrap."""
     names, settings = split_arguments(arguments)
     names = names or [DEFAULT_CONFIG]
@@ -204,7 +204,7 @@ class _CaseRun:
 
     def _check_trained(self, run: Path, undisturbed: Path, ending: Ending) -> None:
         """Check what a finished run has trained on."""
-        if ending == "told":
+        if ending == "reported":
             told = sum(record.get("rollout/tool_exceptions", 0.0) for record in read_metrics(run, "train"))
             return self._require(told > 0, "no tool exception is counted")
         on_skyrl = self.config.engine.kind == "skyrl"
@@ -215,7 +215,7 @@ class _CaseRun:
             min(rewards, default=0.0) >= lowest,
             f"trained on a reward of {min(rewards, default=0.0):g}; the lowest without faults is {lowest:g}",
         )
-        if ending == "played again":
+        if ending == "retried":
             lost = [episode for _, episode in _episodes(run) if episode.get("fault")]
             self._require(not lost, f"{len(lost)} episodes failed in all attempts")
         else:

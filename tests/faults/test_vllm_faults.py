@@ -14,15 +14,15 @@ from support import vllm_server
 
 pytest.importorskip("torch")
 
+from tests.faults.case_folder import CONFIG_FILE, write_case_folder
+from tests.faults.cases import CASES
+from tests.faults.endpoint import HALF_BODY, FaultyEndpoint
+from tests.faults.injection import HANG, RUN_FOLDER, FaultPlan, count_injected, count_train_steps
+from tests.faults.program import run_in_fork
+from tests.faults.run_cases import run_cases, short_config
+from tests.faults.vllm_server import REPLY_DAMAGES, VLLM, WEIGHTS_LOST
 from understudy.engines.models import make_tiny_model
 from understudy.runs.config import TrainConfig
-from understudy.train.chaos.case_folder import CONFIG_FILE, write_case_folder
-from understudy.train.chaos.cases import CASES
-from understudy.train.chaos.endpoint import HALF_BODY, FaultyEndpoint
-from understudy.train.chaos.injection import HANG, RUN_FOLDER, FaultPlan, count_injected, count_train_steps
-from understudy.train.chaos.program import run_in_fork
-from understudy.train.chaos.run_cases import chaos_config, run_cases
-from understudy.train.chaos.vllm_server import REPLY_DAMAGES, VLLM, WEIGHTS_LOST
 
 pytestmark = [
     pytest.mark.vllm,
@@ -48,7 +48,7 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TrainConfig]:
     model = make_wide_model(folder / "model")
     with vllm_server.serve_sampler(model, folder / "log") as address:
         settings = [f"model={model}", f"algorithm.reference.model={model}", f"engine.vllm.base_url={address}"]
-        yield chaos_config(settings)
+        yield short_config(settings)
 
 
 def make_wide_model(folder: Path) -> Path:

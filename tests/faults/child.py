@@ -22,10 +22,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import IO, Any
 
+from tests.faults.cases import SKYRL_WORKER
+from tests.faults.injection import HANG, RUN_FOLDER, FaultInjector
+from tests.faults.sources import RANK, raise_fault
 from understudy.core.errors import RolloutError
-from understudy.train.chaos.cases import SKYRL_WORKER
-from understudy.train.chaos.injection import HANG, RUN_FOLDER, FaultInjector
-from understudy.train.chaos.sources import RANK, raise_fault
 
 JUMP_SECONDS = 3 * 365 * 24 * 3600
 """The largest jump of the clock, in both directions."""

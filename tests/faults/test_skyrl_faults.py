@@ -10,8 +10,8 @@ pytest.importorskip("torch")
 
 from support import skyrl_venv
 from support.paths import ROOT
+from tests.faults.cases import SKYRL_CASES, SKYRL_WORKER
 from understudy.engines.models import make_tiny_model
-from understudy.train.chaos.cases import SKYRL_CASES, SKYRL_WORKER
 
 pytestmark = pytest.mark.skyrl
 TIMEOUT = 900  # seconds; they take about 60 and 180
@@ -23,6 +23,7 @@ def run_in_skyrl(folder: Path, *arguments: str) -> bytes:
     with log.open("wb") as errors:
         done = subprocess.run(
             [str(skyrl_venv.install()), *arguments],
+            cwd=ROOT,
             env=skyrl_venv.process_environment(),
             stdout=subprocess.PIPE,
             stderr=errors,
@@ -35,7 +36,7 @@ def run_in_skyrl(folder: Path, *arguments: str) -> bytes:
 
 def test_generator_charges_faults_and_masks_their_episodes(tmp_path: Path) -> None:
     model = make_tiny_model(tmp_path / "tiny", architecture="qwen3")
-    printed = run_in_skyrl(tmp_path, "-m", "support.skyrl_faults", str(model), str(tmp_path / "cases"))
+    printed = run_in_skyrl(tmp_path, "-m", "tests.faults.skyrl_generator", str(model), str(tmp_path / "cases"))
     cases = [json.loads(line) for line in printed.splitlines() if line.startswith(b"{")]
     assert [(case["component"], case["fault"]) for case in cases] == [
         (case.component, case.fault) for case in SKYRL_CASES if case.component != SKYRL_WORKER
@@ -60,5 +61,5 @@ def test_run_whose_policy_worker_was_killed_resumes_equal(tmp_path: Path) -> Non
     example = str(ROOT / "examples" / "skyrl" / "tiny_cpu.toml")
     one_worker = "engine.trainer.placement.policy_num_gpus_per_node=1"
     options = (f"model={model}", one_worker, "--only", SKYRL_WORKER, "--json")
-    (case,) = json.loads(run_in_skyrl(tmp_path, "-m", "understudy", "chaos", example, *options))
+    (case,) = json.loads(run_in_skyrl(tmp_path, "-m", "tests.faults", example, *options))
     assert (case["component"], case["injected"], case["passed"], case["problems"]) == (SKYRL_WORKER, 1, True, [])

@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from understudy.train.chaos.child import run_program
+from tests.faults.child import run_program
 
 DEADLINE_SECONDS = 300.0
 """A run that takes longer hangs."""
 OUTPUT_SECONDS = 10.0
 """How long the output is read after a run has ended, if a process that it left behind keeps it open."""
 _PRELOADED = (
-    "understudy.train.chaos.child",
+    "tests.faults.child",
     "understudy.train.loop",
     "understudy.cli.main",
     "understudy.cli.launch",
@@ -27,7 +27,7 @@ _PRELOADED = (
     "understudy.train.planning.fitting",
     "understudy.domains.authoring.task_builder",
     "transformers.models.llama.modeling_llama",
-    "understudy.train.chaos.warm",
+    "tests.faults.warm",
     "numpy.ctypeslib",
     "torch._dynamo",
     "torch.distributed.fsdp",

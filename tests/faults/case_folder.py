@@ -6,20 +6,20 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import understudy
+from tests.faults.cases import FaultCase
+from tests.faults.injection import HANG, FaultPlan
+from tests.faults.sources import MODULE_NAME, MODULE_TEXT
 from understudy.core.settings import dump_toml
 from understudy.runs.config import TrainConfig, parse_config
-from understudy.train.chaos.cases import FaultCase
-from understudy.train.chaos.injection import HANG, FaultPlan
-from understudy.train.chaos.sources import MODULE_NAME, MODULE_TEXT
 
 CONFIG_FILE = "config.toml"
+_ROOT = Path(__file__).parents[2]
 _COUNTER = """\
 domain_policy = "You keep a count."
 tasks = "tasks.jsonl"
 
 [server]
-command = [{python}, "-m", "understudy.train.chaos.tool_server", {folder}]
+command = [{python}, "-m", "tests.faults.tool_server", {folder}]
 protocol = "legacy"
 env = {{PYTHONPATH = {path}}}
 read_only_tools = ["count"]
@@ -33,7 +33,7 @@ import signal
 import time
 from pathlib import Path
 
-from understudy.train.chaos.injection import FaultInjector
+from tests.faults.injection import FaultInjector
 
 INJECTOR = FaultInjector(Path(__file__).parent)
 
@@ -76,8 +76,7 @@ def write_case_folder(folder: Path, config: TrainConfig, case: FaultCase, plan: 
 
 def _write_counter(folder: Path, call_timeout: int) -> None:
     """Write an MCP environment of one counter."""
-    path = str(Path(understudy.__file__).parents[1])
-    words = {"python": sys.executable, "folder": str(folder), "path": path}
+    words = {"python": sys.executable, "folder": str(folder), "path": str(_ROOT)}
     text = _COUNTER.format(seconds=call_timeout, **{name: json.dumps(value) for name, value in words.items()})
     (folder / "counter.toml").write_text(text, encoding="utf-8")
     tasks = [_counter_task(number, split) for split in ("train", "validation", "test") for number in range(3, 9)]

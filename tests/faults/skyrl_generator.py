@@ -1,9 +1,9 @@
 """Fault injection into our SkyRL generator. test_skyrl_faults runs it in SkyRL's environment.
 
-PYTHONPATH=tests python -m support.skyrl_faults MODEL FOLDER
+PYTHONPATH=tests python -m tests.faults.skyrl_generator MODEL FOLDER
 
-It needs no Ray: it asks our generator for one step, and prints a line of JSON for each case. `understudy chaos` runs
-the case of a killed worker, which needs Ray.
+It needs no Ray: it asks our generator for one step, and prints a line of JSON for each case. `tests.faults` runs the
+case of a killed worker, which needs Ray.
 """
 
 import asyncio
@@ -18,14 +18,14 @@ from typing import Any
 
 from support.paths import ROOT
 from support.skyrl_inside import RandomEngine, generator_request, open_generator
+from tests.faults.case_folder import CONFIG_FILE, write_case_folder
+from tests.faults.cases import SKYRL_WORKER, FaultCase
+from tests.faults.endpoint import USER_ENDPOINT, FaultyEndpoint
+from tests.faults.injection import RUN_FOLDER, FaultInjector, FaultMode, FaultPlan
+from tests.faults.run_cases import select_cases, short_config
+from tests.faults.sources import MODULE_NAME
 from understudy.core.errors import RolloutError
 from understudy.runs.config import TrainConfig, load_config
-from understudy.train.chaos.case_folder import CONFIG_FILE, write_case_folder
-from understudy.train.chaos.cases import SKYRL_WORKER, FaultCase
-from understudy.train.chaos.endpoint import USER_ENDPOINT, FaultyEndpoint
-from understudy.train.chaos.injection import RUN_FOLDER, FaultInjector, FaultMode, FaultPlan
-from understudy.train.chaos.run_cases import chaos_config, select_cases
-from understudy.train.chaos.sources import MODULE_NAME
 
 EXAMPLE = str(ROOT / "examples" / "skyrl" / "tiny_cpu.toml")
 _FAULT = re.compile(r"fault of (\w+):")
@@ -110,5 +110,5 @@ def check_generator(config: TrainConfig, folder: Path) -> None:
 
 if __name__ == "__main__":
     model, folder = sys.argv[1:]
-    config = chaos_config([EXAMPLE, "engine.trainer.placement.policy_num_gpus_per_node=1", f"model={model}"])
+    config = short_config([EXAMPLE, "engine.trainer.placement.policy_num_gpus_per_node=1", f"model={model}"])
     check_generator(config, Path(folder))

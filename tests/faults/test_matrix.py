@@ -2,6 +2,7 @@
 
 import json
 import math
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -16,11 +17,10 @@ from safetensors.numpy import save_file
 pytest.importorskip("torch")
 
 from support.paths import ROOT
-from understudy.core.errors import ConfigError
-from understudy.engines.vllm.client import SERVED_MODEL_NAME
-from understudy.train.chaos.cases import CASES, ENDINGS, SKYRL_CASES, SKYRL_WORKER, FaultCase, components
-from understudy.train.chaos.endpoint import FaultyEndpoint
-from understudy.train.chaos.injection import (
+from tests.faults import __main__ as program
+from tests.faults.cases import CASES, ENDINGS, SKYRL_CASES, SKYRL_WORKER, FaultCase, components
+from tests.faults.endpoint import FaultyEndpoint
+from tests.faults.injection import (
     MAX_PASSING_FAULTS,
     RUN_FOLDER,
     FaultInjector,
@@ -28,8 +28,10 @@ from understudy.train.chaos.injection import (
     FaultPlan,
     count_injected,
 )
-from understudy.train.chaos.run_cases import chaos_config, run_cases, select_cases
-from understudy.train.chaos.vllm_server import REPLY_DAMAGES, REPLY_PATH, ImitatedVllm
+from tests.faults.run_cases import CaseResult, run_cases, select_cases, short_config
+from tests.faults.vllm_server import REPLY_DAMAGES, REPLY_PATH, ImitatedVllm
+from understudy.core.errors import ConfigError
+from understudy.engines.vllm.client import SERVED_MODEL_NAME
 
 
 def make_injector(folder: Path, mode: FaultMode, **plan: object) -> FaultInjector:
@@ -166,14 +168,14 @@ def test_proxy_passes_replies_on_and_damages_them_as_planned(tmp_path: Path, fau
 
 def test_wrong_component_and_tasks_of_files_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"\busr\b.*\buser\b"):
-        select_cases(["usr"], chaos_config([]))
+        select_cases(["usr"], short_config([]))
     with pytest.raises(ConfigError, match=r"data\.train"):
-        chaos_config(["data.train=tasks.jsonl"])
-    assert [case.component for case in select_cases(["disk"], chaos_config([]))] == ["disk"] * 3
+        short_config(["data.train=tasks.jsonl"])
+    assert [case.component for case in select_cases(["disk"], short_config([]))] == ["disk"] * 3
 
 
-def test_config_of_skyrl_has_case_of_its_own() -> None:
-    config = chaos_config([str(ROOT / "examples" / "skyrl" / "tiny_cpu.toml")])
+def test_config_of_skyrl_has_cases_of_its_own() -> None:
+    config = short_config([str(ROOT / "examples" / "skyrl" / "tiny_cpu.toml")])
     assert (config.sft.steps, config.steps) == (0, 2)
     assert select_cases([SKYRL_WORKER], config) == [case for case in SKYRL_CASES if case.component == SKYRL_WORKER]
     with pytest.raises(ConfigError, match="vLLM"):
@@ -181,23 +183,63 @@ def test_config_of_skyrl_has_case_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("cases", [CASES, SKYRL_CASES])
-def test_case_are_distinct(cases: Sequence[FaultCase]) -> None:
+def test_cases_are_distinct(cases: Sequence[FaultCase]) -> None:
     assert len({(case.component, case.fault) for case in cases}) == len(cases)
 
 
-def test_case_end_in_known_ways() -> None:
+def test_cases_end_in_known_ways() -> None:
     assert {ending for case in CASES for ending in (case.passing, case.lasting) if ending} == ENDINGS.keys()
     assert all(case.passing or case.lasting for case in CASES)
 
 
+def cases_table(cases: Sequence[FaultCase]) -> str:
+    """Return the table of `docs/faults.md`. Faults of a component that are handled alike share a row."""
+    rows: dict[tuple[str, ...], list[str]] = {}
+    for case in cases:
+        owner = f"`{case.owner}`" if case.owner else ""
+        rows.setdefault((case.component, owner, case.passing or "", case.lasting or ""), []).append(case.fault)
+    head = ["| component | faults | charged to | if it passes | if it lasts |", "|---|---|---|---|---|"]
+    lines = [f"| {' | '.join([row[0], ', '.join(faults), *row[1:]])} |" for row, faults in rows.items()]
+    return "\n".join([*head, *lines])
+
+
+@pytest.mark.parametrize("cases", [CASES, SKYRL_CASES])
+def test_faults_page_has_each_case(cases: Sequence[FaultCase]) -> None:
+    page = (ROOT / "docs" / "faults.md").read_text(encoding="utf-8")
+    assert cases_table(cases) in page
+    assert "".join(f"| `{name}` | {text} |\n" for name, text in ENDINGS.items()) in page
+
+
+def test_program_names_a_mistake_and_exits_with_the_result(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run(*arguments: str) -> int:
+        monkeypatch.setattr(sys, "argv", ["faults", *arguments])
+        return program.main()
+
+    for arguments, named in ((["--only", "usr"], "usr"), (["seed=x"], "seed"), (["smoke", "--out", "."], "--out")):
+        with pytest.raises(SystemExit) as stop:
+            run(*arguments)
+        assert stop.value.code == 2
+        assert named in capsys.readouterr().err
+    passed = CaseResult(component="disk", fault="full disk", passed=True, injected=3)
+    failed = passed.replace(fault="read-only", passed=False, problems=("no fault was injected",))
+    monkeypatch.setattr(program, "run_cases", lambda *_: iter([passed]))
+    assert run("--only", "disk") == 0
+    assert "1 cases passed, 0 failed" in capsys.readouterr().out
+    monkeypatch.setattr(program, "run_cases", lambda *_: iter([passed, failed]))
+    assert run("--only", "disk", "--json") == 1
+    assert [CaseResult(**found) for found in json.loads(capsys.readouterr().out)] == [passed, failed]
+
+
 def run_one(folder: Path, case: FaultCase) -> tuple[bool, str]:
-    (result,) = run_cases(chaos_config([]), [case], folder)
+    (result,) = run_cases(short_config([]), [case], folder)
     return result.passed, "\n".join(result.problems)
 
 
 @pytest.mark.slow
 def test_broken_promise_shows(tmp_path: Path) -> None:
-    (case,) = (case for case in select_cases(["grader"], chaos_config([])) if case.fault == "exception")
+    (case,) = (case for case in select_cases(["grader"], short_config([])) if case.fault == "exception")
     passed, problems = run_one(tmp_path / "owner", replace(case, owner="user"))
     assert not passed
     assert "attributed to ['grader'], not to user" in problems
@@ -225,7 +267,7 @@ REPRESENTATIVES = {
     "process": "death",
     "a rank of two": "death",
 }
-"""The fault of each component that runs here. `understudy chaos` runs all."""
+"""The fault of each component that runs here. `make test-faults` runs all."""
 
 
 def test_each_component_has_a_representative() -> None:
@@ -238,5 +280,5 @@ def test_one_case_of_each_component_passes(tmp_path: Path) -> None:
         case for case in CASES if REPRESENTATIVES[case.component] == case.fault
     ]  # one call, so that they share runs
     assert len(cases) == len(REPRESENTATIVES)
-    results = run_cases(chaos_config([]), cases, tmp_path / "cases")
+    results = run_cases(short_config([]), cases, tmp_path / "cases")
     assert {result.component: result.problems for result in results if not result.passed} == {}

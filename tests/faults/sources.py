@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from tests.faults.injection import HANG, FaultInjector
 from understudy.core.errors import RolloutError
 from understudy.core.messages import Message, ToolCall, ToolSpec, assign_call_ids
 from understudy.core.tasks import Scenario, Score, Split, Task
@@ -18,7 +19,6 @@ from understudy.envs.tools import UserTools
 from understudy.envs.users import ScriptedUser, User, UserFactory
 from understudy.sources.loading import load_source
 from understudy.sources.tool_dataset import ToolDataset, ToolEpisode, ToolExample
-from understudy.train.chaos.injection import HANG, FaultInjector
 
 SLOW_SECONDS = 0.05
 """How long a slow call takes."""

@@ -13,9 +13,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from understudy.envs.users.draft import STOP_TOKEN
-from understudy.train.chaos.injection import HANG, FaultInjector
-from understudy.train.chaos.vllm_server import (
+from tests.faults.injection import HANG, FaultInjector
+from tests.faults.vllm_server import (
     REPLY_PATH,
     VLLM,
     WEIGHTS_LOST,
@@ -24,6 +23,7 @@ from understudy.train.chaos.vllm_server import (
     VllmRoutes,
     damage_reply,
 )
+from understudy.envs.users.draft import STOP_TOKEN
 
 SLOW_SECONDS, DOWN_SECONDS = 0.05, 0.3
 """How long a slow request takes, and how long a server is down that is started again."""

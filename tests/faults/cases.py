@@ -1,24 +1,24 @@
 """The matrix of fault injection: which component fails, how, and how a run handles it.
 
-`run_cases` checks each case, and the documentation shows this table.
+`run_cases` checks each case, and `docs/faults.md` shows the matrix.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from tests.faults.endpoint import DEATH, HALF_BODY, JUDGE_ENDPOINT, USER_ENDPOINT
+from tests.faults.injection import HANG
+from tests.faults.sources import RANK
+from tests.faults.vllm_server import REPLY_DAMAGES, VLLM, WEIGHTS_LOST
 from understudy.core.errors import Fault
-from understudy.train.chaos.endpoint import DEATH, HALF_BODY, JUDGE_ENDPOINT, USER_ENDPOINT
-from understudy.train.chaos.injection import HANG
-from understudy.train.chaos.sources import RANK
-from understudy.train.chaos.vllm_server import REPLY_DAMAGES, VLLM, WEIGHTS_LOST
 
 SKYRL_WORKER = "SkyRL's policy worker"
-Ending = Literal["equal", "played again", "told", "stops", "refused", "killed"]
+Ending = Literal["equal", "retried", "reported", "stops", "refused", "killed"]
 ENDINGS: Mapping[Ending, str] = {
-    "equal": "the run goes on and equals an undisturbed run",
-    "played again": "the episode is played again, and the run goes on",
-    "told": "the model reads the error, `rollout/tool_exceptions` counts it, and the run goes on",
+    "equal": "the run continues and equals a run without faults",
+    "retried": "the episode is played again with another seed, and the run continues",
+    "reported": "the model reads the error, `rollout/tool_exceptions` counts it, and the run continues",
     "stops": "the run ends with one line and exit code 1, and resumes equal",
     "refused": "the run ends with one line and exit code 2, and resumes equal",
     "killed": "the run resumes equal",
@@ -64,9 +64,9 @@ class FaultCase:
 
 _FULL_SLICE = ("slice.families=[]", "slice.difficulties=[]", "slice.tools=[]", "slice.domain_policy=full")
 _ENDPOINT = (
-    "endpoints.chaos.base_url={address}/v1",
-    "endpoints.chaos.max_retries=3",
-    "endpoints.chaos.backoff=0.2",
+    "endpoints.faulty.base_url={address}/v1",
+    "endpoints.faulty.max_retries=3",
+    "endpoints.faulty.backoff=0.2",
 )
 _OWN = Setup()
 _SUMS = Setup(_FULL_SLICE, "sums")
@@ -74,14 +74,15 @@ _COUNTER = Setup(_FULL_SLICE, "counter")
 _USER = Setup(("user.kind=injected:USER",))
 _SUMS_USER = Setup((*_FULL_SLICE, "user.kind=injected:USER"), "sums")
 _USER_ENDPOINT = Setup(
-    (*_FULL_SLICE, "user.kind=llm", "user.endpoint=chaos", f"endpoints.chaos.model={USER_ENDPOINT}", *_ENDPOINT), "sums"
+    (*_FULL_SLICE, "user.kind=llm", "user.endpoint=faulty", f"endpoints.faulty.model={USER_ENDPOINT}", *_ENDPOINT),
+    "sums",
 )
 _JUDGE_ENDPOINT = Setup(
     (
         *_FULL_SLICE,
         "algorithm.shaping.judge_weight=0.2",
-        "algorithm.shaping.judge_endpoint=chaos",
-        f"endpoints.chaos.model={JUDGE_ENDPOINT}",
+        "algorithm.shaping.judge_endpoint=faulty",
+        f"endpoints.faulty.model={JUDGE_ENDPOINT}",
         *_ENDPOINT,
     ),
     "sums",
@@ -102,13 +103,13 @@ _VLLM = Setup(
 )
 _RANKS = Setup(_FULL_SLICE, "sums", processes=2)
 _HANG_SETTINGS = {
-    USER_ENDPOINT: ("endpoints.chaos.timeout=1",),
-    JUDGE_ENDPOINT: ("endpoints.chaos.timeout=1",),
+    USER_ENDPOINT: ("endpoints.faulty.timeout=1",),
+    JUDGE_ENDPOINT: ("endpoints.faulty.timeout=1",),
     VLLM: ("engine.vllm.reply_timeout=2",),
     RANK: ("engine.collective_timeout=20",),
 }
 """How long a caller waits in the cases of a call that never returns. In other cases a slow machine ends no call."""
-_REFUSED_SETTINGS = ("endpoints.chaos.max_retries=5",)
+_REFUSED_SETTINGS = ("endpoints.faulty.max_retries=5",)
 """With these retries, a client waits for seconds for a server that is started again after a fraction of a second."""
 _METHODS = ("environment reset", "environment step", "environment close")
 _ENDPOINT_FAULTS: Mapping[str, Ending] = {
@@ -133,7 +134,7 @@ _ENDPOINT_FAULTS: Mapping[str, Ending] = {
 def _hang(component: str, setup: Setup, owner: Fault) -> FaultCase:
     """Return the case of code in the run's process that never returns. All other calls return without waiting, so the
     short limit ends none of them."""
-    return FaultCase(component, HANG, setup, "played again", "stops", owner, ("limits.max_step_seconds=0.2",))
+    return FaultCase(component, HANG, setup, "retried", "stops", owner, ("limits.max_step_seconds=0.2",))
 
 
 def _environment_cases() -> Sequence[FaultCase]:
@@ -141,13 +142,10 @@ def _environment_cases() -> Sequence[FaultCase]:
     setups = {"environment step": _OWN}
     cases = [
         *(
-            FaultCase(component, "exception", setups.get(component, _SUMS), "played again", "stops", "environment")
+            FaultCase(component, "exception", setups.get(component, _SUMS), "retried", "stops", "environment")
             for component in _METHODS
         ),
-        *(
-            FaultCase(component, "wrong data", _SUMS, "played again", "stops", "environment")
-            for component in _METHODS[:2]
-        ),
+        *(FaultCase(component, "wrong data", _SUMS, "retried", "stops", "environment") for component in _METHODS[:2]),
         *(FaultCase(component, "slow", _SUMS, "equal", "equal") for component in _METHODS[:2]),
         *(_hang(component, _SUMS, "environment") for component in _METHODS),
     ]
@@ -171,7 +169,7 @@ def _vllm_cases() -> Sequence[FaultCase]:
     return [
         *(FaultCase(VLLM, fault, _VLLM, "equal", "stops", "engine") for fault in repeated),
         FaultCase(VLLM, HANG, _VLLM, "equal", "stops", "engine", _HANG_SETTINGS[VLLM]),
-        *(FaultCase(VLLM, fault, _VLLM, "played again", "stops", "engine") for fault in rejected),
+        *(FaultCase(VLLM, fault, _VLLM, "retried", "stops", "engine") for fault in rejected),
         FaultCase(VLLM, "slow", _VLLM, "equal", "equal"),
     ]
 
@@ -179,26 +177,26 @@ def _vllm_cases() -> Sequence[FaultCase]:
 CASES: Sequence[FaultCase] = (
     FaultCase("environment reset", "1,172 of 1,280 episodes", _SUMS, None, "stops", "environment"),
     *_environment_cases(),
-    FaultCase("user", "exception", _USER, "played again", "stops", "user"),
-    FaultCase("user", "wrong data", _SUMS_USER, "played again", "stops", "user"),
+    FaultCase("user", "exception", _USER, "retried", "stops", "user"),
+    FaultCase("user", "wrong data", _SUMS_USER, "retried", "stops", "user"),
     FaultCase("user", "slow", _SUMS_USER, "equal", "equal"),
     _hang("user", _SUMS_USER, "user"),
-    FaultCase("grader", "exception", _SUMS, "played again", "stops", "grader"),
-    FaultCase("grader", "wrong data", _SUMS, "played again", "stops", "grader"),
+    FaultCase("grader", "exception", _SUMS, "retried", "stops", "grader"),
+    FaultCase("grader", "wrong data", _SUMS, "retried", "stops", "grader"),
     FaultCase("grader", "slow", _SUMS, "equal", "equal"),
     _hang("grader", _SUMS, "grader"),
-    FaultCase("tools", "exception", _SUMS, "told", None),
-    FaultCase("tools", "service down", _SUMS, "played again", "stops", "tool"),
+    FaultCase("tools", "exception", _SUMS, "reported", None),
+    FaultCase("tools", "service down", _SUMS, "retried", "stops", "tool"),
     FaultCase("tools", "slow", _SUMS, "equal", "equal"),
     _hang("tools", _SUMS, "tool"),
     *_endpoint_cases(USER_ENDPOINT, _USER_ENDPOINT, "user", list(_ENDPOINT_FAULTS)),
     *_endpoint_cases(JUDGE_ENDPOINT, _JUDGE_ENDPOINT, "grader", ["refused", HANG, "401", "500", "half JSON"]),
-    FaultCase("MCP server", "death", _COUNTER, "played again", "stops", "mcp"),
-    FaultCase("MCP server", HANG, _COUNTER, "played again", "stops", "mcp"),
-    FaultCase("MCP server", "wrong data", _COUNTER, "played again", "stops", "mcp"),
+    FaultCase("MCP server", "death", _COUNTER, "retried", "stops", "mcp"),
+    FaultCase("MCP server", HANG, _COUNTER, "retried", "stops", "mcp"),
+    FaultCase("MCP server", "wrong data", _COUNTER, "retried", "stops", "mcp"),
     FaultCase("MCP server", "slow", _COUNTER, "equal", "equal"),
-    FaultCase("agent sampler", "exception", _SUMS, "played again", "stops", "engine"),
-    FaultCase("agent sampler", "wrong data", _SUMS, "played again", "stops", "engine"),
+    FaultCase("agent sampler", "exception", _SUMS, "retried", "stops", "engine"),
+    FaultCase("agent sampler", "wrong data", _SUMS, "retried", "stops", "engine"),
     FaultCase("agent sampler", "slow", _SUMS, "equal", "equal"),
     *_vllm_cases(),
     FaultCase("trackers", "exception", _TRACKER, "equal", "equal"),
@@ -214,14 +212,14 @@ CASES: Sequence[FaultCase] = (
     FaultCase(RANK, HANG, _RANKS, None, "stops", None, _HANG_SETTINGS[RANK]),
 )  # fmt: skip
 SKYRL_CASES: Sequence[FaultCase] = (
-    *(FaultCase(component, "exception", _SUMS, "played again", "stops", "environment") for component in _METHODS),
-    FaultCase("user", "exception", _SUMS_USER, "played again", "stops", "user"),
-    FaultCase("grader", "exception", _SUMS, "played again", "stops", "grader"),
-    FaultCase("grader", "wrong data", _SUMS, "played again", "stops", "grader"),
-    FaultCase("tools", "service down", _SUMS, "played again", "stops", "tool"),
+    *(FaultCase(component, "exception", _SUMS, "retried", "stops", "environment") for component in _METHODS),
+    FaultCase("user", "exception", _SUMS_USER, "retried", "stops", "user"),
+    FaultCase("grader", "exception", _SUMS, "retried", "stops", "grader"),
+    FaultCase("grader", "wrong data", _SUMS, "retried", "stops", "grader"),
+    FaultCase("tools", "service down", _SUMS, "retried", "stops", "tool"),
     *_endpoint_cases(USER_ENDPOINT, _USER_ENDPOINT, "user", ["reset", "500", "half JSON"]),
-    FaultCase("agent sampler", "exception", _SUMS, "played again", "stops", "engine"),
-    FaultCase("agent sampler", "wrong data", _SUMS, "played again", "stops", "engine"),
+    FaultCase("agent sampler", "exception", _SUMS, "retried", "stops", "engine"),
+    FaultCase("agent sampler", "wrong data", _SUMS, "retried", "stops", "engine"),
     FaultCase(SKYRL_WORKER, DEATH, _SUMS, None, "stops"),
 )
 """The cases of a config with `engine.kind = "skyrl"`, whose episodes are played by the generator of `train.skyrl`."""

@@ -1,6 +1,6 @@
 """A tool server (MCP over stdio) with one counter, which fails by the plan in a folder.
 
-    python -m understudy.train.chaos.tool_server FOLDER
+    python -m tests.faults.tool_server FOLDER
 
 It uses the standard library only, so that each episode starts one in a fraction of a second.
 """
@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from understudy.train.chaos.injection import HANG, FaultInjector
+from tests.faults.injection import HANG, FaultInjector
 
 SLOW_SECONDS = 0.05
 COMPONENT = "MCP server"
