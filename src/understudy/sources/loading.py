@@ -14,7 +14,7 @@ from understudy.core.errors import ConfigError, did_you_mean
 from understudy.core.imports import import_object
 from understudy.envs.domain import Domain
 from understudy.envs.domain_validation import validate_domain
-from understudy.envs.task_source import TaskSource
+from understudy.envs.task_source import REQUIRED_MEMBERS, TaskSource
 from understudy.sources.task_files.config import NO_DATA, DataConfig
 from understudy.sources.task_files.files import is_task_file
 
@@ -28,9 +28,6 @@ SOURCE_MODULES: Mapping[str, str] = {
     "mcp": "understudy.sources.mcp.source",
 }
 """The module whose `open_domain` opens a source, for each prefix: the benchmarks and `mcp:`."""
-
-
-_MEMBERS = {name for name in vars(TaskSource) if not name.startswith("_")}
 
 
 def list_domains() -> list[str]:
@@ -66,16 +63,17 @@ def load_source(name: str | Sequence[str], data: DataConfig = NO_DATA) -> TaskSo
     found = import_object(f"{module}:{attribute}")
     if isinstance(found, type):
         raise ConfigError(f"{name!r} is a class; name an instance of it, such as DOMAIN = {attribute}(...)")
-    if missing := sorted(_MEMBERS - set(dir(found))):
+    if not isinstance(found, TaskSource):
         kind = type(found).__name__
         raise ConfigError(
-            f"{name!r} is a {kind} and not a TaskSource: it has no {', '.join(missing)}; "
-            "implement understudy.envs.task_source.TaskSource"
+            f"{name!r} is a {kind} and not a TaskSource; derive its class from understudy.envs.task_source.TaskSource, "
+            f"and define {', '.join(REQUIRED_MEMBERS)}"
         )
+    if missing := sorted({*REQUIRED_MEMBERS} - {*dir(found)}):
+        raise ConfigError(f"{name!r}: its class {type(found).__name__} does not define {', '.join(missing)}")
     if isinstance(found, Domain):
         validate_domain(found)
-    source: TaskSource = found
-    return source
+    return found
 
 
 def load_domain(name: str) -> Domain:

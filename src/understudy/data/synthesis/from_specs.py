@@ -16,10 +16,10 @@ from understudy.core.readers import read_rows
 from understudy.data.synthesis.synthesis_files import ProgressTracker
 from understudy.data.verify import find_reward_issue
 from understudy.data.writer import open_output, validate_output_path
-from understudy.envs.task_source import SequenceSource, TaskSource
+from understudy.envs.task_source import TaskSource
 from understudy.sources.loading import load_source
 from understudy.sources.task_files.call_matching import CallTask, match_calls
-from understudy.sources.task_files.call_sequences import CallSequence, read_sequences, to_sequence_row
+from understudy.sources.task_files.call_sequences import CallSequence, SequenceSource, read_sequences, to_sequence_row
 
 
 @dataclass(frozen=True)

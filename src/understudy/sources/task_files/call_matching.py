@@ -26,7 +26,7 @@ import functools
 import json
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from jsonschema import Draft202012Validator
@@ -37,7 +37,7 @@ from understudy.core.errors import RolloutError, TaskError, ToolError, did_you_m
 from understudy.core.items import Item, RowError
 from understudy.core.messages import ERROR_PREFIX, Message, ToolCall, ToolSpec
 from understudy.core.records import Record
-from understudy.core.tasks import Score, Split, Task, TaskLimits, assign_splits, filter_tasks, iterate_epochs
+from understudy.core.tasks import Score, Split, Task, TaskLimits, assign_splits
 from understudy.envs.environment import StepResult, ToolEnvironment
 from understudy.envs.rewards import (
     FactRules,
@@ -51,7 +51,7 @@ from understudy.envs.rewards import (
     states_fact,
 )
 from understudy.envs.schemas import schema_error
-from understudy.envs.task_source import FULL_SLICE, Slice, validate_slice
+from understudy.envs.task_source import FULL_SLICE, Slice, TaskSource, validate_slice
 from understudy.envs.users import InstructionUser, User, UserFactory, answer_text, make_user
 from understudy.envs.validation_time import find_validation_problem, may_be_slow
 from understudy.sources.task_files.inferred_tools import hands_over, infer_tools, looks_up, only_reads
@@ -107,7 +107,7 @@ class GoldCalls:
 
 
 @dataclass(frozen=True)
-class CallMatching:
+class CallMatching(TaskSource):
     """A `TaskSource` of one domain, made by `match_calls`; `task_slice` narrows it."""
 
     name: str
@@ -131,7 +131,7 @@ class CallMatching:
     @property
     def tool_specs(self) -> tuple[ToolSpec, ...]:
         """The tools that the agent sees."""
-        return tuple(spec for spec in self.all_specs if not self.task_slice.tools or spec.name in self.task_slice.tools)
+        return self.task_slice.select_tools(self.all_specs)
 
     @property
     def domain_policy(self) -> str:
@@ -173,16 +173,7 @@ class CallMatching:
 
     def tasks(self, split: Split) -> list[Task]:
         """Return the tasks of a split that are in the slice."""
-        tasks = [row.task for row in self.rows.values() if row.task.split == split]
-        return filter_tasks(tasks, self.task_slice.families, self.task_slice.difficulties)
-
-    def stream(self, split: Split, seed: int = 0) -> Iterator[Task]:
-        """Yield the tasks of the slice in endless epochs, each shuffled with `seed`."""
-        return iterate_epochs(self.tasks(split), seed)
-
-    def split_row_keys(self, task: Task) -> Sequence[tuple[str, str]]:
-        """Return no rows: there is no database."""
-        return ()
+        return self.task_slice.select_tasks([row.task for row in self.rows.values() if row.task.split == split])
 
     def environment(self, task: Task, user: User | None = None, seed: int = 0) -> "CallMatchingEnvironment":
         """Return a new episode of `task`. Raise `TaskError` if the source has no task with this id."""

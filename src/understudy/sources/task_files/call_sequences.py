@@ -20,7 +20,7 @@ know, so the agent must tell it.
 import hashlib
 import json
 from collections.abc import Collection, Iterator, Mapping
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from pydantic import AliasChoices, ConfigDict, Field, ValidationError, model_validator
 
@@ -185,6 +185,24 @@ class CallSequence(Record):
         """Return a word for the value at `path` in the result of a step, which cannot be guessed from the task."""
         digest = hashlib.sha256(json.dumps([self.id, number, path]).encode()).digest()
         return "".join(_LETTERS[byte % len(_LETTERS)] for byte in digest[:8])
+
+
+@runtime_checkable
+class SequenceSource(Protocol):
+    """Protocol of a task source that plays sequences of calls from files: an MCP environment."""
+
+    def has_tool(self, name: str) -> bool:
+        """Return whether the agent can call a tool by this name, with or without its server."""
+
+    def add_task(self, sequence: CallSequence, split: Split) -> Task:
+        """Convert a sequence to a task that the source plays from then on. Raise `TaskError` if it cannot."""
+
+    async def record_sequence(self, sequence: CallSequence) -> CallSequence:
+        """Return a sequence with values in place of references, and the results of its calls.
+
+        Raise `TaskError` if it calls a tool that the source does not have, if a call fails, or if a reference has no
+        value.
+        """
 
 
 def is_sequence_row(row: Mapping[str, Any]) -> bool:

@@ -8,7 +8,7 @@ import inspect
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from pydantic import ValidationError
 
@@ -16,12 +16,12 @@ from understudy.core.errors import ConfigError, TaskError, did_you_mean
 from understudy.core.imports import import_object
 from understudy.core.items import Item, RowError
 from understudy.core.messages import Message
-from understudy.core.tasks import Task
+from understudy.core.tasks import Split, Task
 from understudy.core.user_code import user_code
-from understudy.envs.task_source import RowSource, SequenceSource, TaskSource
+from understudy.envs.task_source import TaskSource
 from understudy.sources.loading import list_domains, load_source
 from understudy.sources.task_files.call_matching import CallTask, is_call_matching, match_calls, source_name
-from understudy.sources.task_files.call_sequences import CallSequence, SequenceStep
+from understudy.sources.task_files.call_sequences import CallSequence, SequenceSource, SequenceStep
 from understudy.sources.task_files.config import RowConfig
 from understudy.sources.task_files.rows import ReadRow, TaskRow
 from understudy.sources.task_files.tau_rows import to_tau_values
@@ -31,6 +31,14 @@ _OTHER_PARAMETERS = {"prompts", "completions", "solution_str"}
 """Parameters of the reward functions of TRL and verl."""
 MIN_PLAYABLE_SHARE = 0.5
 """A source plays rows of a domain if it has all tools of at least this share of them. It refuses the others."""
+
+
+@runtime_checkable
+class RowSource(Protocol):
+    """Protocol of a task source that converts rows of its own benchmark to tasks."""
+
+    def to_task(self, id: str, split: Split, raw: Mapping[str, Any]) -> Task:
+        """Convert a row."""
 
 
 @dataclass
