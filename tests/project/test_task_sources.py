@@ -6,7 +6,7 @@ from support.source import INSIDE, TREES, module_name
 
 SOURCES = {"Domain": "domain", "Mixture": "mixture", "ToolDataset": "tool_dataset", "MCPTaskSource": "source"}
 """Classes of task sources and their modules."""
-LOADER = "loading"
+LOADER = "references"
 """The module that opens sources by name. It validates a `Domain`."""
 
 

@@ -21,8 +21,9 @@ from understudy.evaluation.report import EvalReport
 from understudy.evaluation.result import ResultRow
 from understudy.rollouts.agent import GoldAgent, NoopAgent
 from understudy.runs.config import load_config
-from understudy.sources.loading import load_domain, load_source
+from understudy.sources.loading import load_source
 from understudy.sources.mixture import Mixture
+from understudy.sources.references import load_domain
 
 TESTS = "mix:retail,airline"
 NAMES = "mix:retail*3,telecom,mcp:polygon-replay"

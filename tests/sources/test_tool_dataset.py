@@ -23,7 +23,8 @@ from understudy.rollouts.rollout import EpisodeLimits, play_episode, rollout
 from understudy.runs.agents import CustomAgent, make_agent
 from understudy.runs.config import TrainConfig, parse_config
 from understudy.runs.targets import resolve
-from understudy.sources.loading import load_domain, load_source
+from understudy.sources.loading import load_source
+from understudy.sources.references import load_domain
 from understudy.sources.tool_dataset import ToolDataset, ToolEpisode, ToolExample
 
 

@@ -19,7 +19,7 @@ from understudy.core.messages import Message
 from understudy.core.tasks import Split, Task
 from understudy.core.user_code import user_code
 from understudy.envs.task_source import TaskSource
-from understudy.sources.loading import list_domains, load_source
+from understudy.sources.references import list_domains, load_reference
 from understudy.sources.task_files.call_matching import CallTask, is_call_matching, match_calls, source_name
 from understudy.sources.task_files.call_sequences import CallSequence, SequenceSource, SequenceStep
 from understudy.sources.task_files.config import RowConfig
@@ -94,7 +94,7 @@ class SourceMatcher:
         if domain in known:
             return known[domain], ""
         if domain in list_domains() and not reference:
-            return load_source(domain), ""
+            return load_reference(domain), ""
         named = reference or "module:attribute, mcp:FILE or a benchmark"
         return None, f"{domain!r} is not a shipped domain; to play it, name its source: data.sources={named}"
 
@@ -104,7 +104,7 @@ class SourceMatcher:
         domains = [name for name in list_domains() if name == named or not named]
         used = [{call.name for call in row.task.gold_calls} for row in rows]
         best, most = None, MIN_PLAYABLE_SHARE * len(rows)
-        for source in (*self.allowed, *map(load_source, domains)):
+        for source in (*self.allowed, *map(load_reference, domains)):
             playable = sum(bool(tools) and _has_tools(source, tools) for tools in used)
             if playable > most or (playable == most and best is None):
                 best, most = source, playable
