@@ -16,10 +16,11 @@ from understudy.sources.references import load_reference
 from understudy.sources.task_files.call_matching import CallMatching
 from understudy.sources.task_files.config import NO_DATA, DataConfig, RowConfig
 from understudy.sources.task_files.files import RowFile, digest_row_files, list_row_files
-from understudy.sources.task_files.rows import ReadRow, TaskRow, read_task_rows
+from understudy.sources.task_files.rows import ReadRow, read_task_rows
 from understudy.sources.task_files.source import TaskFile
 from understudy.sources.task_files.source_matching import SourceMatcher
 from understudy.sources.task_files.splits import NearDuplicateGroups, assign_splits
+from understudy.sources.task_files.task_row import TaskRow
 from understudy.sources.tool_dataset import ToolExample
 
 VALIDATION_SHARE = 0.1
