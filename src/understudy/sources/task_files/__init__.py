@@ -6,7 +6,6 @@ files            data files by path, folder or `hf:owner/name`
 source           `TaskFile`: the tasks of files as a `TaskSource`
 source_matching  which task source plays the task of a row
 config           the config section `[data]`
-summary          what was read, and what was refused
 skyrl_rows       tasks as SkyRL's rows and back
 tau_rows         tasks of tau-bench and tau2-bench
 call_rows        tasks that are an instruction, actions and outputs, in other shapes

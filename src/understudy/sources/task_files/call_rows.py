@@ -36,7 +36,7 @@ from understudy.sources.task_files.task_row import (
     decode,
     decode_columns,
     difficulty_of,
-    messages_of,
+    prompt_texts,
     result_text,
     split_of,
     to_call,
@@ -64,9 +64,10 @@ def is_call_row(row: Mapping[str, Any]) -> bool:
 def read_call_row(row: Mapping[str, Any], identity: str) -> TaskRow:
     """Return the task of a row. `identity` is the id of a task without one."""
     row = decode_columns(row)
-    parts, said = _parts(row), messages_of(row.get("prompt"))
+    parts = _parts(row)
+    system, request = prompt_texts(row.get("prompt"))
     gold = tuple(_gold(_listed(parts, "actions"), _listed(parts, "results")))
-    instruction = _text(parts, "instruction") or next((text for role, text in reversed(said) if role == "user"), "")
+    instruction = _text(parts, "instruction") or request
     if not instruction.strip():
         raise InvalidField("instruction", "there is none, nor a user's message in prompt; one of them is needed")
     domain = _text(parts, "domain") or _text(parts, "data_source").rpartition("/")[2]
@@ -85,7 +86,7 @@ def read_call_row(row: Mapping[str, Any], identity: str) -> TaskRow:
     return TaskRow(
         task=with_answer(task),
         split=split,
-        domain_policy=next((text for role, text in said if role == "system"), ""),
+        domain_policy=system,
         tool_specs=tuple(map(_tool_spec, _listed(parts, "tools"))),
     )
 

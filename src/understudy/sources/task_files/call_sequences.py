@@ -45,6 +45,7 @@ from understudy.sources.task_files.task_row import (
     decode_columns,
     difficulty_of,
     messages_of,
+    prompt_texts,
     read_one,
     result_text,
     split_of_row,
@@ -242,12 +243,13 @@ def read_sequences(item: Item[Any], identity: str) -> Iterator[Item[CallSequence
 
 def _read_sequence(row: Mapping[str, Any], identity: str) -> CallSequence:
     row = decode_columns(row)
-    truth, said = _truth(row), messages_of(row.get("prompt"))
+    system, request = prompt_texts(row.get("prompt"))
+    truth = _truth(row)
     success, limits = truth.get("success"), truth.get("limits")
     values = {
         "id": str(truth.get("task_id") or identity),
-        "prompt": next((text for role, text in reversed(said) if role == "user"), ""),
-        "domain_policy": next((text for role, text in said if role == "system"), ""),
+        "prompt": request,
+        "domain_policy": system,
         "family": row.get("data_source") or "row",
         "complexity": truth.get("complexity", ""),
         "split": split_of_row(row),

@@ -127,6 +127,13 @@ def messages_of(prompt: Any) -> list[tuple[str, str]]:
     return [(str(role), text) for role, text in found if isinstance(text, str)]
 
 
+def prompt_texts(prompt: Any) -> tuple[str, str]:
+    """Return the system message and the user's last message of a prompt; an empty text for one that is missing."""
+    said = messages_of(prompt)
+    system = next((text for role, text in said if role == "system"), "")
+    return system, next((text for role, text in reversed(said) if role == "user"), "")
+
+
 def calls_of(actions: Any) -> tuple[ToolCall, ...]:
     """Return a row's list of calls in any form of `actions`, as a value or as JSON text.
 
