@@ -36,8 +36,8 @@ from understudy.rollouts.agent import GoldAgent
 from understudy.rollouts.rollout import EpisodeLimits, rollout
 from understudy.runs.config import TrainConfig
 from understudy.runs.presets import preset_names, preset_text
-from understudy.sources.loading import list_domains, load_domain
 from understudy.sources.mcp.config import MCPEnvironmentConfig
+from understudy.sources.references import list_domains, load_domain
 
 ROOT = Path(__file__).parents[1]
 SOURCE = Path(understudy.__file__).parent

@@ -31,7 +31,7 @@ from understudy.rollouts.agent import GoldAgent
 from understudy.runs.config import TrainConfig, parse_config
 from understudy.runs.run import Run, read_metrics, read_run_config
 from understudy.runs.storage.status import read_run_status
-from understudy.sources.loading import BENCHMARK_MODULES
+from understudy.sources.references import BENCHMARK_MODULES
 
 __all__ = ["call"]
 
@@ -86,7 +86,7 @@ def test_check_reports_baselines_and_no_problems(call: Call) -> None:
 
 
 def test_check_without_target_checks_every_domain(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("understudy.sources.loading.list_domains", lambda: ["toy:DOMAIN", "toy:DOMAIN"])
+    monkeypatch.setattr("understudy.sources.references.list_domains", lambda: ["toy:DOMAIN", "toy:DOMAIN"])
     code, text, _ = call("check")
     assert (code, len(re.findall(r"\b1\.0\b.*\b0\.0\b", text))) == (0, 2)
     assert [report["domain"] for report in json.loads(call("check", "--json")[1])] == ["toy", "toy"]

@@ -27,7 +27,7 @@ from understudy.runs.config import TrainConfig, parse_config
 from understudy.runs.run import read_metrics
 from understudy.runs.storage.status import read_run_status
 from understudy.runs.targets import resolve, split_arguments
-from understudy.sources.loading import list_domains
+from understudy.sources.references import list_domains
 
 DEFAULT_CONFIG = "smoke"
 SHORT = (

@@ -63,7 +63,7 @@ async def raise_fault(fault: str) -> bool:
 
 
 @dataclass(frozen=True)
-class FaultySource:
+class FaultySource(TaskSource):
     """A task source whose episodes fail by the injector's plan."""
 
     inner: TaskSource

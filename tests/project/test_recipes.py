@@ -29,7 +29,8 @@ from understudy.rollouts.agent import Agent, DemonstrationAgent, EngineAgent, Go
 from understudy.rollouts.rollout import EpisodeLimits, rollout
 from understudy.runs.agents import make_agent
 from understudy.runs.config import load_config, parse_config
-from understudy.sources.loading import load_domain, load_source
+from understudy.sources.loading import load_source
+from understudy.sources.references import load_domain
 
 RECIPES = ROOT / "examples" / "recipes"
 sys.path.insert(0, str(RECIPES))

@@ -15,7 +15,7 @@ from support import pages
 from understudy.cli import main as cli
 from understudy.core.settings import dump_toml
 from understudy.runs.config import TrainConfig
-from understudy.sources.loading import list_domains, load_domain
+from understudy.sources.references import list_domains, load_domain
 
 
 @pytest.fixture(scope="module")

@@ -35,7 +35,8 @@ from understudy.runs.config import EvalConfig, TrainConfig
 from understudy.runs.eval_spec import EvalSpec
 from understudy.runs.run import Run
 from understudy.runs.targets import find_target, resolve
-from understudy.sources.loading import list_domains, load_source
+from understudy.sources.loading import load_source
+from understudy.sources.references import list_domains
 
 CONFIG = TrainConfig(domain="toy:DOMAIN", model="tiny")
 USERS = UserSimulatorFactory(UserConfig())

@@ -25,7 +25,7 @@ from understudy.runs.targets import (
     split_arguments,
 )
 from understudy.runs.weights import resolve_weights
-from understudy.sources.loading import list_domains
+from understudy.sources.references import list_domains
 
 
 @pytest.fixture

@@ -417,7 +417,7 @@ def freeze(
     """
     from understudy.core.tasks import read_tasks
     from understudy.envs.domain_definition import find_domain_folder
-    from understudy.sources.loading import load_domain
+    from understudy.sources.references import load_domain
 
     source = load_domain(domain)
     folder = find_domain_folder(source.package)

@@ -131,7 +131,7 @@ def check(
     from understudy.data.adversarial.custom import load_strategies
     from understudy.data.check import AdversarialOptions, DomainReport, check_async
     from understudy.runs.targets import has_target, resolve
-    from understudy.sources.loading import list_domains
+    from understudy.sources.references import list_domains
 
     if not adversarial:
         data.validate_unused_options(ctx, ("tasks", "seed", "strategy"))

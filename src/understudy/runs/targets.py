@@ -35,7 +35,8 @@ from understudy.runs.config import ConfigLayer, TrainConfig, load_config, parse_
 from understudy.runs.eval_spec import is_eval_folder, read_spec
 from understudy.runs.presets import DEFAULT_PRESET, preset_names, preset_text
 from understudy.runs.run import CONFIG_FILE, PROVENANCE_FILE, is_run_folder, validate_config_file
-from understudy.sources.loading import list_domains, load_source
+from understudy.sources.loading import load_source
+from understudy.sources.references import list_domains
 
 TargetKind = Literal["preset", "domain", "config", "run", "checkpoint", "evaluation", "tasks", "model"]
 TARGET_KINDS: Mapping[TargetKind, str] = {

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from understudy.core.errors import ConfigError
 from understudy.core.tasks import Split, Task
-from understudy.envs.task_source import BriefPolicySource, Slice, TaskSource, list_sources, with_reward_policy
+from understudy.envs.task_source import Slice, TaskSource, list_sources, with_reward_policy
 from understudy.evaluation.evaluate import eval_tasks, select_tasks
 from understudy.evaluation.result import ResultRow
 from understudy.runs.config import TrainConfig
@@ -82,10 +82,9 @@ def _test_set(config: TrainConfig, name: str) -> EvalSet:
     data = DataConfig(sources=(*config.data.sources, *config.source_references), reward=config.data.reward)
     found = with_reward_policy(load_source(config.data.tests[name], data), config.reward)
     tools = {spec.name for spec in found.tool_specs}
-    is_brief = any(isinstance(leaf, BriefPolicySource) for leaf in list_sources(found))
     part = Slice(
         tools=tuple(tool for tool in config.slice.tools if tool in tools),
-        domain_policy=config.slice.domain_policy if is_brief else "full",
+        domain_policy=config.slice.domain_policy if found.has_brief_policy else "full",
     )
     test_config, source = config.replace(domain=config.data.tests[name], data=data, slice=part), found.slice(part)
     split: Split = next((each for each in ("test", "validation", "train") if source.tasks(each)), "test")

@@ -28,7 +28,7 @@ from understudy.sources.mcp.config import MCPServerConfig
 from understudy.sources.mcp.session import MCPSession
 from understudy.sources.mcp.source import MCPTaskSource
 from understudy.sources.mcp.tool_result import ToolResult
-from understudy.sources.task_files.call_sequences import SequenceStep, read_spec_row
+from understudy.sources.task_files.call_sequences import SequenceStep, read_sequences
 from understudy.sources.task_files.config import DataConfig
 
 
@@ -483,7 +483,7 @@ def test_reference_to_a_field_that_the_server_does_not_return_is_named(tmp_path:
 def test_sequences_of_other_files_are_played(tmp_path: Path) -> None:
     source = load_source(f"mcp:{write_environment(tmp_path)}")
     assert isinstance(source, MCPTaskSource)
-    (item,) = read_spec_row(Item("specs:1", counting_spec("It is ${step2.count}.")), "specs/0")
+    (item,) = read_sequences(Item("specs:1", counting_spec("It is ${step2.count}.")), "specs/0")
     assert isinstance(item, Item)
     task = source.add_task(item.value, "train")
     assert (task.domain, task.family, task.gold_calls[2].arguments) == (source.name, "counting", {"text": "It is 3."})
