@@ -15,9 +15,8 @@ from understudy.core.errors import ToolError
 from understudy.core.messages import Message, ToolCall
 from understudy.core.tasks import SPLITS, Task
 from understudy.domains.authoring.task_builder import gold_call, gold_text
-from understudy.domains.doordash import DOMAIN
+from understudy.domains.doordash import DOMAIN, GENERATOR
 from understudy.domains.doordash.state import NOW, dish_price, format_time, minutes_between, parse_area
-from understudy.domains.doordash.task_generator import make_task
 from understudy.domains.doordash.tools import DoordashTools
 from understudy.domains.doordash.world import build_world, customer_keys
 from understudy.rollouts.agent import Agent
@@ -235,7 +234,7 @@ def test_opening_does_not_reveal_whether_request_is_granted() -> None:
         "place",
         "again",
     )
-    tasks = [make_task("train", 2, family, "easy", n) for family in families for n in range(150)]
+    tasks = [GENERATOR.make_task("train", 2, family, "easy", n) for family in families for n in range(150)]
     refused = [not write_turns(task) for task in tasks]
     assert 0.24 < sum(refused) / len(tasks) < 0.36
     assert_openings_do_not_reveal_refusal(tasks, refused, 0.18, 0.44)

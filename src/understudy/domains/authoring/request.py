@@ -1,17 +1,28 @@
 """The parts of a request that are the same in every domain: its details, a refusal, an answer, and the gold turns."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
 from understudy.core.messages import Message
 from understudy.core.tasks import Fact
 from understudy.domains.authoring.identification import Knowledge
-from understudy.domains.authoring.task_builder import EntityMention, GoalSpec, TaskBuilder, gold_change, gold_text
+from understudy.domains.authoring.task_builder import (
+    EntityMention,
+    GoalSpec,
+    TaskBuilder,
+    gold_call,
+    gold_change,
+    gold_text,
+)
 
 VAGUE_SHARE = 0.3
 """Share of the medium and hard requests whose first message leaves out a detail."""
+GRANTABLE_SHARE = 0.72
+"""Share of the requests that the policy allows."""
+CANCEL_TERMS = "cancel|cancelled|canceled|cancelling|canceling|cancellation"
 
+BuilderT = TypeVar("BuilderT", bound=TaskBuilder)
 EntityT = TypeVar("EntityT")
 
 
@@ -27,6 +38,10 @@ class Draw(Generic[EntityT]):
     """Whether the policy allows the request. The first message does not reveal it; only reading the entity does."""
     easy: bool
     """Whether the first message states everything about the request."""
+
+
+GoalFunction = Callable[[BuilderT, Draw[EntityT]], GoalSpec]
+"""A function that makes one request from what was drawn for it."""
 
 
 @dataclass(frozen=True)
@@ -58,15 +73,40 @@ def request(
     return GoalSpec(text, mention, asks, required_terms=(*known, *terms), facts=(fact,))
 
 
+def plain_request(text: str, mention: EntityMention, *terms: str) -> GoalSpec:
+    """Return a request without a detail. `terms` are the terms of a correct proposal beside those of the entity."""
+    return GoalSpec(text, mention, required_terms=(*mention.required_terms, *terms))
+
+
+def tell(goal: GoalSpec, sentence: str, question: str, keywords: tuple[str, ...], *, vague: bool) -> GoalSpec:
+    """Return the request with one more sentence. If it is `vague`, the user says it only as an answer to `question`."""
+    facts = (*goal.facts, Fact(text=sentence, keywords=keywords, in_opening=not vague))
+    if vague:
+        return replace(goal, facts=facts, gold_turns=(*goal.gold_turns, gold_text(question)))
+    return replace(goal, facts=facts, text=f"{goal.text} {sentence}")
+
+
 def settle(goal: GoalSpec, proposal: str, call: Message, report: str, reads: Sequence[Message] = ()) -> GoalSpec:
     """Return the request with the gold turns that grant it: reads, proposal, call and report."""
     return replace(goal, gold_turns=(*goal.gold_turns, *reads, *gold_change(proposal, call, report)))
 
 
-def refuse(builder: TaskBuilder, goal: GoalSpec, reason: str, *outputs: str, easy: bool) -> GoalSpec:
-    """Return the request with a refusal, which tells `outputs`. Half of the users who are not `easy` contest it."""
+def refuse(
+    builder: TaskBuilder, goal: GoalSpec, reason: str, *outputs: str, easy: bool, reads: Sequence[Message] = ()
+) -> GoalSpec:
+    """Return the request with a refusal, which tells `outputs`. Half of the users who are not `easy` contest it.
+
+    Its gold turns are `reads` and the refusal: a question for a detail is not asked, unless `reads` has it.
+    """
     contests = not easy and builder.draw_bool(0.5)
-    return replace(goal, gold_turns=(gold_text(reason),) * (1 + contests), outputs=outputs, contests_refusal=contests)
+    turns = (*reads, *[gold_text(reason)] * (1 + contests))
+    return replace(goal, gold_turns=turns, outputs=outputs, contests_refusal=contests)
+
+
+def transfer(goal: GoalSpec, summary: str) -> GoalSpec:
+    """Return the request with the gold turns that transfer the user to a human agent, and the terms for it."""
+    turns = (gold_call("transfer_to_human", summary=summary), gold_text("I have transferred you to a human agent."))
+    return replace(goal, gold_turns=(*goal.gold_turns, *turns), required_terms=("human|transfer|transferred",))
 
 
 def answer(goal: GoalSpec, text: str, *outputs: str, reads: Sequence[Message] = ()) -> GoalSpec:
@@ -77,3 +117,22 @@ def answer(goal: GoalSpec, text: str, *outputs: str, reads: Sequence[Message] = 
 def extend(goal: GoalSpec, text: str, *terms: str) -> GoalSpec:
     """Return the request with one more sentence, and its terms."""
     return replace(goal, text=f"{goal.text} {text}", required_terms=(*goal.required_terms, *terms))
+
+
+def draw_goal(
+    builder: BuilderT,
+    functions: Sequence[GoalFunction[BuilderT, EntityT]],
+    entity: EntityT,
+    knowledge: Knowledge,
+    *,
+    easy: bool,
+    grantable_share: float = GRANTABLE_SHARE,
+) -> GoalSpec:
+    """Draw one of the requests about an entity, and whether it is grantable."""
+    make = builder.rng.choice(functions)
+    return make(builder, Draw(entity, knowledge, builder.draw_bool(grantable_share), easy))
+
+
+def status_variants(status: str) -> str:
+    """Return the accepted forms of a status."""
+    return "cancelled|canceled" if status == "cancelled" else status

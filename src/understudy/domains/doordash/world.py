@@ -12,8 +12,7 @@ from datetime import timedelta
 from decimal import Decimal
 from typing import Any
 
-from understudy.core.tasks import Split
-from understudy.domains.authoring.people import FIRST_NAMES, STREETS, draw_email, draw_names, select_split
+from understudy.domains.authoring.people import FIRST_NAMES, STREETS, draw_email, draw_names
 from understudy.domains.doordash.catalog import (
     ALCOHOL,
     AREAS,
@@ -87,12 +86,6 @@ def build_world(seed: int = 0) -> DoordashState:
         promotions=promotions,
         couriers=couriers,
     )
-
-
-@functools.cache
-def customer_keys(split: Split) -> tuple[str, ...]:
-    """Return the customers of a split."""
-    return select_split(tuple(build_world().customers), split)
 
 
 def draw_address(rng: random.Random, area: str) -> str:

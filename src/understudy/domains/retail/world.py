@@ -9,9 +9,8 @@ import random
 from collections.abc import Iterator, Mapping
 from decimal import Decimal
 
-from understudy.core.tasks import Split
 from understudy.domains.authoring.payments import Payment
-from understudy.domains.authoring.people import draw_address, draw_email, draw_names, select_split, split_words
+from understudy.domains.authoring.people import draw_address, draw_email, draw_names, split_words
 from understudy.domains.retail.state import Line, Order, Product, RetailState, User, Variant
 
 GOODS = split_words(
@@ -44,12 +43,6 @@ def build_world(seed: int = 0) -> RetailState:
         )
         orders |= {order.id: order for order in filled}
     return RetailState(users=users, orders=orders, products=products)
-
-
-@functools.cache
-def customer_keys(split: Split) -> tuple[str, ...]:
-    """Return the users of a split."""
-    return select_split(tuple(build_world().users), split)
 
 
 def _products(rng: random.Random) -> Iterator[tuple[str, Product]]:
