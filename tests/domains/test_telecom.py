@@ -16,7 +16,7 @@ from understudy.core.errors import ToolError
 from understudy.core.messages import Message, ToolCall
 from understudy.core.tasks import SPLITS, Difficulty, Score, Task
 from understudy.domains.authoring.task_builder import gold_call, gold_text
-from understudy.domains.telecom import DOMAIN
+from understudy.domains.telecom import DOMAIN, GENERATOR
 from understudy.domains.telecom.connectivity import Connectivity, compute_connectivity
 from understudy.domains.telecom.state import (
     TODAY,
@@ -30,7 +30,6 @@ from understudy.domains.telecom.state import (
     TelecomState,
     Ticket,
 )
-from understudy.domains.telecom.task_generator import make_task
 from understudy.domains.telecom.tools import MAX_ADDED_GB, MAX_SUSPENSION_DAYS, TelecomTools
 from understudy.domains.telecom.user_tools import USER_ACTIONS, PhoneTools
 from understudy.domains.telecom.world import MONTHS, PLANS, build_world, customer_keys
@@ -134,7 +133,7 @@ def play(task: Task, agent: Agent) -> tuple[Score, list[Message]]:
 
 def tasks(family: str, *difficulties: Difficulty, count: int = 200) -> Iterator[Task]:
     for number, difficulty in itertools.product(range(count), difficulties or ("easy",)):
-        yield make_task("train", 1, family, difficulty, number)
+        yield GENERATOR.make_task("train", 1, family, difficulty, number)
 
 
 def find_task(family: str, granted: bool, difficulty: Difficulty = "easy") -> Task:
@@ -864,7 +863,7 @@ def test_guessing_phone_steps_earns_low_reward() -> None:
 def test_opening_does_not_reveal_whether_request_is_granted() -> None:
     """The most predictive word of easy openings is nearly as frequent in granted as in refused requests."""
     families = ("suspend", "resume", "sim", "internet", "calls", "pay")
-    drawn_tasks = [make_task("train", 2, family, "easy", n) for family in families for n in range(200)]
+    drawn_tasks = [GENERATOR.make_task("train", 2, family, "easy", n) for family in families for n in range(200)]
     refused = [t for t in drawn_tasks if t.outputs]
     assert 0.22 < len(refused) / len(drawn_tasks) < 0.34
     assert_openings_do_not_reveal_refusal(drawn_tasks, [bool(t.outputs) for t in drawn_tasks], 0.15, 0.42)

@@ -4,7 +4,8 @@ from collections.abc import Iterator, Sequence
 
 from understudy.core.messages import Message
 from understudy.core.tasks import Fact
-from understudy.domains.authoring.identification import IdentificationMode, gold_turns_of_goals
+from understudy.domains.authoring.dialogue import gold_turns_of_goals
+from understudy.domains.authoring.identification import IdentificationMode
 from understudy.domains.authoring.scenarios import UserProfile
 from understudy.domains.authoring.task_builder import GoalSpec, gold_call, gold_text
 from understudy.domains.telecom.task_builder import Caller, FaultMention, LineMention, TelecomTaskBuilder
