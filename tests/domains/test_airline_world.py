@@ -24,7 +24,7 @@ from understudy.domains.airline.itineraries import (
 from understudy.domains.airline.route_network import AIRPORTS, DATES
 from understudy.domains.airline.state import NOW, TODAY
 from understudy.domains.airline.tools import AirlineTools
-from understudy.domains.airline.world import build_world, customer_keys, home_airport, set_price
+from understudy.domains.airline.world import build_world, home_airport, set_price
 from understudy.domains.authoring.task_builder import gold_call, gold_text
 from understudy.envs.dates import date_variants, format_month_day
 from understudy.envs.rewards import states_fact
@@ -36,8 +36,8 @@ def test_world_has_expected_size_and_splits() -> None:
     assert (len(state.customers), len(state.reservations), len(state.airports)) == (400, 700, 14)
     assert len({flight.route for flight in state.flights.values()}) == 60
     assert len(state.days) == len(DATES) * len(state.flights) == 24 * 88
-    assert [len(customer_keys(split)) for split in SPLITS] == [320, 40, 40]
-    assert len({email for split in SPLITS for email in customer_keys(split)}) == 400
+    assert [len(GENERATOR.customer_keys(split)) for split in SPLITS] == [320, 40, 40]
+    assert len({email for split in SPLITS for email in GENERATOR.customer_keys(split)}) == 400
     assert len({customer.address[-5:] for customer in state.customers.values()}) == 400, (
         "a zip code identifies a customer"
     )
@@ -117,7 +117,7 @@ def test_tool_results_stay_short() -> None:
     """Count characters: a small model needs about one token for 2.4 characters."""
     state = build_world().fork()
     tools = AirlineTools(state)
-    for email in customer_keys("train")[:50]:
+    for email in GENERATOR.customer_keys("train")[:50]:
         state.customer = email
         assert len(tools.call_sync(ToolCall(name="get_customer"))) < 110 * 2.8
         for key in state.customers[email].reservations:

@@ -41,7 +41,7 @@ from understudy.domains.healthcare.state import (
 )
 from understudy.domains.healthcare.task_builder import HealthcareTaskBuilder
 from understudy.domains.healthcare.tools import HealthcareTools
-from understudy.domains.healthcare.world import build_world, patient_keys, proxy_names
+from understudy.domains.healthcare.world import build_world, proxy_names
 from understudy.envs.dates import date_variants, format_month_day
 from understudy.envs.rewards import states_fact
 from understudy.envs.task_source import Slice
@@ -648,8 +648,8 @@ def test_world_has_expected_size_and_splits() -> None:
     state = build_world()
     sizes = {name: len(table) for name, table in state.tables().items()}
     assert sizes.items() >= {"patients": 400, "appointments": 700, "doctors": 40, "plans": 6, "pharmacies": 12}.items()
-    assert [len(patient_keys(split)) for split in SPLITS] == [320, 40, 40]
-    assert len({key for split in SPLITS for key in patient_keys(split)}) == 400
+    assert [len(GENERATOR.customer_keys(split)) for split in SPLITS] == [320, 40, 40]
+    assert len({key for split in SPLITS for key in GENERATOR.customer_keys(split)}) == 400
     assert Counter(d.specialty for d in state.doctors.values()) == {
         "family medicine": 12, "cardiology": 4, "dermatology": 4, "endocrinology": 4, "gastroenterology": 4,
         "neurology": 4, "ophthalmology": 4, "orthopedics": 4,
@@ -739,7 +739,7 @@ def _draw_write_call(rng: Random, state: HealthcareState) -> ToolCall:
 
 
 @settings(max_examples=30, deadline=None)
-@given(st.sampled_from(patient_keys("train")), st.integers(0, 10**9))
+@given(st.sampled_from(GENERATOR.customer_keys("train")), st.integers(0, 10**9))
 def test_random_calls_keep_state_consistent(key: str, seed: int) -> None:
     rng, before, state = Random(seed), build_world(), build_world().fork()
     state.patient = key

@@ -16,7 +16,7 @@ from understudy.domains.authoring.task_builder import gold_call, gold_text
 from understudy.domains.retail import DOMAIN, GENERATOR
 from understudy.domains.retail.state import Line, Order, Product, RetailState, User, Variant
 from understudy.domains.retail.tools import RetailTools
-from understudy.domains.retail.world import build_world, customer_keys
+from understudy.domains.retail.world import build_world
 from understudy.envs.calculator import MAX_EXPRESSION_LENGTH, evaluate_expression
 from understudy.envs.users.consent import gives_consent
 from understudy.envs.users.scripted import SILENCE_TEXTS
@@ -359,8 +359,8 @@ def test_partially_completed_task_earns_no_reward() -> None:
 def test_world_has_expected_size_and_splits() -> None:
     state = build_world()
     assert (len(state.users), len(state.orders), len(state.products)) == (500, 1000, 50)
-    assert [len(customer_keys(split)) for split in SPLITS] == [400, 50, 50]
-    assert len({email for split in SPLITS for email in customer_keys(split)}) == 500
+    assert [len(GENERATOR.customer_keys(split)) for split in SPLITS] == [400, 50, 50]
+    assert len({email for split in SPLITS for email in GENERATOR.customer_keys(split)}) == 500
 
 
 def test_world_references_are_valid() -> None:
@@ -383,7 +383,7 @@ def test_world_references_are_valid() -> None:
 def test_tool_results_stay_short() -> None:
     """Count characters: a small model needs about one token for 2.4 characters."""
     tools = RetailTools(state := build_world().fork())
-    for email in customer_keys("train")[:50]:
+    for email in GENERATOR.customer_keys("train")[:50]:
         state.customer = email
         assert len(tools.call_sync(ToolCall(name="get_user"))) < 90 * 2.8
         for key in state.users[email].orders:

@@ -32,7 +32,7 @@ from understudy.domains.telecom.state import (
 )
 from understudy.domains.telecom.tools import MAX_ADDED_GB, MAX_SUSPENSION_DAYS, TelecomTools
 from understudy.domains.telecom.user_tools import USER_ACTIONS, PhoneTools
-from understudy.domains.telecom.world import MONTHS, PLANS, build_world, customer_keys
+from understudy.domains.telecom.world import MONTHS, PLANS, build_world
 from understudy.envs.dates import date_variants, format_month_day
 from understudy.envs.task_source import Slice
 from understudy.envs.user_actions import UserToolExecutor
@@ -757,8 +757,8 @@ def test_world_has_expected_size_and_splits() -> None:
     state = build_world()
     assert len(state.customers) == 400
     assert 700 < len(state.lines) < 900
-    assert [len(customer_keys(split)) for split in SPLITS] == [320, 40, 40]
-    assert len({key for split in SPLITS for key in customer_keys(split)}) == 400
+    assert [len(GENERATOR.customer_keys(split)) for split in SPLITS] == [320, 40, 40]
+    assert len({key for split in SPLITS for key in GENERATOR.customer_keys(split)}) == 400
 
 
 @pytest.mark.parametrize(("table", "field"), [("lines", "lines"), ("bills", "bills"), ("tickets", "tickets")])
@@ -793,7 +793,7 @@ def test_tool_results_stay_short() -> None:
     """Count characters: a small model needs about one token for 2.4 characters."""
     tools = TelecomTools(state := build_world().fork())
     run: Callable[..., str] = lambda tool, **arguments: tools.call_sync(ToolCall(name=tool, arguments=arguments))  # noqa: E731
-    for key in customer_keys("train")[:50]:
+    for key in GENERATOR.customer_keys("train")[:50]:
         state.customer = key
         assert len(run("get_customer")) < 290
         assert all(len(run("get_line", number=number)) < 120 for number in state.customers[key].lines)

@@ -13,6 +13,7 @@ from understudy.domains.authoring.task_builder import (
     TaskBuilder,
     gold_call,
     gold_change,
+    gold_proposal,
     gold_text,
 )
 
@@ -69,13 +70,18 @@ def request(
     text = builder.phrase(detail.vague if vague else detail.stated, **words)
     fact = Fact(text=builder.phrase(detail.answer, **words), keywords=detail.keywords, in_opening=not vague)
     asks = (gold_text(detail.question),) if vague else ()
-    known = mention.required_terms if mention else ()
-    return GoalSpec(text, mention, asks, required_terms=(*known, *terms), facts=(fact,))
+    return replace(plain_request(text, mention, *terms), gold_turns=asks, facts=(fact,))
 
 
-def plain_request(text: str, mention: EntityMention, *terms: str) -> GoalSpec:
+def plain_request(text: str, mention: EntityMention | None, *terms: str) -> GoalSpec:
     """Return a request without a detail. `terms` are the terms of a correct proposal beside those of the entity."""
-    return GoalSpec(text, mention, required_terms=(*mention.required_terms, *terms))
+    known = mention.required_terms if mention else ()
+    return GoalSpec(text, mention, required_terms=(*known, *terms))
+
+
+def extend(goal: GoalSpec, text: str, *terms: str) -> GoalSpec:
+    """Return the request with one more sentence, and its terms."""
+    return replace(goal, text=f"{goal.text} {text}", required_terms=(*goal.required_terms, *terms))
 
 
 def tell(goal: GoalSpec, sentence: str, question: str, keywords: tuple[str, ...], *, vague: bool) -> GoalSpec:
@@ -86,9 +92,31 @@ def tell(goal: GoalSpec, sentence: str, question: str, keywords: tuple[str, ...]
     return replace(goal, facts=facts, text=f"{goal.text} {sentence}")
 
 
-def settle(goal: GoalSpec, proposal: str, call: Message, report: str, reads: Sequence[Message] = ()) -> GoalSpec:
-    """Return the request with the gold turns that grant it: reads, proposal, call and report."""
-    return replace(goal, gold_turns=(*goal.gold_turns, *reads, *gold_change(proposal, call, report)))
+def change_mind(goal: GoalSpec, proposal: str, meant: str) -> GoalSpec:
+    """Return the request of a user who asks for something else, `meant`, when the agent makes the first proposal."""
+    return replace(goal, gold_turns=(*goal.gold_turns, gold_proposal(proposal)), final_text=meant)
+
+
+def settle(
+    goal: GoalSpec,
+    proposal: str,
+    call: Message,
+    report: str,
+    reads: Sequence[Message] = (),
+    *,
+    terms: Sequence[str] = (),
+    outputs: Sequence[str] = (),
+) -> GoalSpec:
+    """Return the request with the gold turns that grant it: reads, proposal, call and report.
+
+    `terms` are further terms of a correct proposal, such as an amount, and `outputs` the facts to tell.
+    """
+    return replace(
+        goal,
+        gold_turns=(*goal.gold_turns, *reads, *gold_change(proposal, call, report)),
+        required_terms=(*goal.required_terms, *terms),
+        outputs=(*goal.outputs, *outputs),
+    )
 
 
 def refuse(
@@ -112,16 +140,6 @@ def transfer(goal: GoalSpec, summary: str) -> GoalSpec:
 def answer(goal: GoalSpec, text: str, *outputs: str, reads: Sequence[Message] = ()) -> GoalSpec:
     """Return the request with a gold text that answers it, and changes nothing."""
     return replace(goal, gold_turns=(*goal.gold_turns, *reads, gold_text(text)), outputs=outputs)
-
-
-def extend(goal: GoalSpec, text: str, *terms: str) -> GoalSpec:
-    """Return the request with one more sentence, and its terms."""
-    return require(replace(goal, text=f"{goal.text} {text}"), *terms)
-
-
-def require(goal: GoalSpec, *terms: str) -> GoalSpec:
-    """Return the request with more terms of a correct proposal."""
-    return replace(goal, required_terms=(*goal.required_terms, *terms))
 
 
 def draw_goal(

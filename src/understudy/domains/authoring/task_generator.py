@@ -52,6 +52,10 @@ class TaskGenerator(Generic[StateT, BuilderT, CallerT]):
         """The lists of phrases of the domain by name."""
         return load_phrases(self.package)
 
+    def customer_keys(self, split: Split) -> tuple[str, ...]:
+        """Return the keys of the customers of a split."""
+        return select_split(tuple(self.build_world().tables()[self.customers]), split)
+
     def generate(
         self, split: Split, seed: int, families: Sequence[str], difficulties: Sequence[Difficulty]
     ) -> Iterator[Task]:
@@ -84,13 +88,11 @@ class TaskGenerator(Generic[StateT, BuilderT, CallerT]):
         identity = f"{self.domain}/{split}/{family}/{difficulty}/{seed}-{number}"
         identity += "".join(f"+{draw}.{added}" for draw, added in additions)
         turn = number * len(DIFFICULTIES) + DIFFICULTIES.index(difficulty)
-        world = self.build_world()
-        people = select_split(tuple(world.tables()[self.customers]), split)
         builder = self.make_builder(
             random.Random(identity.partition("+")[0]),
             PhraseSampler(identity, split, self.phrases),
-            world,
-            pick_person(people, f"{split}/{seed}/{family}", turn),
+            self.build_world(),
+            pick_person(self.customer_keys(split), f"{split}/{seed}/{family}", turn),
         )
         who, goals = self.draw_goals(builder, family, difficulty)
         for draw, added in additions:

@@ -29,7 +29,6 @@ from understudy.domains.authoring.request import (
     extend,
     plain_request,
     request,
-    require,
     settle,
 )
 from understudy.domains.authoring.task_builder import GoalSpec, gold_call
@@ -120,12 +119,13 @@ def _grant_flights(
     b.ensure_balance(payer or now.payment, amount)
     price = format_price_difference(amount)
     return settle_paid(
-        require(goal, price_difference_variants(amount)),
+        goal,
         f"change the {direction} trip of {mention.proposal_phrase} to {new.proposal_phrase} {price}",
         "change_flights",
         "The flights have been changed.",
         payer,
         (*new.lookup_turns, calculation),
+        price_difference_variants(amount),
         reservation_id=now.id,
         way=direction,
         flights=list(new.offer.flights),
@@ -162,5 +162,5 @@ def change_cabin(b: AirlineTaskBuilder, draw: Draw[Reservation]) -> GoalSpec:
     b.ensure_balance(now.payment, amount)
     call = gold_call("change_cabin", reservation_id=now.id, cabin=new)
     proposal = f"change {mention.proposal_phrase} to {new} {format_price_difference(amount)}"
-    goal = require(goal, price_difference_variants(amount))
-    return settle(goal, proposal, call, "The cabin has been changed.", [*reads, calculation])
+    terms = [price_difference_variants(amount)]
+    return settle(goal, proposal, call, "The cabin has been changed.", [*reads, calculation], terms=terms)

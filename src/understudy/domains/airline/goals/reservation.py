@@ -8,7 +8,7 @@ from understudy.core.messages import Message
 from understudy.domains.airline.state import Reservation
 from understudy.domains.airline.task_builder import AirlineTaskBuilder
 from understudy.domains.authoring.payments import payment_kind
-from understudy.domains.authoring.request import Draw, refuse, require, settle
+from understudy.domains.authoring.request import Draw, refuse, settle
 from understudy.domains.authoring.task_builder import GoalSpec, gold_call
 from understudy.envs.dates import format_month_day
 
@@ -50,15 +50,25 @@ def refuse_basic_economy(b: AirlineTaskBuilder, draw: Draw[Reservation], goal: G
 
 
 def settle_paid(
-    goal: GoalSpec, proposal: str, tool: str, report: str, payer: str, reads: Sequence[Message], **arguments: Any
+    goal: GoalSpec,
+    proposal: str,
+    tool: str,
+    report: str,
+    payer: str,
+    reads: Sequence[Message],
+    term: str,
+    **arguments: Any,
 ) -> GoalSpec:
-    """Return the request with the gold turns that grant it. An empty `payer` is the reservation's payment method."""
+    """Return the request with the gold turns that grant it. An empty `payer` is the reservation's payment method.
+
+    `term` is the price as a term of the proposal, and `arguments` are those of the tool.
+    """
     if not payer:
-        return settle(goal, proposal, gold_call(tool, **arguments), report, reads)
+        return settle(goal, proposal, gold_call(tool, **arguments), report, reads, terms=[term])
     kind = payment_kind(payer)
     call = gold_call(tool, **arguments, payment_id=payer)
-    goal = require(goal, f"{kind}|{payer}")
-    return settle(goal, f"{proposal}, with your {kind} {payer}", call, report, (*reads, gold_call("get_customer")))
+    reads, terms = (*reads, gold_call("get_customer")), (term, f"{kind}|{payer}")
+    return settle(goal, f"{proposal}, with your {kind} {payer}", call, report, reads, terms=terms)
 
 
 def read_flight_status(flight: str, date: str) -> Message:

@@ -36,16 +36,16 @@ from understudy.domains.authoring.request import (
     VAGUE_SHARE,
     Detail,
     Draw,
+    change_mind,
     extend,
     plain_request,
     refuse,
     request,
-    require,
     settle,
     tell,
     transfer,
 )
-from understudy.domains.authoring.task_builder import GoalSpec, gold_call, gold_proposal
+from understudy.domains.authoring.task_builder import GoalSpec, gold_call
 from understudy.envs.dates import date_variants, format_month_day
 
 _REASON_TERMS: dict[Reason, str] = {
@@ -143,7 +143,7 @@ def add_bags(b: AirlineTaskBuilder, draw: Draw[Reservation]) -> GoalSpec:
     now = b.set_upcoming(draw.entity, one_way=draw.easy)
     price = bags_price(b.customer, now, number)
     b.ensure_balance(payer or now.payment, price)
-    return _grant_bags(require(goal, price_variants(price)), mention, number, price, payer if price else "")
+    return _grant_bags(goal, mention, number, price, payer if price else "")
 
 
 def _grant_bags(goal: GoalSpec, mention: ReservationMention, number: int, price: Decimal, payer: str) -> GoalSpec:
@@ -151,7 +151,7 @@ def _grant_bags(goal: GoalSpec, mention: ReservationMention, number: int, price:
     report = "The bag has been added." if number == 1 else "The bags have been added."
     reads = calculate_total(BAG_PRICE, int(price / BAG_PRICE))
     arguments = {"reservation_id": mention.reservation.id, "bags": number}
-    return settle_paid(goal, proposal, "add_bags", report, payer, reads, **arguments)
+    return settle_paid(goal, proposal, "add_bags", report, payer, reads, price_variants(price), **arguments)
 
 
 def correct_bags(b: AirlineTaskBuilder, draw: Draw[Reservation]) -> GoalSpec:
@@ -165,7 +165,7 @@ def correct_bags(b: AirlineTaskBuilder, draw: Draw[Reservation]) -> GoalSpec:
     goal = replace(
         goal,
         gold_turns=goal.gold_turns[:-2],  # up to the proposal
-        required_terms=(*mention.required_terms, "bag|bags", number_variants(number), price_variants(price)),
+        required_terms=(*mention.required_terms, "bag|bags", number_variants(number)),
         final_text=f"{b.phrase('change_of_mind')} {b.phrase('bags', bags=format_more_bags(number))}",
     )
     return _grant_bags(goal, mention, number, price, "")
@@ -178,11 +178,8 @@ def switch_cancel_to_insurance(b: AirlineTaskBuilder, draw: Draw[Reservation]) -
     now = b.set_upcoming(draw.entity, booked=b.draw_booking_time(recent=True, clear=draw.easy), insurance=False)
     b.ensure_balance(now.payment, price)
     goal = extend(plain_request(b.phrase("cancel"), mention, INSURE_TERMS, str(price)), b.phrase(f"why.{reason}"))
-    goal = replace(
-        goal,
-        gold_turns=(gold_proposal(f"cancel {mention.proposal_phrase}, reason: {reason}"),),
-        final_text=" ".join(b.phrase(name) for name in ("change_of_mind", "keep_it", "insure")),
-    )
+    wish = " ".join(b.phrase(name) for name in ("change_of_mind", "keep_it", "insure"))
+    goal = change_mind(goal, f"cancel {mention.proposal_phrase}, reason: {reason}", wish)
     return _insure(goal, mention, price)
 
 
@@ -242,7 +239,7 @@ def claim_compensation(b: AirlineTaskBuilder, draw: Draw[Reservation]) -> GoalSp
     reads += calculate_total(amount / len(now.passengers), len(now.passengers))
     call = gold_call("issue_certificate", reservation_id=now.id, flight=flight)
     proposal = f"issue a travel certificate of {amount} for flight {flight} of {mention.proposal_phrase}"
-    return settle(require(goal, str(amount)), proposal, call, "The certificate has been issued.", reads)
+    return settle(goal, proposal, call, "The certificate has been issued.", reads, terms=[str(amount)])
 
 
 def ask_out_of_scope(b: AirlineTaskBuilder, draw: Draw[Reservation]) -> GoalSpec:

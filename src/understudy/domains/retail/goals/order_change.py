@@ -13,6 +13,7 @@ from understudy.domains.authoring.request import (
     Detail,
     Draw,
     answer,
+    change_mind,
     extend,
     plain_request,
     refuse,
@@ -22,7 +23,7 @@ from understudy.domains.authoring.request import (
     tell,
     transfer,
 )
-from understudy.domains.authoring.task_builder import GoalSpec, gold_call, gold_proposal
+from understudy.domains.authoring.task_builder import GoalSpec, gold_call
 from understudy.domains.retail.state import Line, Order, Reason, Status
 from understudy.domains.retail.task_builder import RetailOrderMention, RetailTaskBuilder
 
@@ -205,7 +206,7 @@ def _send_instead(b: RetailTaskBuilder, mention: RetailOrderMention, text: str, 
     address = draw_address(b.rng)
     meant = f"{b.phrase('change_of_mind')}{keep} {b.phrase('address', address=address)}"
     goal = plain_request(text, mention, *_parts(address))
-    return _send(replace(goal, gold_turns=(gold_proposal(proposal),), final_text=meant), mention, address)
+    return _send(change_mind(goal, proposal, meant), mention, address)
 
 
 def _refuse_status(b: RetailTaskBuilder, goal: GoalSpec, draw: Draw[Order], needed: Status, action: str) -> GoalSpec:
