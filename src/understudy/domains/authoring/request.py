@@ -122,10 +122,10 @@ def refuse(
 ) -> GoalSpec:
     """Return the request with a refusal, which tells `outputs`. Half of the users who are not `easy` contest it.
 
-    Its gold turns are `reads` and the refusal: a question for a detail is not asked, unless `reads` has it.
+    As in `settle` and `answer`, the gold turns of the request come first, such as the question for a detail.
     """
     contests = not easy and builder.draw_bool(0.5)
-    turns = (*reads, *[gold_text(reason)] * (1 + contests))
+    turns = (*goal.gold_turns, *reads, *[gold_text(reason)] * (1 + contests))
     return replace(goal, gold_turns=turns, outputs=outputs, contests_refusal=contests)
 
 

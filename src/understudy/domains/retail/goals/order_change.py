@@ -214,6 +214,7 @@ def _refuse_status(b: RetailTaskBuilder, goal: GoalSpec, draw: Draw[Order], need
     order, status = draw.entity, b.rng.choice(_FORBIDS[needed])
     b.set_status(order, status)
     reason = f"Order {order.id} is {status}, so I cannot {action}."
+    goal = replace(goal, gold_turns=())  # the status is known before any question for a detail
     return refuse(b, goal, reason, status_variants(status), easy=draw.easy)
 
 
