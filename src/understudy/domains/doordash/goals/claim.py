@@ -125,6 +125,7 @@ def _refuse_claim(
 ) -> GoalSpec:
     """Refuse a claim: the order was not delivered, or too long ago, or the dishes were already refunded."""
     order, why = draw.entity, b.rng.choice(("status", "old", "refunded") if lines else ("status", "old"))
+    goal = replace(goal, gold_turns=())  # the order tells it before any question for a detail
     if why == "status":
         return refuse_status(b, goal, draw, _UNDELIVERED, action)
     if why == "old":

@@ -82,7 +82,7 @@ def change_address(b: DoordashTaskBuilder, draw: Draw[Order]) -> GoalSpec:
     b.set_status(order, b.rng.choice((*_OPEN, "preparing")))
     if outside:
         reason = f"Order {order.id} can only be delivered in {home}, so I cannot send it to {area}."
-        return refuse(b, goal, reason, home, easy=draw.easy, reads=goal.gold_turns)
+        return refuse(b, goal, reason, home, easy=draw.easy)
     return _send(goal, mention, address)
 
 
@@ -115,7 +115,7 @@ def change_tip(b: DoordashTaskBuilder, draw: Draw[Order]) -> GoalSpec:
         since = b.set_delivered(order, b.draw_minutes_ago(0, 6))
         reason = f"Order {order.id} was delivered at {since}, so I cannot lower its tip."
         when = f"{since[11:]}|{date_variants(since[:10])}"
-        return refuse(b, goal, reason, when, easy=draw.easy, reads=goal.gold_turns)
+        return refuse(b, goal, reason, when, easy=draw.easy)
     if lower and b.draw_bool(0.5):
         b.set_delivered(order, b.rng.randint(5, 55))
     else:
@@ -246,6 +246,7 @@ def refuse_status(
     status = b.rng.choice(statuses)
     b.set_status(draw.entity, status)
     reason = f"The status of order {draw.entity.id} is {status}, so I cannot {action}."
+    goal = replace(goal, gold_turns=())  # the status is known before any question for a detail
     return refuse(b, goal, reason, status_variants(status), easy=draw.easy)
 
 

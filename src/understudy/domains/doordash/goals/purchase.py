@@ -93,7 +93,7 @@ def _buy(b: DoordashTaskBuilder, goal: GoalSpec, draw: Draw[Order], basket: Bask
     if why:
         reason, output = _add_obstacle(b, basket, why)
         reason = f"{reason}, so I cannot place the order."
-        return refuse(b, goal, reason, output, easy=draw.easy, reads=(*goal.gold_turns, *reads))
+        return refuse(b, goal, reason, output, easy=draw.easy, reads=reads)
     codes = [gold_call("get_promotion", code=basket.code)] if basket.code else []
     return _place(goal, basket, (*reads, *codes, *_sums(basket)))
 
