@@ -19,8 +19,6 @@ from understudy.domains.authoring.task_builder import (
 
 VAGUE_SHARE = 0.3
 """Share of the medium and hard requests whose first message leaves out a detail."""
-GRANTABLE_SHARE = 0.72
-"""Share of the requests that the policy allows."""
 CANCEL_TERMS = "cancel|cancelled|canceled|cancelling|canceling|cancellation"
 
 BuilderT = TypeVar("BuilderT", bound=TaskBuilder)
@@ -149,11 +147,10 @@ def draw_goal(
     knowledge: Knowledge,
     *,
     easy: bool,
-    grantable_share: float = GRANTABLE_SHARE,
 ) -> GoalSpec:
     """Draw one of the requests about an entity, and whether it is grantable."""
     make = builder.rng.choice(functions)
-    return make(builder, Draw(entity, knowledge, builder.draw_bool(grantable_share), easy))
+    return make(builder, Draw(entity, knowledge, builder.draw_bool(builder.grantable_share), easy))
 
 
 def status_variants(status: str) -> str:

@@ -2,7 +2,7 @@
 
 import random
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from understudy.core.messages import Message, ToolCall
 from understudy.core.tasks import Fact, SuccessCheck, UserAction, UserGoal
@@ -105,6 +105,9 @@ class GoalSpec:
 @dataclass
 class TaskBuilder:
     """The random draws of one task, and the setup that results. Domains add their world and their user."""
+
+    grantable_share: ClassVar[float] = 0.72
+    """Share of the requests that the policy allows."""
 
     rng: random.Random
     """Generator for the world and the goals."""

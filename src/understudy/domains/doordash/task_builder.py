@@ -2,15 +2,16 @@
 
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Any
+from typing import Any, ClassVar
 
 from understudy.core.messages import Message
 from understudy.core.tasks import Fact
 from understudy.domains.authoring import task_builder
-from understudy.domains.authoring.identification import NUMBER_KNOWN_LEVELS, Knowledge, entity_lookup
+from understudy.domains.authoring.identification import NUMBER_KNOWN_LEVELS, entity_lookup
+from understudy.domains.authoring.request import Draw
 from understudy.domains.authoring.task_builder import gold_call, gold_text
 from understudy.domains.doordash.policy_rules import MAX_REFUNDS
-from understudy.domains.doordash.state import Customer, DoordashState, Order, Restaurant, Status, format_time_ago
+from understudy.domains.doordash.state import Customer, DoordashState, Order, Status, format_time_ago
 from understudy.domains.doordash.world import delivery_fields, draw_delivery, draw_minutes_ago, draw_status_fields
 
 _ASKED = ("which order", "what order", "order number", "order id", "number of", "which of", "order you")
@@ -42,6 +43,8 @@ class DoordashOrderMention(task_builder.NumberedMention):
 class DoordashTaskBuilder(task_builder.TaskBuilder):
     """The random draws of one task."""
 
+    grantable_share: ClassVar[float] = 0.7
+
     world: DoordashState
     email: str
 
@@ -59,12 +62,9 @@ class DoordashTaskBuilder(task_builder.TaskBuilder):
         own = [self.world.orders[key] for key in self.customer.orders]
         return self.rng.sample(own, len(own))
 
-    def find_restaurant(self, name: str) -> Restaurant:
-        """Return a restaurant."""
-        return self.world.restaurants[name]
-
-    def order_mention(self, order: Order, knowledge: Knowledge, itemized: bool = False) -> DoordashOrderMention:
+    def order_mention(self, draw: Draw[Order], itemized: bool = False) -> DoordashOrderMention:
         """Return the order as the customer refers to it. With `itemized`, the request names a dish itself."""
+        order, knowledge = draw.entity, draw.knowledge
         own = [self.world.orders[key] for key in self.customer.orders]
         others = [other for other in own if other.restaurant != order.restaurant]
         if knowledge == "wrong" and not others:
