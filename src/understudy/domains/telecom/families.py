@@ -9,7 +9,7 @@ from understudy.domains.authoring.identification import (
     IdentificationMode,
     Knowledge,
 )
-from understudy.domains.authoring.request import GRANTABLE_SHARE, Draw, GoalFunction, draw_goal
+from understudy.domains.authoring.request import Draw, GoalFunction, draw_goal
 from understudy.domains.authoring.task_builder import GoalSpec
 from understudy.domains.telecom.goals import account, info, line_change
 from understudy.domains.telecom.goals.troubleshooting import SYMPTOMS, report_fault
@@ -68,7 +68,7 @@ def _draw_faults(
 ) -> tuple[str, Sequence[GoalSpec]]:
     """Draw the faulty line, and its fault with sometimes a further request."""
     number, *others = b.lines()
-    hard, grantable = difficulty == "hard", b.draw_bool(GRANTABLE_SHARE)
+    hard, grantable = difficulty == "hard", b.draw_bool(b.grantable_share)
     draw = Draw(number, "vague" if identification == "other" else "told", grantable, difficulty == "easy")
     goal = report_fault(b, draw, family, causes=2 if hard else 1)
     more = _more(b, identification, others)[:1] if hard and b.draw_bool(0.4) else []
