@@ -66,9 +66,8 @@ def request(
     `terms` are the terms of a correct proposal beside those of the entity, and `words` fill the phrases.
     """
     text = builder.phrase(detail.vague if vague else detail.stated, **words)
-    fact = Fact(text=builder.phrase(detail.answer, **words), keywords=detail.keywords, in_opening=not vague)
-    asks = (gold_text(detail.question),) if vague else ()
-    return replace(plain_request(text, mention, *terms), gold_turns=asks, facts=(fact,))
+    goal = plain_request(text, mention, *terms)
+    return add_detail(goal, builder.phrase(detail.answer, **words), detail.question, detail.keywords, vague=vague)
 
 
 def plain_request(text: str, mention: EntityMention | None, *terms: str) -> GoalSpec:
@@ -82,12 +81,17 @@ def extend(goal: GoalSpec, text: str, *terms: str) -> GoalSpec:
     return replace(goal, text=f"{goal.text} {text}", required_terms=(*goal.required_terms, *terms))
 
 
+def add_detail(goal: GoalSpec, text: str, question: str, keywords: tuple[str, ...], *, vague: bool) -> GoalSpec:
+    """Return the request with the user's answer to `question`. If it is `vague`, the gold agent asks it."""
+    asks = (gold_text(question),) if vague else ()
+    fact = Fact(text=text, keywords=keywords, in_opening=not vague)
+    return replace(goal, facts=(*goal.facts, fact), gold_turns=(*goal.gold_turns, *asks))
+
+
 def tell(goal: GoalSpec, sentence: str, question: str, keywords: tuple[str, ...], *, vague: bool) -> GoalSpec:
     """Return the request with one more sentence. If it is `vague`, the user says it only as an answer to `question`."""
-    facts = (*goal.facts, Fact(text=sentence, keywords=keywords, in_opening=not vague))
-    if vague:
-        return replace(goal, facts=facts, gold_turns=(*goal.gold_turns, gold_text(question)))
-    return replace(goal, facts=facts, text=f"{goal.text} {sentence}")
+    goal = add_detail(goal, sentence, question, keywords, vague=vague)
+    return goal if vague else extend(goal, sentence)
 
 
 def change_mind(goal: GoalSpec, proposal: str, meant: str) -> GoalSpec:

@@ -24,24 +24,17 @@ from understudy.domains.airline.world import FUTURE_DATES
 from understudy.domains.authoring.payments import payment_kind
 from understudy.domains.authoring.request import (
     VAGUE_SHARE,
-    Detail,
     Draw,
+    add_detail,
     extend,
     plain_request,
-    request,
     settle,
 )
 from understudy.domains.authoring.task_builder import GoalSpec, gold_call
 from understudy.envs.dates import date_variants, format_month_day
 
 _WHICH_FLIGHT = {"only": "the flight of", "outbound": "the outbound flight of", "return": "the return flight of"}
-DATE = Detail(
-    "flights",
-    "flights_vague",
-    "new_date",
-    "Which date do you want to change to?",
-    ("which date", "what date", "which day", "what day", "when", "new date"),
-)
+_WHICH_DATE = ("which date", "what date", "which day", "what day", "when", "new date")
 
 
 def change_flights(b: AirlineTaskBuilder, draw: Draw[Reservation]) -> GoalSpec:
@@ -53,7 +46,10 @@ def change_flights(b: AirlineTaskBuilder, draw: Draw[Reservation]) -> GoalSpec:
     now = b.set_upcoming(draw.entity, cabin=cabin, one_way=draw.easy)
     direction, new = _draw_other_date(b, now)
     vague = not draw.easy and b.draw_bool(VAGUE_SHARE)
-    goal = request(b, DATE, mention, vague, date_variants(new.date), **_flight_words(b, now, direction, new))
+    date = b.phrase("new_date", date=format_month_day(new.date))
+    text = b.phrase("flights_vague" if vague else "flights", **_flight_words(b, now, direction, new))
+    goal = plain_request(text, mention, date_variants(new.date))
+    goal = add_detail(goal, date, "Which date do you want to change to?", _WHICH_DATE, vague=vague)
     if vague:
         goal = extend(goal, f"I'd like {b.phrase(f'vague_best.{new.preference}')}.")
     dearer = new.offer.fare > now.trips[direction == "return"].fare

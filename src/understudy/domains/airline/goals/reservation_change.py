@@ -34,13 +34,12 @@ from understudy.domains.authoring.people import FIRST_NAMES, LAST_NAMES
 from understudy.domains.authoring.request import (
     CANCEL_TERMS,
     VAGUE_SHARE,
-    Detail,
     Draw,
+    add_detail,
     change_mind,
     extend,
     plain_request,
     refuse,
-    request,
     settle,
     tell,
     transfer,
@@ -67,7 +66,6 @@ _REASONS: dict[str, Reason] = {
     "called off": "flight cancelled",
     "on schedule": "flight cancelled",
 }
-BAGS = Detail("bags", "bags_vague", "how_many", "How many bags do you want to add?", ("how many",))
 
 
 def cancel_reservation(b: AirlineTaskBuilder, draw: Draw[Reservation]) -> GoalSpec:
@@ -135,9 +133,13 @@ def add_bags(b: AirlineTaskBuilder, draw: Draw[Reservation]) -> GoalSpec:
     mention = b.reservation_mention(draw)
     number, vague = b.rng.randint(1, 1 if draw.easy else 3), not draw.easy and b.draw_bool(VAGUE_SHARE)
     payer = "" if draw.easy or b.draw_bool(0.5) else b.pick_other_card(draw.entity.payment)
-    goal = request(b, BAGS, mention, vague, "bag|bags", number_variants(number), bags=format_more_bags(number))
+    bags = format_more_bags(number)
+    text = b.phrase("bags_vague" if vague else "bags", bags=bags)
+    goal = plain_request(text, mention, "bag|bags", number_variants(number))
     if payer:
         goal = extend(goal, b.phrase("charge_to", kind=payment_kind(payer)))
+    answer = b.phrase("how_many", bags=bags)
+    goal = add_detail(goal, answer, "How many bags do you want to add?", ("how many",), vague=vague)
     if not draw.grantable:
         return refuse_unchangeable(b, draw, goal, "add bags")
     now = b.set_upcoming(draw.entity, one_way=draw.easy)
