@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from datetime import date, datetime, timedelta
 from decimal import Decimal
 
-from understudy.core.tasks import Split
 from understudy.domains.airline import route_network
 from understudy.domains.airline.itineraries import day_key, find_paths
 from understudy.domains.airline.policy_rules import INSURANCE_PRICE, bags_price
@@ -23,7 +22,7 @@ from understudy.domains.airline.state import (
     Trip,
 )
 from understudy.domains.authoring.payments import Payment
-from understudy.domains.authoring.people import FIRST_NAMES, draw_address, draw_email, draw_names, select_split
+from understudy.domains.authoring.people import FIRST_NAMES, draw_address, draw_email, draw_names
 
 CUSTOMERS, RESERVATIONS = 400, 700
 LETTERS, DIGITS = "ABCDEFGHJLMNPRSTUVWXYZ", "23456789"
@@ -48,12 +47,6 @@ def build_world(seed: int = 0) -> AirlineState:
     return AirlineState(
         customers=customers, reservations=reservations, flights=timetable, days=days, airports=state.airports
     )
-
-
-@functools.cache
-def customer_keys(split: Split) -> tuple[str, ...]:
-    """Return the customers of a split."""
-    return select_split(tuple(build_world().customers), split)
 
 
 def draw_reservation_code(rng: random.Random) -> str:

@@ -10,8 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import date, timedelta
 from typing import Any, Literal, get_args
 
-from understudy.core.tasks import Split
-from understudy.domains.authoring.people import CITIES, LAST_NAMES, STREETS, draw_names, select_split
+from understudy.domains.authoring.people import CITIES, LAST_NAMES, STREETS, draw_names
 from understudy.domains.healthcare.clinic_calendar import SLOT_TIMES, WORKING_DAYS, add_days, half_hour_slots
 from understudy.domains.healthcare.coverage import plan_initials
 from understudy.domains.healthcare.state import (
@@ -93,12 +92,6 @@ def build_world(seed: int = 0) -> HealthcareState:
         plans={name: _plan(COSTS[name]) for name in PLANS},
         **generator.rows,
     )
-
-
-@functools.cache
-def patient_keys(split: Split) -> tuple[str, ...]:
-    """Return the patients of a split."""
-    return select_split(tuple(build_world().patients), split)
 
 
 @functools.cache

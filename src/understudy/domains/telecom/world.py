@@ -10,8 +10,7 @@ from datetime import date, timedelta
 from decimal import Decimal
 from typing import Literal
 
-from understudy.core.tasks import Split
-from understudy.domains.authoring.people import CITIES, draw_address, draw_names, select_split, split_words
+from understudy.domains.authoring.people import CITIES, draw_address, draw_names, split_words
 from understudy.domains.telecom.state import (
     TODAY,
     Area,
@@ -63,12 +62,6 @@ def build_world(seed: int = 0) -> TelecomState:
         state["tickets"] |= dict(zip(customer.tickets, _tickets(rng, customer), strict=True))
     areas = {name: Area() for name in CITIES} | {name: Area(abroad=True) for name in COUNTRIES}
     return TelecomState(**state, plans=plans, areas=areas, conversation={"now": CurrentConversation()})  # type: ignore[arg-type]
-
-
-@functools.cache
-def customer_keys(split: Split) -> tuple[str, ...]:
-    """Return the customers of a split."""
-    return select_split(tuple(build_world().customers), split)
 
 
 def _plan(price: str, data: str, extra: str, day: str | None) -> Plan:
