@@ -54,6 +54,7 @@ UNRUN = {
     "an installation": 5,
     "another package": 10,
     "another trainer": 6,
+    "code of a domain": 1,
     "minutes": 15,
     "minutes with a model": 5,
     "npm": 1,
@@ -101,6 +102,12 @@ def test_every_block_names_a_language_and_text_has_no_commands() -> None:
 
 def test_unrun_blocks_are_counted_by_reason() -> None:
     assert Counter(block.unrun for block in pages.blocks() if block.unrun) == UNRUN
+
+
+def test_goal_of_contributing_is_that_of_retail() -> None:
+    (block,) = (block for block in pages.blocks(pages.ROOT / "CONTRIBUTING.md") if block.unrun == "code of a domain")
+    code = (pages.ROOT / "src/understudy/domains/retail/goals/order_change.py").read_text(encoding="utf-8")
+    assert [part for part in block.text.split("\n\n\n") if part.strip() not in code] == []
 
 
 @pytest.mark.slow

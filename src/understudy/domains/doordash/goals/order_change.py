@@ -5,12 +5,12 @@ from dataclasses import replace
 from typing import get_args
 
 from understudy.core.messages import Message
-from understudy.core.tasks import Fact
 from understudy.domains.authoring.request import (
     CANCEL_TERMS,
     VAGUE_SHARE,
     Detail,
     Draw,
+    add_detail,
     change_mind,
     extend,
     plain_request,
@@ -19,7 +19,7 @@ from understudy.domains.authoring.request import (
     settle,
     status_variants,
 )
-from understudy.domains.authoring.task_builder import GoalSpec, gold_call, gold_text
+from understudy.domains.authoring.task_builder import GoalSpec, gold_call
 from understudy.domains.doordash.catalog import AREAS
 from understudy.domains.doordash.policy_rules import CANCELLATION_FEE
 from understudy.domains.doordash.state import Dish, Dropoff, Order, Status, parse_area
@@ -90,14 +90,14 @@ def change_dropoff(b: DoordashTaskBuilder, draw: Draw[Order]) -> GoalSpec:
     """Change how an order is handed over."""
     order, mention = draw.entity, b.order_mention(draw)
     vague, dropoff = not draw.easy and b.draw_bool(VAGUE_SHARE), _other_dropoff(b, order)
-    fact = Fact(text=b.phrase(f"handed.{dropoff}"), keywords=_WHICH_DROPOFF, in_opening=not vague)
+    handed = b.phrase(f"handed.{dropoff}")
     text = b.phrase("dropoff_vague" if vague else f"dropoff.{dropoff}")
-    goal = replace(plain_request(text, mention, _DROPOFF_NAMES[dropoff]), facts=(fact,))
+    goal = plain_request(text, mention, _DROPOFF_NAMES[dropoff])
+    goal = add_detail(goal, handed, "How should it be handed over?", _WHICH_DROPOFF, vague=vague)
     if not draw.grantable:
         return refuse_status(b, goal, draw, _OVER, "change how it is handed over")
     b.set_status(order, b.rng.choice((*_OPEN, "preparing", "picked up")))
-    asks = (gold_text("How should it be handed over?"),) if vague else ()
-    return _hand_over(replace(goal, gold_turns=asks), mention, dropoff)
+    return _hand_over(goal, mention, dropoff)
 
 
 def change_tip(b: DoordashTaskBuilder, draw: Draw[Order]) -> GoalSpec:
