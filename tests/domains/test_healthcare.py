@@ -365,7 +365,7 @@ def test_refill_refusal_names_prescription_owner() -> None:
     for caller, owner in (("Ben Ortiz", "Amy's"), ("", "Your")):
         draft = HealthcareTaskBuilder(
             Random(1),
-            PhraseSampler("1", "train"),
+            PhraseSampler("1", "train", GENERATOR.phrases),
             build_world(),
             next(k for k, p in build_world().patients.items() if p.name.startswith("Amy ")),
         )

@@ -12,6 +12,7 @@ PAYMENT_KINDS: Mapping[str, str] = {
     "certificate": "travel certificate",
     "credit": "delivery credit",
     "gift": "gift card",
+    "hsa": "HSA card",
     "paypal": "PayPal account",
 }
 """The kinds of payment methods in words, by the first part of an id."""
