@@ -18,6 +18,7 @@ from understudy.engines.local.machine import detect_machine, peak_memory_bytes
 from understudy.engines.process_group import SINGLE_PROCESS, ProcessGroup
 from understudy.envs.task_source import find_tool_specs
 from understudy.evaluation.report import RunReport, read_run_report
+from understudy.rollouts.rollout import EpisodeCallback
 from understudy.runs.config import TrainConfig
 from understudy.runs.health import check_initial_eval, check_step, health_metrics
 from understudy.runs.metrics import add_prefixes
@@ -32,7 +33,7 @@ from understudy.train.phases.phases import TrainPhase, make_phases
 from understudy.train.phases.sft import play_gold
 from understudy.train.planning import memory
 from understudy.train.preparation import PreparedRun, config_warnings, context_warnings, prepare_run
-from understudy.train.state import EpisodeListener, ProgressReporter, TrainingContext, TrainingProgress
+from understudy.train.state import ProgressReporter, TrainingContext, TrainingProgress
 from understudy.train.step_records import has_eval_record, log_eval, log_step, report_issues, stop_unhealthy_run
 
 
@@ -41,7 +42,7 @@ def train(
     run: Run,
     report: ProgressReporter,
     process_group: ProcessGroup = SINGLE_PROCESS,
-    on_episode: EpisodeListener = lambda episode: None,
+    on_episode: EpisodeCallback = lambda episode: None,
     on_interrupt: Callable[[], None] = lambda: None,
 ) -> RunReport:
     """Run `train_async` in an event loop of its own. Raise RuntimeError if one is running."""
@@ -53,7 +54,7 @@ async def train_async(
     run: Run,
     report: ProgressReporter,
     process_group: ProcessGroup = SINGLE_PROCESS,
-    on_episode: EpisodeListener = lambda episode: None,
+    on_episode: EpisodeCallback = lambda episode: None,
     on_interrupt: Callable[[], None] = lambda: None,
 ) -> RunReport:
     """Train to the end and return the results. All processes of a group call this, each with its own `run`.

@@ -29,7 +29,8 @@ from understudy.rollouts.agent import EngineAgent
 from understudy.rollouts.curriculum import TaskSampler, make_task_sampler, update_success_rates
 from understudy.rollouts.group import Group
 from understudy.rollouts.reward_shaping import ShapedEnvironmentFactory, ShapingConfig
-from understudy.rollouts.rollout import EnvironmentFactory, play_groups
+from understudy.rollouts.rollout import EnvironmentFactory, RolloutRequest
+from understudy.rollouts.scheduler import play_groups
 from understudy.runs.config import AlgorithmConfig, TrainConfig
 from understudy.train.anchor_states import index_anchor_states
 from understudy.train.critic import critic_metrics, with_gae_advantages
@@ -105,19 +106,22 @@ class RLPhase:
         """Play the groups of a step on tasks that the curriculum selects, and update the curriculum's success rates."""
         context, config, progress = self.context, self.context.config, self.progress
         tasks = self.make_task_sampler((step - config.steps_before_rl - 1) / config.steps)
-        groups = await play_groups(
+        request = RolloutRequest(
             self.environments,
-            tasks,
             self.agent,
             config.limits,
+            step_seed(config.seed, step),
+            context.process_group,
+            context.on_episode,
+            on_progress=lambda ended, total: context.report(SAMPLE, ended, total, {}),
+        )
+        groups = await play_groups(
+            request,
+            tasks,
             group_size=config.algorithm.group_size,
             num_groups=config.algorithm.groups_per_batch,
             max_resampled_groups=config.algorithm.max_resampled_groups,
-            seed=step_seed(config.seed, step),
             advantage_estimator=config.algorithm.advantage_estimator,
-            process_group=context.process_group,
-            on_progress=lambda done, total: context.report(SAMPLE, done, total, {}),
-            on_episode=context.on_episode,
         )
         context.report(UPDATE, 0, 1, {})
         context.gather_costs()

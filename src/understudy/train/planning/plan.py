@@ -23,6 +23,7 @@ from understudy.evaluation.evaluate import play_episodes, replace_users
 from understudy.evaluation.result import EvalResult, summarize_episodes
 from understudy.evaluation.statistics import MeanEstimate
 from understudy.rollouts.agent import EngineAgent
+from understudy.rollouts.rollout import RolloutRequest
 from understudy.runs.config import TrainConfig
 from understudy.train.eval_sets import base_eval_sets
 from understudy.train.planning import forecast
@@ -130,6 +131,7 @@ async def _measure(config: TrainConfig, prepared: PreparedRun, seconds: float) -
     engine = open_engine(prepared.model_folder, config.resolved_engine, config.seed, trainable=False)
     agent = EngineAgent(engine, prepared.format, config.sampling, repair_penalty=config.format.repair_penalty)
     domain = replace_users(prepared.domain, prepared.users)
+    request = RolloutRequest(domain, agent, config.limits, config.seed)
     tasks: list[Task] = []
     episodes = []
     deadline = time.perf_counter() + seconds
@@ -137,9 +139,7 @@ async def _measure(config: TrainConfig, prepared: PreparedRun, seconds: float) -
     try:
         for task in itertools.islice(prepared.domain.stream("train", config.seed), MAX_MEASURED_TASKS):
             tasks.append(task)
-            episodes += await play_episodes(
-                domain, agent, [task], config.limits, trials, config.seed, config.engine.max_num_seqs
-            )
+            episodes += await play_episodes(request, [task], trials, config.engine.max_num_seqs)
             if time.perf_counter() > deadline:
                 break
     finally:
