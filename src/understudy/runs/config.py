@@ -158,8 +158,7 @@ class AlgorithmConfig(Record):
     @model_validator(mode="before")
     @classmethod
     def _apply_preset(cls, given: Any) -> Any:
-        name = given.get("preset") if isinstance(given, Mapping) else None
-        return merge_nested(load_algorithm_preset(name), given) if isinstance(name, str) and name else given
+        return with_preset_keys(given)
 
     @model_validator(mode="after")
     def _validate_group_size(self) -> Self:
@@ -175,6 +174,12 @@ class AlgorithmConfig(Record):
                 "compares the episodes of a group; give at least 2, or 0 for all"
             )
         return self
+
+
+def with_preset_keys(algorithm: Any) -> Any:
+    """Return the values of a section `algorithm` with the keys of its preset that it does not set itself."""
+    name = algorithm.get("preset") if isinstance(algorithm, Mapping) else None
+    return merge_nested(load_algorithm_preset(name), algorithm) if isinstance(name, str) and name else algorithm
 
 
 class EvalConfig(Record):
@@ -373,12 +378,13 @@ def parse_config(
     above: list[tuple[str, Mapping[str, Any]]] = []
     for layer in layers:
         values = parse_values(layer.text, layer.source)
-        algorithm = values.get("algorithm")
-        above += _algorithm_layer(algorithm.get("preset") if isinstance(algorithm, Mapping) else None)
+        if "algorithm" in values:
+            values["algorithm"] = with_preset_keys(values["algorithm"])
         above.append((layer.source, values))
     pairs = [override.partition("=") for override in overrides]
-    chosen = [value.strip() for key, _, value in pairs if key.strip() == "algorithm.preset"]
-    above += _algorithm_layer(chosen[-1] if chosen else None)
+    presets = [value.strip() for key, _, value in pairs if key.strip() == "algorithm.preset"]
+    if presets:
+        above.append(("the settings", {"algorithm": with_preset_keys({"preset": presets[-1]})}))
     if _is_steps_above_epochs([(where, parse_values(text, where)), *above], pairs):
         overrides = [*overrides, "epochs=0"]
     return parse_toml(TrainConfig, text, overrides, where, above)
@@ -408,9 +414,3 @@ def _is_steps_above_epochs(
 
 def _is_zero(value: object) -> bool:
     return str(value) in ("0", "0.0")
-
-
-def _algorithm_layer(preset: object) -> list[tuple[str, Mapping[str, Any]]]:
-    if not isinstance(preset, str) or not preset:
-        return []
-    return [(f"algorithm.preset = {preset!r}", {"algorithm": load_algorithm_preset(preset)})]

@@ -152,16 +152,6 @@ def plan_memory(
     return MemoryPlan(device=machine.device, parts=whole, device_bytes=machine.memory_total, processes=processes)
 
 
-def plan_run_memory(config: TrainConfig, folder: Path, machine: Machine, processes: int = 1) -> list[MemoryPlan]:
-    """Return a list with the memory plan of a run with the model in `folder`.
-
-    The list is empty if the engine is not `local`.
-    """
-    if not isinstance(config.engine, LocalEngineConfig):
-        return []
-    return [plan_memory(read_model_shape(folder), config.engine, max_pass_sizes(config, processes), machine, processes)]
-
-
 def max_pass_sizes(config: TrainConfig, processes: int = 1) -> MaxPassSizes:
     """Return the largest passes that a config allows. They assume that episodes share no prefix.
 
