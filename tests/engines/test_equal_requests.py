@@ -155,5 +155,5 @@ def test_a_cancelled_leader_is_replaced(engine_and_passes: tuple[LocalEngine, li
 
     for number in range(3):
         assert_equal(asyncio.run(cancel_one(number)), expected[:2])
-        assert not any(slot.busy for slot in engine._sampler._cache.slots)  # type: ignore[union-attr]
+        assert not any(slot.busy for slot in engine._sampling.sampler._cache.slots)  # type: ignore[union-attr]
         engine.reset_prefix_cache()

@@ -88,9 +88,9 @@ def update(engine: LocalEngine, batch: Batch, rate: float) -> None:
 
 
 def server_of(engine: LocalEngine) -> VllmServer:
-    assert isinstance(engine._sampler, VllmSampler)
-    assert isinstance(engine._sampler._vllm, VllmServer)
-    return engine._sampler._vllm
+    assert isinstance(engine._sampling.sampler, VllmSampler)
+    assert isinstance(engine._sampling.sampler._vllm, VllmServer)
+    return engine._sampling.sampler._vllm
 
 
 def server_pid(server: VllmServer) -> int:
