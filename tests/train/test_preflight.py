@@ -524,7 +524,7 @@ def test_doctor_lists_installed_parts(empty_home: Path, call: Call) -> None:
 def test_doctor_and_dry_run_say_why_a_cpu_is_slower(
     empty_home: Path, call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    machine = detect_machine(config(*TOY).engine.local_engine_config)
+    machine = detect_machine(config(*TOY).engine.export_engine_config)
     slower = machine.replace(fused_kernels=False, kernels_missing="no C compiler was found")
     monkeypatch.setattr("understudy.engines.local.machine.detect_machine", lambda _: slower)
     monkeypatch.setattr("understudy.train.planning.preflight.detect_machine", lambda _: slower)
@@ -537,7 +537,7 @@ def test_doctor_and_dry_run_say_why_a_cpu_is_slower(
 
 
 def test_doctor_requires_a_c_compiler_on_a_gpu(empty_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    gpu = detect_machine(config(*TOY).engine.local_engine_config).replace(device="cuda")
+    gpu = detect_machine(config(*TOY).engine.export_engine_config).replace(device="cuda")
     monkeypatch.setattr("understudy.engines.local.machine.detect_machine", lambda _: gpu)
     monkeypatch.delenv("CC", raising=False)
     for path, there in (("/usr/bin/clang", True), (None, False)):

@@ -89,7 +89,7 @@ def _train_distributed(opened: OpenedRun | None, rank_info: RankInfo, debug: boo
     process_group = _open_process_group(rank_info)
     run = process_group.all_gather(opened.run if opened else None)[0]
     assert run is not None
-    process_group.set_timeout(run.config.engine.local_engine_config.collective_timeout)
+    process_group.set_timeout(run.config.engine.export_engine_config.collective_timeout)
     try:
         return _train(opened, process_group, debug) if opened else _train_worker(run, process_group)
     finally:  # otherwise gloo's threads may abort this process at its end, when another one has ended before
@@ -233,7 +233,7 @@ def run_bench(model: str, settings: Sequence[str] = (), quick: bool = False) -> 
     try:
         speeds = run_async(
             bench.measure_speed(
-                find_model(config.model), config.resolved_engine.local_engine_config, size, ways, config.model
+                find_model(config.model), config.resolved_engine.export_engine_config, size, ways, config.model
             )
         )
     except ModuleNotFoundError as e:

@@ -106,8 +106,8 @@ class _EpisodePlayer:
         process_group = self._request.process_group
         num_awaited = 1 if process_group.world_size == 1 else self._num_started - self._num_returned
         self._num_returned += num_awaited
-        own = [await self._ended.get() for _ in range(num_awaited)]
-        return list(chain.from_iterable(process_group.all_gather(own)))
+        ended = [await self._ended.get() for _ in range(num_awaited)]
+        return list(chain.from_iterable(process_group.all_gather(ended)))
 
     async def _play(self, job: _Job) -> None:
         request = self._request

@@ -289,7 +289,7 @@ class TrainConfig(Record):
     tracking: TrackingConfig = TrackingConfig()
 
     @model_validator(mode="after")
-    def _hold_no_secret(self) -> Self:
+    def _validate_no_secrets(self) -> Self:
         validate_no_secrets(self.model_dump(), "config")  # it is stored with the run and sent to trackers
         return self
 

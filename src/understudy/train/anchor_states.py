@@ -21,15 +21,15 @@ def anchor_states(messages: Sequence[Message]) -> Iterator[Hashable]:
     conversation.
     """
     done: frozenset[str] = frozenset()
-    asked: dict[str, ToolCall] = {}
+    calls: dict[str, ToolCall] = {}
     latest: list[tuple[str, str]] = []
     for message in messages:
         if message.role == "assistant":
             yield done, tuple(latest)
-            asked, latest = {call.id: call for call in message.tool_calls}, []
+            calls, latest = {call.id: call for call in message.tool_calls}, []
             continue
         latest.append((message.role, message.content))
-        call = asked.get(message.tool_call_id) if message.role == "tool" else None
+        call = calls.get(message.tool_call_id) if message.role == "tool" else None
         if call and not is_failure(message):
             done |= {json.dumps([call.name, call.arguments, message.content], sort_keys=True)}
 

@@ -61,7 +61,7 @@ _WITHOUT_EFFECT: Mapping[str, tuple[Callable[[TrainConfig], bool], str]] = {
         lambda config: not config.algorithm.overlong.buffer_fraction,
         "algorithm.overlong.buffer_fraction = 0",
     ),
-    "engine.vllm": (lambda config: config.engine.local_engine_config.sampler == "torch", "engine.sampler = 'torch'"),
+    "engine.vllm": (lambda config: config.engine.export_engine_config.sampler == "torch", "engine.sampler = 'torch'"),
     "preferences": (lambda config: not config.preferences.steps, "preferences.steps = 0"),
     "preferences.undesirable_weight": (
         lambda config: config.preferences.steps > 0 and config.preferences.kind != "kto",

@@ -15,11 +15,11 @@ def trainable_groups(groups: Sequence[Group], algorithm: AlgorithmConfig) -> lis
     `algorithm.max_trained_episodes` of each group are kept.
     """
     estimator = algorithm.advantage_estimator
-    found = [Group(group.task, group.trainable_episodes(estimator)) for group in groups]
-    if algorithm.kl_coef or (estimator == "reinforce_pp" and any(group.episodes for group in found)):
-        found = [Group(group.task, group.scored_episodes) for group in groups]
+    trainable = [Group(group.task, group.trainable_episodes(estimator)) for group in groups]
+    if algorithm.kl_coef or (estimator == "reinforce_pp" and any(group.episodes for group in trainable)):
+        trainable = [Group(group.task, group.scored_episodes) for group in groups]
     most = algorithm.most_trained_episodes
-    return [Group(group.task, highest_and_lowest(group.episodes, most)) for group in found if group.episodes]
+    return [Group(group.task, highest_and_lowest(group.episodes, most)) for group in trainable if group.episodes]
 
 
 def count_trainable(groups: Sequence[Group], algorithm: AlgorithmConfig) -> int:

@@ -39,8 +39,8 @@ _MERGE = "merge them into the model first, with understudy export RUN or llamafa
 def cache_folder() -> Path:
     """Return `$UNDERSTUDY_CACHE`, `$XDG_CACHE_HOME/understudy` or `~/.cache/understudy`. The folder may not exist
     yet."""
-    if own := os.environ.get("UNDERSTUDY_CACHE"):
-        return Path(own).expanduser()
+    if cache := os.environ.get("UNDERSTUDY_CACHE"):
+        return Path(cache).expanduser()
     xdg = os.environ.get("XDG_CACHE_HOME")
     return (Path(xdg) if xdg else Path.home() / ".cache") / "understudy"
 

@@ -314,13 +314,13 @@ class TinkerEngine:
         """Take one optimizer step and return the sums of its metrics. Write computed rows into `logprobs` [B, T]."""
         assert batch.advantages is not None
         rows = ((batch.advantages != 0) & batch.mask).any(1).nonzero()[:, 0]
-        found = {"trained_tokens": 0.0}
+        metrics = {"trained_tokens": 0.0}
         if len(rows):
-            found, logprobs[rows] = await self._gradient(model, batch.select(rows), loss)
+            metrics, logprobs[rows] = await self._gradient(model, batch.select(rows), loss)
         adam = wire.to_adam_params(learning_rate, self._config.optimizer, self._able.clips_gradients)
         moved = await self._ask_async(model.optim_step_async(adam), "an optimizer step")
         norm = (moved.metrics or {}).get("skyrl.ai/grad_norm")
-        return found if norm is None else found | {"grad_norm": norm}
+        return metrics if norm is None else metrics | {"grad_norm": norm}
 
     async def _gradient(self, model: Any, batch: Batch, loss: LossConfig) -> tuple[dict[str, float], torch.Tensor]:
         """Add a batch's gradient on the server, with the server's own loss or a linear one.
@@ -329,12 +329,12 @@ class TinkerEngine:
         """
         if name := native_loss_name(loss, self._able):
             rows = to_tinker_rows(batch, batch.advantages, sums_losses=self._able.sums_losses)
-            asked = wire.clipped_loss(name, rows, 1 - loss.clip_low, 1 + loss.clip_high)
+            request = wire.clipped_loss(name, rows, 1 - loss.clip_low, 1 + loss.clip_high)
         else:
             known = torch.zeros(()) if loss.kind == "nll" else await self._compute_logprobs(model, batch)
             rows = to_tinker_rows(batch, linear_coefficients(loss, known, batch), sums_losses=self._able.sums_losses)
-            asked = wire.linear_loss(rows, sums_losses=self._able.sums_losses)
-        name, data, constants = asked
+            request = wire.linear_loss(rows, sums_losses=self._able.sums_losses)
+        name, data, constants = request
         answer = await self._ask_async(model.forward_backward_async(data, name, constants), f"the gradient of {name}")
         self._validate_server_kind(answer.metrics)
         logprobs = to_logprobs(batch, rows, [output["logprobs"].tolist() for output in answer.loss_fn_outputs])

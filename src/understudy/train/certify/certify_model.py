@@ -43,7 +43,7 @@ async def certify(config: TrainConfig) -> Certificate:
     named, resolved = finetune_methods(config.engine), config.resolved_engine
     for way in named:
         is_remote = isinstance(resolved, TinkerEngineConfig)
-        settings = resolved if is_remote else resolved.local_engine_config.replace(finetune=way)
+        settings = resolved if is_remote else resolved.export_engine_config.replace(finetune=way)
         checks += await proven(way, check_engine, settings)
     if isinstance(resolved, LocalEngineConfig) and resolved.max_draft_rows:
         for way in named[:1]:

@@ -96,11 +96,11 @@ class RLPhase:
         seconds = {"rollout_seconds": sampled - started, "update_seconds": updated - learning}
         rates = {"learning_rate": rate, "step_seconds": done - started, "rollout/noop_reward": context.noop_reward}
         skipped = {"skipped_tasks": float(self.progress.tasks_used - drawn - len(groups))}
-        asked = user_usage_metrics(context.users, used, context.process_group) | judge_metrics(
+        usage = user_usage_metrics(context.users, used, context.process_group) | judge_metrics(
             context.reward_judge, context.process_group
         )
         rollouts = rollout_metrics(groups, algorithm.advantage_estimator)
-        return rollouts | skipped | certified | metrics | seconds | rates | asked
+        return rollouts | skipped | certified | metrics | seconds | rates | usage
 
     async def play_groups(self, step: int) -> list[Group]:
         """Play the groups of a step on tasks that the curriculum selects, and update the curriculum's success rates."""
@@ -183,8 +183,8 @@ async def _learn(
     metrics = await engine.update(steps, algorithm.loss, rate, trained.add_logprobs if trained else None)
     if trained and algorithm.tis_cap:
         trained.replace_logprobs(batch.logprobs)
-    found = advantage_metrics(batch) | critic_metrics(batch, algorithm) | _ref_kl_metrics(batch)
-    return metrics | found | corrected, trained
+    batch_metrics = advantage_metrics(batch) | critic_metrics(batch, algorithm) | _ref_kl_metrics(batch)
+    return metrics | batch_metrics | corrected, trained
 
 
 def _ref_kl_metrics(batch: Batch) -> Metrics:

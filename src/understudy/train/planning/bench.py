@@ -107,15 +107,15 @@ async def measure_speed(
     """
     from understudy.engines.local.engine import LocalEngine
 
-    found: BenchResult | None = None
+    result: BenchResult | None = None
     training: dict[Finetune, TrainingSpeed] = {}
     for way in finetune_methods:
         engine = LocalEngine(folder, config.replace(finetune=way, max_num_seqs=max(size.batch_sizes)))
         with contextlib.closing(engine):
-            found = found or await _sampled(engine, name or folder.name, size)
+            result = result or await _sampled(engine, name or folder.name, size)
             training[way] = await _trained(engine, size.train_tokens)
-    assert found is not None  # finetune_methods is not empty
-    return found.replace(training=training)
+    assert result is not None  # finetune_methods is not empty
+    return result.replace(training=training)
 
 
 def save_result(speeds: BenchResult, config: LocalEngineConfig) -> None:

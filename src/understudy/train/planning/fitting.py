@@ -63,16 +63,16 @@ def fit_shape_to_memory(config: TrainConfig, shape: ModelShape, machine: Machine
 
     vLLM's share of a GPU is exact, so only a share of the rest is left free.
     """
-    engine = given = config.engine.local_engine_config
+    engine = given = config.engine.export_engine_config
 
     def plan(candidate: LocalEngineConfig) -> MemoryPlan:
         sizes = max_pass_sizes(config.replace(engine=candidate), processes)
         return plan_memory(shape, candidate, sizes, machine, processes)
 
     def fits(candidate: LocalEngineConfig, phase: MemoryPhase) -> bool:
-        found = plan(candidate)
-        available = MEMORY_SHARE * (machine.memory_total - found.vllm_bytes)
-        return found.required_bytes_in(phase) - found.vllm_bytes <= available
+        planned = plan(candidate)
+        available = MEMORY_SHARE * (machine.memory_total - planned.vllm_bytes)
+        return planned.required_bytes_in(phase) - planned.vllm_bytes <= available
 
     for engine in _training_candidates(given, _episode_tokens(config)):
         if fits(engine, "training"):

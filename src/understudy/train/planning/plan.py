@@ -116,7 +116,7 @@ async def plan_training(config: TrainConfig, target: float, seconds: float = 60.
     if config.engine.kind != "local":
         raise ConfigError(f"engine.kind = {config.engine.kind!r}: a plan is measured on this machine; leave it out")
     prepared = await prepare_run(config)
-    machine = detect_machine(config.engine.local_engine_config)
+    machine = detect_machine(config.engine.export_engine_config)
     fitted = fit_to_memory(config, prepared.model_folder, machine)
     if fitted.misfit:
         raise ConfigError(fitted.misfit)

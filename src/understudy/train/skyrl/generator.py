@@ -73,11 +73,11 @@ class RolloutGenerator(GeneratorInterface):  # type: ignore[misc]  # SkyRL has n
         order = sorted(range(len(groups)), key=lambda index: not groups[index].trainable_episodes(estimator))
         return [groups[index] for index in sorted(order[:count])]
 
-    def _output(self, groups: Sequence[Group], asked: GeneratorInput) -> GeneratorOutput:
+    def _output(self, groups: Sequence[Group], request: GeneratorInput) -> GeneratorOutput:
         config = self._context.config
         limit = config.limits.max_episode_tokens
         rewards = [group_rewards(group, config.algorithm.overlong, limit) for group in groups]
         rows = to_generator_output(groups, rewards)
         metrics = get_rollout_metrics(rows["response_ids"], rows["rewards"], loss_masks=rows["loss_masks"])
-        found: dict[str, Any] = {**rows, "rollout_metrics": metrics, "trajectory_ids": asked["trajectory_ids"]}
-        return found
+        output: dict[str, Any] = {**rows, "rollout_metrics": metrics, "trajectory_ids": request["trajectory_ids"]}
+        return output

@@ -55,21 +55,21 @@ class SkyRLSampler:
         version = self.client.weight_version
         if len(prompt) >= self.max_context_tokens:
             return context_full_completion(version)
-        asked: dict[str, Any] = {
+        request: dict[str, Any] = {
             "prompt_token_ids": [list(prompt)],
             "sampling_params": self._params(len(prompt), sampling, seed, stop_tokens),
             "session_ids": [session_id(seed // TURN_SEED_STRIDE)],
             **({"cache_salt": str(version)} if self.salted else {}),
         }
         with self._attributed():
-            found = await self.client.generate(asked, model=self.model)
+            answer = await self.client.generate(request, model=self.model)
         try:
-            tokens, logprobs = found["response_ids"][0], found["response_logprobs"][0]
+            tokens, logprobs = answer["response_ids"][0], answer["response_logprobs"][0]
         except (LookupError, TypeError) as e:
             raise RolloutError(
-                f"unexpected format of the inference engine's reply: {str(found)[:200]}", "engine"
+                f"unexpected format of the inference engine's reply: {str(answer)[:200]}", "engine"
             ) from e
-        most = asked["sampling_params"]["max_tokens"]
+        most = request["sampling_params"]["max_tokens"]
         validate_reply("the inference engine", tokens, logprobs, max_tokens=most, vocab_size=self.vocab_size)
         count = self._end(tokens, sampling)
         stopped = count is not None or tokens[-1] in stop_tokens

@@ -57,10 +57,8 @@ def train_on_skyrl(
     policy = SkyRLEngineAdapter(sampler)
     progress = load_checkpoint(run, cast(Engine, policy))
     keys = to_skyrl_keys(config, prepared.model_folder, run.folder.absolute(), policy.checkpoint)
-    sampler.max_context_tokens, sampler.vocab_size = (
-        int(keys[MAX_MODEL_LEN_KEY]),
-        read_vocab_size(prepared.model_folder),
-    )
+    sampler.max_context_tokens = int(keys[MAX_MODEL_LEN_KEY])
+    sampler.vocab_size = read_vocab_size(prepared.model_folder)
     cfg = build_skyrl_config(keys)
     for line in (*run.warnings, *config_warnings(config), _cluster_summary(cfg)):
         report(line, 0, 0, {})
