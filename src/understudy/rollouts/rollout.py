@@ -3,7 +3,7 @@
 import asyncio
 import hashlib
 import logging
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Protocol
@@ -186,7 +186,8 @@ async def _play(task: Task, environment: Environment, agent: Agent, limits: Epis
         with Stopwatch(episode.timings, "environment"):
             async with _limited("environment", "a step of the environment", limits):
                 step = _validate_result("step", await environment.step(reply))
-        _count(episode, step.error_kinds)
+        for kind in step.error_kinds:
+            episode.event_counts[kind] = episode.event_counts.get(kind, 0) + 1
         episode.add_exceptions(step.exceptions)
         await asyncio.sleep(0)  # agents and environments that never wait must not keep Ctrl-C from cancelling this
     episode.observe(step.messages)
@@ -215,8 +216,3 @@ def _limit_reached(episode: Trajectory, limits: EpisodeLimits) -> StopReason | N
     if episode.num_turns >= limits.max_turns:
         return StopReason.MAX_TURNS
     return StopReason.MAX_TOKENS if len(episode.tokens) >= limits.max_episode_tokens else None
-
-
-def _count(episode: Trajectory, events: Sequence[str]) -> None:
-    for event in events:
-        episode.event_counts[event] = episode.event_counts.get(event, 0) + 1

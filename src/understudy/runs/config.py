@@ -400,17 +400,13 @@ def _is_steps_above_epochs(
     settings = {key.strip(): value.strip() for key, _, value in overrides}
     winner = ""
     for source, values in (*layers, ("the settings", settings)):
-        given = [
-            key for key in ("steps", "epochs") if key in values and not (key == "epochs" and _is_zero(values[key]))
-        ]
-        if len(given) > 1:
+        lengths = {key: values[key] for key in ("steps", "epochs") if key in values}
+        if str(lengths.get("epochs")) in ("0", "0.0"):
+            del lengths["epochs"]
+        if len(lengths) > 1:
             raise ConfigError(
                 f"{source}: steps = {values['steps']} and epochs = {values['epochs']} both set the length of the run; "
                 "give one of them"
             )
-        winner = "".join(given) or winner
+        winner = "".join(lengths) or winner
     return winner == "steps"
-
-
-def _is_zero(value: object) -> bool:
-    return str(value) in ("0", "0.0")

@@ -45,10 +45,10 @@ def index_anchor_states(groups: Sequence[Group]) -> list[list[int]]:
     for number, group in enumerate(groups):
         for episode in group.episodes:
             row = [-1] * len(episode.tokens)
-            given = set(episode.given_replies)  # they have a state, and no span
+            given_replies = set(episode.given_replies)  # they have a state, and no span
             places = [i for i, message in enumerate(episode.messages) if message.role == "assistant"]
-            found = zip(places, anchor_states(episode.messages), strict=True)
-            states = [state for place, state in found if place not in given]
+            states = zip(places, anchor_states(episode.messages), strict=True)
+            states = [state for place, state in states if place not in given_replies]
             for span, state in zip(episode.reply_spans(), states, strict=True):
                 index = known.setdefault((number, state), len(known))
                 row[slice(*span)] = [index] * (span[1] - span[0])

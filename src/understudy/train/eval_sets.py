@@ -88,7 +88,7 @@ def _test_set(config: TrainConfig, name: str) -> EvalSet:
         domain_policy=config.slice.domain_policy if is_brief else "full",
     )
     test_config, source = config.replace(domain=config.data.tests[name], data=data, slice=part), loaded.slice(part)
-    split: Split = next((each for each in ("test", "validation", "train") if source.tasks(each)), "test")
+    split: Split = next((split for split in ("test", "validation", "train") if source.tasks(split)), "test")
     tasks = source.tasks(split)
     if not tasks:
         raise ConfigError(f"data.tests.{name} = {config.data.tests[name]!r} has no tasks; name another file")

@@ -118,7 +118,7 @@ async def prepare_run(
     if config.steps and config.algorithm.shaping.progress_weight:
         await _validate_progress_scores(config, domain)
     format = chat_format_from_config(folder, config.format, today)
-    sources = (domain, *(each.source for each in eval_sets))
+    sources = (domain, *(eval_set.source for eval_set in eval_sets))
     summaries = [summary for source in sources for summary in list_file_summaries(source)]
     files = read_data_files(config, domain, format, done_steps, summaries)
     return PreparedRun(folder, format, domain, eval_sets, users, noop_reward, files, reward_judge, cost_tracker)

@@ -61,7 +61,7 @@ def make_vllm_sampler(model: LocalModel, folder: Path, config: LocalEngineConfig
     private = Path(tempfile.mkdtemp(prefix="understudy-vllm-"))  # accessible only to this user
     shared = Path(config.vllm.weight_sync_folder or private.parent).expanduser().resolve() / private.name
     shared.mkdir(parents=True, exist_ok=True)
-    vllm = _vllm(model, folder, config, private)
+    vllm = _make_vllm(model, folder, config, private)
     weights = WeightSync(model.save, shared, lora=model.peft_model is not None)
     sampler = VllmSampler(
         vllm,
@@ -71,11 +71,11 @@ def make_vllm_sampler(model: LocalModel, folder: Path, config: LocalEngineConfig
         config.max_num_seqs,
         vocab_size=int(model.config.vocab_size),
     )
-    weakref.finalize(sampler, _end, vllm, {private, shared})
+    weakref.finalize(sampler, _stop_vllm, vllm, {private, shared})
     return sampler
 
 
-def _vllm(model: LocalModel, folder: Path, config: LocalEngineConfig, private: Path) -> VllmBackend:
+def _make_vllm(model: LocalModel, folder: Path, config: LocalEngineConfig, private: Path) -> VllmBackend:
     settings, length = config.vllm, vllm_context_length(model, config)
     if settings.base_url:
         return VllmHttpClient(settings, settings.base_url)
@@ -93,7 +93,7 @@ def _vllm(model: LocalModel, folder: Path, config: LocalEngineConfig, private: P
     return VllmServer(folder, arguments, settings, private)
 
 
-def _end(vllm: VllmBackend, folders: set[Path]) -> None:
+def _stop_vllm(vllm: VllmBackend, folders: set[Path]) -> None:
     """Stop vLLM and remove its folders.
 
     This runs when the sampler is garbage collected or the process ends. The folder of the log is not removed if vLLM

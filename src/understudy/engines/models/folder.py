@@ -203,8 +203,9 @@ def _wrong_values(file: str, value: Mapping[str, Any]) -> Iterator[str]:
             return
         for name in _SIZES:
             size = sizes.get(name)
-            each = size if isinstance(size, list) else [] if size is None else [size]  # a few families have one a layer
-            if not all(type(number) is int and number > 0 for number in each):
+            # A few families have one number for each layer.
+            numbers = size if isinstance(size, list) else [] if size is None else [size]
+            if not all(type(number) is int and number > 0 for number in numbers):
                 yield f"{name} = {size!r:.40}; a positive integer is needed"
     elif file == "generation_config.json":
         ids = value.get("eos_token_id")

@@ -47,7 +47,7 @@ from understudy.engines.tinker.config import TinkerEngineConfig
 from understudy.engines.tinker.rows import linear_coefficients, loss_metrics, to_logprobs, to_tinker_rows
 from understudy.engines.unsupported import raise_unsupported
 from understudy.formats import FormatTokenizer
-from understudy.formats.detokenizer import StopStrings
+from understudy.formats.detokenizer import find_stop_string
 
 STATE_FILE = "tinker.json"
 ADAPTER_FOLDER = "adapters"
@@ -137,7 +137,7 @@ class TinkerEngine:
             raise RolloutError(f"{self._server} returned no reply", "engine")
         tokens, logprobs = list(answer.sequences[0].tokens), list(answer.sequences[0].logprobs or ())
         validate_reply(str(self._server), tokens, logprobs, max_tokens=most, vocab_size=self._vocab_size)
-        count = self._end(tokens, sampling)
+        count = find_stop_string(tokens, sampling.stop, lambda: self._vocabulary)
         whole = count is None
         ended: Literal["stop", "length"] = "stop" if not whole or tokens[-1] in stop_tokens else "length"
         return Completion(tokens[:count], logprobs[:count], ended, version)
@@ -352,13 +352,6 @@ class TinkerEngine:
                 f"engine.server_kind = {self._config.server_kind!r}, but {self._server} "
                 f"{'sums' if sums else 'averages'} losses (metrics {sorted(metrics)}); correct server_kind"
             )
-
-    def _end(self, tokens: Sequence[int], sampling: SamplingParams) -> int | None:
-        """Return the number of tokens up to the first stop string, or None if there is none."""
-        if not sampling.stop:
-            return None
-        stops = StopStrings(self._vocabulary, sampling.stop)
-        return next((i for i, token in enumerate(tokens, 1) if stops.feed(token)), None)
 
     @cached_property
     def _vocabulary(self) -> FormatTokenizer:

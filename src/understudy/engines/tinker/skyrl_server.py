@@ -36,8 +36,8 @@ def main() -> None:
 
 def _look_past_own_folder() -> None:
     """Remove this folder from sys.path, so that its `client` and `config` do not shadow other modules."""
-    own = Path(__file__).absolute().parent
-    sys.path[:] = [path for path in sys.path if Path(path).absolute() != own]
+    folder = Path(__file__).absolute().parent
+    sys.path[:] = [path for path in sys.path if Path(path).absolute() != folder]
 
 
 def _mend_types() -> None:

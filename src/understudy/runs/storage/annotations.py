@@ -65,7 +65,7 @@ def _read(file: Path, changed: int, size: int) -> Mapping[str, Annotation]:
         except ValidationError:
             continue
         annotations[annotation.item] = annotation
-    return {item: each for item, each in annotations.items() if each.note or each.tags}
+    return {item: annotation for item, annotation in annotations.items() if annotation.note or annotation.tags}
 
 
 def write_annotation(folder: Path, annotation: Annotation) -> None:

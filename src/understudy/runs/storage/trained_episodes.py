@@ -103,4 +103,4 @@ def _read(file: Path, changed: int, size: int) -> dict[int, EpisodeTrainingData]
         episodes = [EpisodeTrainingData.model_validate_json(line) for line in read_bytes(file).splitlines()]
     except ValidationError as e:
         raise ConfigError(f"{file} is damaged ({str(e).splitlines()[0]}); remove it") from e
-    return {each.number: each for each in episodes}
+    return {episode.number: episode for episode in episodes}

@@ -237,11 +237,11 @@ class _FormatChecker:
             for t in (control_text_conversation(self.vocabulary.added_tokens), conversation_saying("Look."))
         ]
         added = set(self.vocabulary.added_tokens.values())
-        found, expected = (
+        found_tokens, expected_tokens = (
             [t for t, is_sampled in zip(p.episode.tokens, p.episode.mask, strict=True) if t in added and not is_sampled]
             for p in (wild, tame)
         )
-        diff = format_token_diff(expected, found, self.vocabulary.decode)
+        diff = format_token_diff(expected_tokens, found_tokens, self.vocabulary.decode)
         problems = [f"{wild.talk.name}: the control tokens of the prompts differ\n{diff}"] if diff else []
         histories = [history_saying(text) for text in (wild.talk.system or "", "Look.")]
         if not self.template.rejects(histories[1], wild.talk.tools):
@@ -250,7 +250,7 @@ class _FormatChecker:
             )
             if diff := format_token_diff(plain, shown, self.vocabulary.decode):
                 problems.append(f"{wild.talk.name}: the control tokens of a history differ\n{diff}")
-        figures = f"{len(expected)} control tokens in the prompts, {len(added)} in the vocabulary"
+        figures = f"{len(expected_tokens)} control tokens in the prompts, {len(added)} in the vocabulary"
         return make_check(FORMAT, "text never becomes a control token", figures, problems)
 
     def check_text(self) -> CertificateCheck:

@@ -95,7 +95,8 @@ class BenchResult(Record):
 
     def sampling_at(self, rows: int) -> SamplingSpeed:
         """Return the speed at the largest measured batch size of at most `rows`, or the first one if all are larger."""
-        return max((rate for rate in self.sampling if rate.batch_size <= rows), key=_rows, default=self.sampling[0])
+        measured = [rate for rate in self.sampling if rate.batch_size <= rows]
+        return max(measured, key=lambda rate: rate.batch_size, default=self.sampling[0])
 
 
 async def measure_speed(
@@ -151,10 +152,6 @@ def format_result(speeds: BenchResult) -> str:
             f"and {update.optimizer_seconds:.2g} s for each optimizer step"
         )
     return "\n".join(lines)
-
-
-def _rows(rate: SamplingSpeed) -> int:
-    return rate.batch_size
 
 
 def _file(model: str, config: LocalEngineConfig) -> Path:

@@ -165,7 +165,7 @@ async def _plan(
     gold = await measure_gold_episodes(config, prepared)
     speeds, _ = await measured_speeds(config, prepared.model_folder)
     evaluated = [
-        config.eval.trials * sum(len(each.tasks) for each in sets)
+        config.eval.trials * sum(len(eval_set.tasks) for eval_set in sets)
         for sets in (prepared.eval_sets, base_eval_sets(config, prepared.eval_sets))
     ]
     return TrainingPlan(
@@ -219,7 +219,7 @@ def decide_phases(
         reason=f"the pairs of {file}" if file else "no file of preferences (preferences.dataset_file)",
     )
     gap = max(0.0, _logit(target) - _logit(start))
-    few, expected, many = (math.ceil(gap * each) for each in EPISODES_PER_LOGIT)
+    few, expected, many = (math.ceil(gap * rate) for rate in EPISODES_PER_LOGIT)
     played = algorithm.group_size * algorithm.groups_per_batch
     rl_steps = math.ceil(expected / played)
     rl = PlannedPhase(

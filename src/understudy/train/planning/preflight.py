@@ -100,7 +100,7 @@ async def run_preflight(config: TrainConfig, folder: Path, processes: int = 1) -
     gold = await measure_gold_episodes(config, prepared)
     speeds, source = await measured_speeds(config, prepared.model_folder)
     evaluated = [
-        config.eval.trials * sum(len(each.tasks) for each in sets)
+        config.eval.trials * sum(len(eval_set.tasks) for eval_set in sets)
         for sets in (prepared.eval_sets, base_eval_sets(config, prepared.eval_sets))
     ]
     return PreflightReport(

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from understudy.core.errors import RolloutError
 from understudy.engines.base import Completion, SamplingParams, context_full_completion, validate_reply
 from understudy.formats import FormatTokenizer
-from understudy.formats.detokenizer import StopStrings
+from understudy.formats.detokenizer import find_stop_string
 from understudy.rollouts.agent import TURN_SEED_STRIDE
 
 
@@ -71,7 +71,7 @@ class SkyRLSampler:
             ) from e
         most = request["sampling_params"]["max_tokens"]
         validate_reply("the inference engine", tokens, logprobs, max_tokens=most, vocab_size=self.vocab_size)
-        count = self._end(tokens, sampling)
+        count = find_stop_string(tokens, sampling.stop, self._vocabulary)
         stopped = count is not None or tokens[-1] in stop_tokens
         return Completion(list(tokens[:count]), list(logprobs[:count]), "stop" if stopped else "length", version)
 
@@ -93,16 +93,6 @@ class SkyRLSampler:
             "ignore_eos": True,  # only the stop tokens of the format end a reply
             "logprobs": 0,  # only the log-probabilities of the sampled tokens
         }
-
-    def _end(self, tokens: Sequence[int], sampling: SamplingParams) -> int | None:
-        """Return the number of tokens up to and including the one that completes the first stop string.
-
-        Return None if no stop string occurs.
-        """
-        if not sampling.stop:
-            return None
-        stops = StopStrings(self._vocabulary(), sampling.stop)
-        return next((i for i, token in enumerate(tokens, 1) if stops.feed(token)), None)
 
     @contextlib.contextmanager
     def _attributed(self) -> Iterator[None]:

@@ -342,16 +342,16 @@ class LocalSampler:
                 part, is_broken = logits[index], broken[index]
             draws.append(_draw([r for r, _ in group], [drafted[row] for _, row in group], part, is_broken))
         numbers = iter(read_numbers(*(x for draw in draws for x in draw.vectors), *masked.values()))
-        found = [(draw, next(numbers), next(numbers), next(numbers)) for draw in draws]
+        drawn = [(draw, next(numbers), next(numbers), next(numbers)) for draw in draws]
         for row in masked:
             (row.masked_logprob,) = next(numbers)
-        for group, (draw, tokens, logprobs, is_exact) in zip(groups, found, strict=True):
+        for group, (draw, tokens, logprobs, is_exact) in zip(groups, drawn, strict=True):
             if inexact := [i for i, exact in enumerate(is_exact) if not exact]:
                 for i, token, logprob in zip(inexact, *read_numbers(*draw.repeat(inexact)), strict=True):
                     tokens[i], logprobs[i] = token, logprob
-            each = map(int, tokens), iter(logprobs)
+            replies = map(int, tokens), iter(logprobs)
             for request, row in group:
-                self._take(request, drafted[row], *each)
+                self._take(request, drafted[row], *replies)
         for row in rows:
             self._part_followers(row, followers.get(row, ()))
             slot = row.active_slot
