@@ -24,7 +24,7 @@ from understudy.core.errors import ConfigError  # noqa: E402
 from understudy.core.messages import Message  # noqa: E402
 from understudy.core.tasks import Score  # noqa: E402
 from understudy.core.trajectory import Trajectory  # noqa: E402
-from understudy.engines.base import Completion, SamplingParams  # noqa: E402
+from understudy.engines.interface import Completion, SamplingParams  # noqa: E402
 from understudy.engines.local import token_logprobs  # noqa: E402
 from understudy.engines.local.checkpoint import STATE_FILE  # noqa: E402
 from understudy.engines.local.config import LocalEngineConfig, LoraConfig, OptimizerConfig  # noqa: E402

@@ -14,7 +14,7 @@ import torch
 from pydantic import ValidationError
 
 from understudy.core.errors import ConfigError, RolloutError
-from understudy.engines.base import Completion, SamplingParams
+from understudy.engines.interface import Completion, SamplingParams
 from understudy.engines.local.config import LocalEngineConfig
 from understudy.engines.local.cpu import kernels
 from understudy.engines.local.engine import LocalEngine

@@ -13,7 +13,7 @@ pytest.importorskip("torch")
 import torch
 from torch import Tensor
 
-from understudy.engines.base import Completion, SamplingParams
+from understudy.engines.interface import Completion, SamplingParams
 from understudy.engines.local.config import LocalEngineConfig
 from understudy.engines.local.engine import LocalEngine
 from understudy.engines.models import make_tiny_model

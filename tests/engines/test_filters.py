@@ -18,7 +18,7 @@ from understudy.algorithms.batch import collate  # noqa: E402
 from understudy.core.messages import Message  # noqa: E402
 from understudy.core.tasks import Scenario, Score, Task  # noqa: E402
 from understudy.core.trajectory import Trajectory  # noqa: E402
-from understudy.engines.base import Completion, SamplingParams  # noqa: E402
+from understudy.engines.interface import Completion, SamplingParams  # noqa: E402
 from understudy.engines.local.config import LocalEngineConfig  # noqa: E402
 from understudy.engines.local.engine import LocalEngine  # noqa: E402
 from understudy.engines.local.sampler_choice import SamplerChoice  # noqa: E402

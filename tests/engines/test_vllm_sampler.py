@@ -20,7 +20,7 @@ import pytest
 import understudy
 from support.machine import process_ends
 from understudy.core.errors import ConfigError, RolloutError
-from understudy.engines.base import Completion, SamplingParams
+from understudy.engines.interface import Completion, SamplingParams
 from understudy.engines.local.config import LocalEngineConfig
 from understudy.engines.models import tiny_model
 from understudy.engines.vllm.client import (

@@ -8,7 +8,7 @@ import pytest
 import understudy
 from understudy.core.errors import ConfigError
 from understudy.core.settings import matching_keys
-from understudy.engines.models.registry import find_model
+from understudy.engines.models.lookup import find_model
 from understudy.envs.domain import Domain
 from understudy.envs.task_source import Slice
 from understudy.runs.config import TrainConfig, load_config, parse_config

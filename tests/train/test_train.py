@@ -50,7 +50,7 @@ from understudy.cli import launch  # noqa: E402
 from understudy.core.errors import ConfigError, RolloutError, TaskError  # noqa: E402
 from understudy.core.tasks import Score, Split, Task  # noqa: E402
 from understudy.core.trajectory import Trajectory, read_trajectories  # noqa: E402
-from understudy.engines.base import Completion, LogprobTolerance  # noqa: E402
+from understudy.engines.interface import Completion, LogprobTolerance  # noqa: E402
 from understudy.engines.local.engine import LocalEngine  # noqa: E402
 from understudy.engines.models import find_model, make_tiny_model  # noqa: E402
 from understudy.evaluation.explain_stored import find_stored_failures  # noqa: E402

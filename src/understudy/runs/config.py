@@ -31,8 +31,8 @@ from understudy.core.records import Record
 from understudy.core.secrets import validate_no_secrets
 from understudy.core.settings import merge_nested, parse_toml, parse_values, read_text, with_full_key
 from understudy.core.tasks import Split
-from understudy.engines.base import SamplingParams, Temperature
 from understudy.engines.config import EngineConfig
+from understudy.engines.interface import SamplingParams, Temperature
 from understudy.engines.local.config import LocalEngineConfig
 from understudy.engines.reference_config import ReferenceConfig
 from understudy.envs.task_source import STRICT_REWARD, PolicyRewardConfig, Slice, TaskSource, with_reward_policy

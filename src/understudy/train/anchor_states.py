@@ -47,8 +47,8 @@ def index_anchor_states(groups: Sequence[Group]) -> list[list[int]]:
             row = [-1] * len(episode.tokens)
             given_replies = set(episode.given_replies)  # they have a state, and no span
             places = [i for i, message in enumerate(episode.messages) if message.role == "assistant"]
-            states = zip(places, anchor_states(episode.messages), strict=True)
-            states = [state for place, state in states if place not in given_replies]
+            replies = zip(places, anchor_states(episode.messages), strict=True)
+            states = [state for place, state in replies if place not in given_replies]
             for span, state in zip(episode.reply_spans(), states, strict=True):
                 index = known.setdefault((number, state), len(known))
                 row[slice(*span)] = [index] * (span[1] - span[0])

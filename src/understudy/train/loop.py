@@ -11,8 +11,8 @@ from understudy.clients.cost import COST_FILE, CostTracker
 from understudy.core.event_loop import run_async
 from understudy.core.interruption import interruptible
 from understudy.core.trajectory import Trajectory
-from understudy.engines.base import Engine, require_critic, require_reference
 from understudy.engines.factory import open_engine
+from understudy.engines.interface import Engine, require_critic, require_reference
 from understudy.engines.local.gpu_usage import GPUUsage
 from understudy.engines.local.machine import detect_machine, peak_memory_bytes
 from understudy.engines.process_group import SINGLE_PROCESS, ProcessGroup

@@ -14,7 +14,7 @@ from understudy.clients.cost import CostTracker
 from understudy.core.errors import ConfigError, RunStoppedError
 from understudy.core.files import read_bytes
 from understudy.core.tasks import Task
-from understudy.engines.base import Engine
+from understudy.engines.interface import Engine
 from understudy.engines.local.gpu_usage import GPUUsage
 from understudy.engines.process_group import SINGLE_PROCESS, ProcessGroup
 from understudy.envs.task_source import TaskSource

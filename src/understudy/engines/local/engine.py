@@ -12,7 +12,7 @@ from torch import Tensor
 
 from understudy.algorithms.batch import Batch
 from understudy.algorithms.config import CriticConfig, LossConfig
-from understudy.engines.base import (
+from understudy.engines.interface import (
     Completion,
     LogprobsCallback,
     LogprobTolerance,
@@ -43,8 +43,10 @@ HEAP_RESERVE = 6 << 30  # bytes of address space for activations; physical memor
 
 
 class LocalEngine:
-    """Implements `engines.base.Engine`, `StreamingSampler`, `Reference` and `Critic`. `folder` holds a transformers
-    model."""
+    """Implements `Engine`, `StreamingSampler`, `ConstrainedSampler`, `Reference` and `Critic`.
+
+    `folder` holds a transformers model.
+    """
 
     def __init__(
         self,
@@ -119,7 +121,7 @@ class LocalEngine:
         stop_tokens: Collection[int] = (),
         on_tokens: TokenCallback | None = None,
     ) -> Completion:
-        """Continue a prompt. Concurrent calls are batched. See `engines.base.StreamingSampler`."""
+        """Continue a prompt. Concurrent calls are batched. See `engines.interface.StreamingSampler`."""
         return await self._sampling.sample(prompt, sampling, seed, stop_tokens, on_tokens)
 
     @property
@@ -136,7 +138,7 @@ class LocalEngine:
         stop_tokens: Collection[int] = (),
         on_tokens: TokenCallback | None = None,
     ) -> Completion:
-        """Continue a prompt with allowed tokens only. See `engines.base.ConstrainedSampler`."""
+        """Continue a prompt with allowed tokens only. See `engines.interface.ConstrainedSampler`."""
         return await self._sampling.sample(prompt, sampling, seed, stop_tokens, on_tokens, constraint)
 
     async def compute_logprobs(self, batch: Batch) -> Batch:

@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from understudy.algorithms.batch import Batch
-from understudy.engines.base import (
+from understudy.engines.interface import (
     Completion,
     SamplingParams,
     TokenCallback,

@@ -16,7 +16,7 @@ from torch import Tensor
 from understudy.algorithms import losses
 from understudy.algorithms.batch import Batch, LossOutput, count_distinct_tokens, plan_microbatches
 from understudy.algorithms.config import LossConfig, is_custom
-from understudy.engines.base import LogprobsCallback
+from understudy.engines.interface import LogprobsCallback
 from understudy.engines.local.distributed.distributed import sum_across_ranks, validate_same_weights
 from understudy.engines.local.memory_errors import memory_errors_as_config_errors
 from understudy.engines.local.model import LocalModel

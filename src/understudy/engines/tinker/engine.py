@@ -19,7 +19,7 @@ from understudy.algorithms.batch import Batch
 from understudy.algorithms.config import LossConfig
 from understudy.core.errors import ConfigError, RolloutError
 from understudy.core.records import Record
-from understudy.engines.base import (
+from understudy.engines.interface import (
     Completion,
     LogprobsCallback,
     LogprobTolerance,
@@ -67,7 +67,7 @@ class TinkerCheckpoint(Record):
 
 
 class TinkerEngine:
-    """Implements `engines.base.Engine`, `StreamingSampler` and `Reference`. It connects to the server on first use."""
+    """Implements `Engine`, `StreamingSampler` and `Reference`. It connects to the server on first use."""
 
     def __init__(
         self, folder: Path, config: TinkerEngineConfig, seed: int = 0, process_group: ProcessGroup = SINGLE_PROCESS

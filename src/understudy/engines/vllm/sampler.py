@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from understudy.core.errors import ConfigError, RolloutError
 from understudy.core.event_loop import LoopLocal
-from understudy.engines.base import (
+from understudy.engines.interface import (
     Completion,
     SamplingParams,
     TokenCallback,
@@ -35,7 +35,7 @@ that none times out in its queue.
 
 
 class VllmSampler:
-    """Implements `engines.base.Sampler`. Call `set_weights_version` after the weights have changed."""
+    """Implements `engines.interface.Sampler`. Call `set_weights_version` after the weights have changed."""
 
     def __init__(
         self,

@@ -4,9 +4,9 @@ import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from understudy.engines.base import Engine
 from understudy.engines.config import EngineConfig
 from understudy.engines.factory import open_engine
+from understudy.engines.interface import Engine
 from understudy.engines.local.config import Finetune, LocalEngineConfig
 from understudy.engines.models import find_model
 from understudy.engines.tinker.config import TinkerEngineConfig

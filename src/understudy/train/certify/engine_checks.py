@@ -15,7 +15,7 @@ from understudy.algorithms.config import LossConfig
 from understudy.core.errors import RolloutError
 from understudy.core.messages import ToolSpec
 from understudy.core.trajectory import Trajectory
-from understudy.engines.base import Engine, SamplingParams
+from understudy.engines.interface import Engine, SamplingParams
 from understudy.engines.process_group import SINGLE_PROCESS, ProcessGroup
 from understudy.formats import ChatFormat, FormatTokenizer
 from understudy.rollouts.agent import EngineAgent

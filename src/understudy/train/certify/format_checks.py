@@ -13,7 +13,7 @@ from pathlib import Path
 from understudy.core.errors import ConfigError
 from understudy.core.messages import Message, ToolCall
 from understudy.core.trajectory import Trajectory
-from understudy.engines.base import SamplingParams
+from understudy.engines.interface import SamplingParams
 from understudy.engines.scripted import ScriptedSampler
 from understudy.formats import ChatFormat, FormatTokenizer
 from understudy.rollouts.agent import EngineAgent

@@ -22,7 +22,7 @@ from understudy.core.tasks import Score
 from understudy.core.trajectory import StopReason, Trajectory
 from understudy.data.conversations.conversations import read_examples
 from understudy.data.conversations.examples import LabeledExample, PreferencePair
-from understudy.engines.base import Trainer, require_reference
+from understudy.engines.interface import Trainer, require_reference
 from understudy.formats import ChatFormat
 from understudy.rollouts.supervised import build_supervised_example
 from understudy.runs.config import TrainConfig

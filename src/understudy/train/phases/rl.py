@@ -23,7 +23,7 @@ from understudy.algorithms.rewards import training_rewards
 from understudy.core.errors import RolloutError
 from understudy.core.tasks import Task
 from understudy.core.trajectory import StopReason, Trajectory
-from understudy.engines.base import LogprobTolerance, Trainer, require_critic, require_reference
+from understudy.engines.interface import LogprobTolerance, Trainer, require_critic, require_reference
 from understudy.evaluation.evaluate import replace_users
 from understudy.rollouts.agent import EngineAgent
 from understudy.rollouts.curriculum import TaskSampler, make_task_sampler, update_success_rates

@@ -19,7 +19,7 @@ from pydantic import ValidationError
 from understudy.algorithms.config import LossConfig
 from understudy.core.errors import ConfigError
 from understudy.core.records import Record
-from understudy.engines.base import SamplingParams
+from understudy.engines.interface import SamplingParams
 from understudy.engines.local.config import Finetune, LocalEngineConfig
 from understudy.engines.models import MODELS, cache_folder
 

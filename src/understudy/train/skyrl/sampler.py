@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
 from understudy.core.errors import RolloutError
-from understudy.engines.base import Completion, SamplingParams, context_full_completion, validate_reply
+from understudy.engines.interface import Completion, SamplingParams, context_full_completion, validate_reply
 from understudy.formats import FormatTokenizer
 from understudy.formats.detokenizer import find_stop_string
 from understudy.rollouts.agent import TURN_SEED_STRIDE
@@ -27,7 +27,7 @@ class InferenceClient(Protocol):
 
 
 class SkyRLSampler:
-    """Samples through SkyRL's inference client. See `engines.base.Sampler`."""
+    """Samples through SkyRL's inference client. See `engines.interface.Sampler`."""
 
     client: InferenceClient
     """It is set when SkyRL has started its engines."""
@@ -47,7 +47,7 @@ class SkyRLSampler:
     async def sample(
         self, prompt: Sequence[int], sampling: SamplingParams, seed: int, stop_tokens: Collection[int] = ()
     ) -> Completion:
-        """Sample a reply. See `engines.base.Sampler`.
+        """Sample a reply. See `engines.interface.Sampler`.
 
         All requests of an episode have one session id, so that the router sends them to the engine with the cached
         prefix. Raise RolloutError if the engine fails, or if its reply cannot be trained on.

@@ -12,7 +12,7 @@ from understudy.core.errors import ConfigError, RolloutError
 from understudy.core.event_loop import run_async
 from understudy.core.imports import import_object
 from understudy.core.interruption import interruptible
-from understudy.engines.base import Engine
+from understudy.engines.interface import Engine
 from understudy.engines.models.folder import read_vocab_size
 from understudy.engines.process_group import SINGLE_PROCESS, ProcessGroup
 from understudy.envs.task_source import find_tool_specs

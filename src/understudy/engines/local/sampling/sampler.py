@@ -26,7 +26,7 @@ import torch
 
 from understudy.algorithms.batch import partition_by_prefix
 from understudy.core.errors import ConfigError, RolloutError
-from understudy.engines.base import Completion, SamplingParams, TokenCallback, TokenConstraint
+from understudy.engines.interface import Completion, SamplingParams, TokenCallback, TokenConstraint
 from understudy.engines.local.cpu import kernels
 from understudy.engines.local.model import LocalModel
 from understudy.engines.local.sampling import filters
@@ -172,7 +172,7 @@ class LocalSampler:
         on_tokens: TokenCallback | None = None,
         constraint: TokenConstraint | None = None,
     ) -> Completion:
-        """Continue a prompt. See `engines.base.StreamingSampler` and `ConstrainedSampler`."""
+        """Continue a prompt. See `engines.interface.StreamingSampler` and `ConstrainedSampler`."""
         vocabulary_size = self._model.config.vocab_size
         if not prompt:
             raise ValueError("the prompt is empty")
