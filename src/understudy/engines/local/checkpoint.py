@@ -3,7 +3,6 @@
 import contextlib
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,15 +23,6 @@ STATE_FILE = "optimizer.safetensors"
 _ABOUT = "about"
 """Key of the file's metadata: a JSON object with the `version` of the weights and the config of the `reference`."""
 _REFERENCE_PREFIX = "reference."
-
-
-@dataclass(frozen=True)
-class LoadedCheckpoint:
-    """What a checkpoint holds beside weights, moments and critic."""
-
-    version: int
-    """Number of updates of the weights."""
-    reference: ReferenceModel | None
 
 
 def save_checkpoint(
@@ -62,10 +52,11 @@ def save_checkpoint(
 
 def load_checkpoint(
     path: Path, model: LocalModel, optimizer: MasterAdamW | None, critic: ValueHead | None, config: LocalEngineConfig
-) -> LoadedCheckpoint:
-    """Load weights, moments and critic. Without an optimizer, load only the weights.
+) -> tuple[int, ReferenceModel | None]:
+    """Load weights, moments and critic. Return the number of updates of the weights, and the reference.
 
-    Raise ConfigError if the folder has no checkpoint of this model and way of finetuning.
+    Without an optimizer, only the weights are loaded. Raise ConfigError if the folder has no checkpoint of this model
+    and way of finetuning.
     """
     try:
         with safe_open(path / STATE_FILE, framework="pt") as file:
@@ -79,7 +70,7 @@ def load_checkpoint(
                 reference = _load_reference(about.get("reference"), tensors, model, config)
                 if critic is not None:
                     critic.load_state_dict(tensors)
-            return LoadedCheckpoint(int(about["version"]), reference)
+            return int(about["version"]), reference
     except (SafetensorError, OSError, KeyError, TypeError, ValueError) as e:
         raise ConfigError(f"{path / STATE_FILE}: not a checkpoint of this model and engine.finetune: {e}") from e
 

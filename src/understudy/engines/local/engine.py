@@ -231,11 +231,9 @@ class LocalEngine:
 
     def load(self, path: Path) -> None:
         """Load a checkpoint that `save` wrote. An engine without an optimizer loads only the weights."""
-        loaded = load_checkpoint(path, self._model, self._maybe_optimizer, self._critic, self._config)
-        if self._maybe_optimizer is not None:
-            self._reference = loaded.reference
+        version, self._reference = load_checkpoint(path, self._model, self._maybe_optimizer, self._critic, self._config)
         self._model.gather_weights()
-        self._sampling.sampler.set_weights_version(loaded.version)
+        self._sampling.sampler.set_weights_version(version)
 
     def load_adapters(self, folder: Path) -> None:
         """Load LoRA adapters that peft wrote. The optimizer's masters do not change, so do not train afterwards."""
