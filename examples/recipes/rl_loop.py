@@ -16,8 +16,8 @@ from understudy.algorithms.advantages import episode_advantages, token_weights
 from understudy.algorithms.batch import collate
 from understudy.algorithms.config import LossConfig
 from understudy.core.trajectory import Trajectory
-from understudy.engines.base import SamplingParams
 from understudy.engines.factory import open_engine
+from understudy.engines.interface import SamplingParams
 from understudy.engines.local.config import LocalEngineConfig
 from understudy.engines.models import find_model
 from understudy.formats import load_chat_format

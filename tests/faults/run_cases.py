@@ -137,7 +137,7 @@ class _CaseRun:
     @property
     def _vllm_url(self) -> str:
         """The address of a real vLLM server; empty without one."""
-        return self.config.engine.local_engine_config.vllm.base_url
+        return self.config.engine.export_engine_config.vllm.base_url
 
     @property
     def _config(self) -> TrainConfig:

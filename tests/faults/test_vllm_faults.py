@@ -83,7 +83,7 @@ class FaultsInTurn(FaultyEndpoint):
 def train_with_faults(folder: Path, config: TrainConfig, faults: Sequence[str]) -> Path:
     """Return a run with an RL step without a fault, and one with each of `faults`."""
     own, case = config.replace(steps=1 + len(FAULTS)), CASES_OF_VLLM[HALF_BODY]
-    with FaultsInTurn(folder, config.engine.local_engine_config.vllm.base_url, faults) as endpoint:
+    with FaultsInTurn(folder, config.engine.export_engine_config.vllm.base_url, faults) as endpoint:
         write_case_folder(folder, own, case, FaultPlan(VLLM, ""), endpoint.address)
         result = run_in_fork(["train", CONFIG_FILE, "--out", RUN_FOLDER, "--debug"], folder)
     assert result.exit_code == 0, result.output[-3000:]

@@ -21,7 +21,7 @@ from understudy.data.adversarial.custom import load_strategies
 from understudy.data.adversarial.knowledge import sample_tasks
 from understudy.data.adversarial.suite import play_strategies
 from understudy.data.check import check
-from understudy.engines.base import SamplingParams
+from understudy.engines.interface import SamplingParams
 from understudy.engines.scripted import ScriptedSampler
 from understudy.envs.task_source import Slice, TaskSource
 from understudy.evaluation.evaluate import evaluate

@@ -18,7 +18,7 @@ from understudy.core.errors import ConfigError, TaskError
 from understudy.core.messages import Message, ToolCall
 from understudy.core.tasks import Task
 from understudy.core.trajectory import Trajectory, read_trajectories
-from understudy.engines.base import SamplingParams
+from understudy.engines.interface import SamplingParams
 from understudy.engines.models import tiny_model
 from understudy.engines.scripted import ScriptedSampler
 from understudy.envs.domain import Domain

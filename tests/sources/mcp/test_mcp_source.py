@@ -21,7 +21,8 @@ from understudy.envs.task_source import Slice
 from understudy.evaluation.evaluate import evaluate
 from understudy.formats.parsing.parse import parse_reply
 from understudy.rollouts.agent import Agent, GoldAgent, NoopAgent
-from understudy.rollouts.rollout import EpisodeLimits, play_episode, play_group, rollout
+from understudy.rollouts.rollout import EpisodeLimits, RolloutRequest, play_episode, rollout
+from understudy.rollouts.scheduler import play_groups
 from understudy.sources.loading import load_source
 from understudy.sources.mcp.cassette import EMPTY_HISTORY, Cassette
 from understudy.sources.mcp.config import MCPServerConfig
@@ -141,9 +142,8 @@ def test_server_crash_is_fault_instead_of_zero_reward(tmp_path: Path) -> None:
     task = source.tasks("train")[0]
 
     async def episodes() -> list[Trajectory]:
-        deadly = await play_group(
-            source, task, FixedCallsAgent({"tool": "die"}), EpisodeLimits(max_retries=1), group_size=2, seed=0
-        )
+        request = RolloutRequest(source, FixedCallsAgent({"tool": "die"}), EpisodeLimits(max_retries=1))
+        (deadly,) = await play_groups(request, iter([task]), group_size=2, num_groups=1)
         return [*deadly.episodes, await play_episode(source, task, GoldAgent(), EpisodeLimits(), seed=0)]
 
     *deadly, after = run_async(episodes())

@@ -67,10 +67,10 @@ def find_local_model(name: str) -> Path:
         from huggingface_hub import try_to_load_from_cache
     except ModuleNotFoundError as error:
         raise ConfigError(f"model {name!r} needs {error.name}; {install_hint('train')}") from error
-    found = try_to_load_from_cache(name, "tokenizer.json")
-    if not isinstance(found, str):
+    cached = try_to_load_from_cache(name, "tokenizer.json")
+    if not isinstance(cached, str):
         raise ConfigError(f"model {name!r} is not downloaded on this machine")
-    return Path(found).parent
+    return Path(cached).parent
 
 
 def find_model_config(name: str) -> Path:
