@@ -11,7 +11,7 @@ from understudy.core.tasks import Split, Task
 from understudy.domains.authoring.phrases import PhraseSampler
 from understudy.domains.authoring.task_builder import TaskBuilder
 from understudy.envs.domain import Domain
-from understudy.sources.loading import list_domains
+from understudy.sources.references import list_domains
 
 DOMAINS = Path(domains.__file__).parent
 PHRASES = tuple(f"phrase {i}" for i in range(7))

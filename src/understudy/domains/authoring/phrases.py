@@ -3,6 +3,7 @@
 import random
 import tomllib
 from collections.abc import Mapping, Sequence
+from importlib import resources
 from pathlib import Path
 
 from understudy.core.tasks import Split
@@ -35,13 +36,13 @@ class PhraseSampler:
         return self.rng.choice([text for i, text in enumerate(texts, 1) if (i % HELD_OUT_EVERY == 0) == is_test])
 
 
-def load_phrases(path: Path) -> dict[str, list[str]]:
-    """Return the lists of phrases of a domain's `phrases.toml` by name, and those that all domains share.
+def load_phrases(package: str) -> dict[str, list[str]]:
+    """Return the lists of phrases in `phrases.toml` of a domain's package by name, and those that all domains share.
 
     A list in a table has both names: `why.late` is the list `late` of the table `[why]`.
     """
     texts: dict[str, list[str]] = {}
-    for file in (Path(__file__).with_name("phrases.toml"), path):
+    for file in (Path(__file__).with_name("phrases.toml"), resources.files(package) / "phrases.toml"):
         for name, value in tomllib.loads(file.read_text(encoding="utf-8")).items():
             if isinstance(value, list):
                 texts[name] = value

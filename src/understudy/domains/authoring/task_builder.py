@@ -2,10 +2,11 @@
 
 import random
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from understudy.core.messages import Message, ToolCall
 from understudy.core.tasks import Fact, SuccessCheck, UserAction, UserGoal
+from understudy.domains.authoring.identification import NUMBER_KNOWN_LEVELS, Knowledge
 from understudy.domains.authoring.phrases import PhraseSampler
 
 
@@ -28,6 +29,23 @@ class EntityMention:
     def required_terms(self) -> tuple[str, ...]:
         """The terms that a proposal must contain for the user to recognize the entity."""
         return ()
+
+
+@dataclass(frozen=True)
+class NumberedMention(EntityMention):
+    """How the user refers to an entity with a number, such as an order."""
+
+    knowledge: Knowledge = field(kw_only=True)
+
+    @property
+    def by_number(self) -> bool:
+        """Whether the user knows the number."""
+        return self.knowledge in NUMBER_KNOWN_LEVELS
+
+    @property
+    def told_when_asked(self) -> bool:
+        """Whether the user identifies the entity only when asked."""
+        return self.knowledge in ("asked", "vague")
 
 
 @dataclass(frozen=True)
@@ -87,6 +105,9 @@ class GoalSpec:
 @dataclass
 class TaskBuilder:
     """The random draws of one task, and the setup that results. Domains add their world and their user."""
+
+    grantable_share: ClassVar[float] = 0.72
+    """Share of the requests that the policy allows."""
 
     rng: random.Random
     """Generator for the world and the goals."""
