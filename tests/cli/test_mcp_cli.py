@@ -39,7 +39,7 @@ def test_mcp_call_with_bad_arguments_exits_with_code_1() -> None:
     [
         (["tools", "no-such-program"], "'no-such-program'"),
         (["tools", "my-server 'x"], "my-server 'x"),
-        (["tools", SERVER, "--env", "NAME"], "--env 'NAME'"),
+        (["tools", SERVER, "--env", "NAME"], "env.NAME=VALUE"),
         (["tools", SERVER, "--header", "Authorization=Bearer x"], "headers.Authorization"),
     ],
 )

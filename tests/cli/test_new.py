@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from understudy.algorithms.presets import algorithm_preset_text
-from understudy.cli.new import config, write_project
+from understudy.cli.new import NewConfigOptions, config, write_project
 from understudy.core.errors import ConfigError
 from understudy.runs.config import load_config
 from understudy.runs.presets import preset_names, preset_text
@@ -105,7 +105,7 @@ def test_config_is_a_copy_of_a_preset(tmp_path: Path, monkeypatch: pytest.Monkey
     assert load_config(tmp_path / "mine.toml") == load_config("smoke")
     monkeypatch.chdir(tmp_path)
     for preset in preset_names():
-        config(f"my_{preset}", preset)
+        config(NewConfigOptions(name=f"my_{preset}", preset=preset))
         assert load_config(tmp_path / f"my_{preset}.toml") == load_config(preset), preset
 
 
@@ -114,5 +114,5 @@ def test_config_named_like_a_preset_is_a_copy_of_it(
     name: str, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    config(name)
+    config(NewConfigOptions(name=name))
     assert (tmp_path / f"{name}.toml").read_text(encoding="utf-8") == text

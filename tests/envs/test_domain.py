@@ -13,7 +13,7 @@ import pytest
 
 from toy import DOMAIN as TOY
 from toy import House, Lamp, LampTools, build_house
-from understudy.cli.data import freeze
+from understudy.cli.data import FreezeOptions, freeze
 from understudy.core.errors import ConfigError, TaskError
 from understudy.core.messages import Message
 from understudy.core.records import Record
@@ -123,17 +123,17 @@ def test_frozen_tasks_of_a_module_are_beside_it(tmp_path: Path, monkeypatch: pyt
     domain = Domain("simple_lamps", build_house, LampTools, {"on": switch_on})
     define_module(monkeypatch, tmp_path, domain)
     before = domain.tasks("test")
-    freeze("simple_lamps:DOMAIN")
+    freeze(FreezeOptions(domain="simple_lamps:DOMAIN"))
     assert read_tasks(tmp_path / "simple_lamps_tasks" / "test.jsonl") == before == domain.tasks("test")
     (tmp_path / "simple_lamps_tasks" / "test.jsonl").write_text("")
     assert Domain("simple_lamps", build_house, LampTools, {"on": switch_on}).tasks("test") == []
     with pytest.raises(ConfigError, match=r"simple_lamps_tasks exists"):
-        freeze("simple_lamps:DOMAIN")
-    freeze("simple_lamps:DOMAIN", tmp_path / "copy")
+        freeze(FreezeOptions(domain="simple_lamps:DOMAIN"))
+    freeze(FreezeOptions(domain="simple_lamps:DOMAIN", out=tmp_path / "copy"))
     assert read_tasks(tmp_path / "copy" / "test.jsonl") == before
     assert (tmp_path / "simple_lamps_tasks" / "test.jsonl").read_text() == ""
     with pytest.raises(ConfigError, match=r"copy exists"):
-        freeze("simple_lamps:DOMAIN", tmp_path / "copy")
+        freeze(FreezeOptions(domain="simple_lamps:DOMAIN", out=tmp_path / "copy"))
 
 
 def test_a_name_without_a_module_has_no_files() -> None:

@@ -9,7 +9,7 @@ import pytest
 from support.groups import make_groups
 from support.run_evaluations import write_run_evaluation
 from support.viewer_episodes import request_route
-from understudy.cli.view import view
+from understudy.cli.view import ViewOptions, view
 from understudy.core.errors import ConfigError
 from understudy.core.messages import Message, ToolCall
 from understudy.core.tasks import Score
@@ -158,7 +158,7 @@ def test_unfinished_evaluation_says_how_to_go_on(folder: Path, capsys: pytest.Ca
     alone = evaluation.rename(folder.parent / "alone")
     (alone / REPORT_FILE).unlink()
     message = f"not finished, 1 episodes are stored; resume it by: understudy eval --resume {alone}"
-    view([alone], text=True)
+    view(ViewOptions(paths=(alone,), text=True))
     assert capsys.readouterr().out == f"{alone}: {message}\n"
     library = RunLibrary([folder.parent])
     assert (list(library.runs()), list(library.evaluations())) == (["run"], ["alone"])

@@ -145,7 +145,7 @@ def test_domain_that_cannot_be_loaded_fails_only_its_own_answer(
     with serve_viewer(library) as address:
         found = httpx2.get(f"{address}/api/failures/run/4", verify=False, timeout=60)
     assert (found.status_code, found.json()["error"]) == (404, data["/api/failures/run/4"]["error"])
-    cli.view([run.folder], text=True)
+    cli.view(cli.ViewOptions(paths=(run.folder,), text=True))
     assert "are unknown: " in capsys.readouterr().out
 
 
@@ -165,16 +165,16 @@ def test_episodes_are_shown_if_their_mcp_server_does_not_start(
     data = read_page_data(tmp_path / "page.html")["answers"]
     assert data["/api/episode/run/4/1"] == shown
     assert [each["task"] for each in data["/api/failures/run/4"]["failures"]] == [TASK.id]
-    cli.view([run.folder], text=True)
+    cli.view(cli.ViewOptions(paths=(run.folder,), text=True))
     assert "Why 1 of the 1 episodes of step 4 failed" in capsys.readouterr().out
 
 
 def test_view_accepts_the_folder_or_report_of_an_evaluation(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    cli.view([folder / "mute"], text=True)
+    cli.view(cli.ViewOptions(paths=(folder / "mute",), text=True))
     text = capsys.readouterr().out
-    cli.view([folder / "mute" / "report.json"], text=True)
+    cli.view(cli.ViewOptions(paths=(folder / "mute" / "report.json",), text=True))
     assert capsys.readouterr().out == text
-    cli.view([folder / "run" / "evaluations" / "000004 rl"], text=True)
+    cli.view(cli.ViewOptions(paths=(folder / "run" / "evaluations" / "000004 rl",), text=True))
     assert "step 4" in capsys.readouterr().out
 
 
@@ -195,13 +195,13 @@ def test_failures_answer_explains_training_and_evaluation_episodes(folder: Path)
 
 
 def test_text_view_explains_failed_episodes(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    cli.view([folder / "run"], text=True)
+    cli.view(cli.ViewOptions(paths=(folder / "run",), text=True))
     text = capsys.readouterr().out
     assert "Why 1 of the 3 episodes of 000004 rl failed" in text
     assert text.index("step_000004, episode 1") < text.index("Why 1 of")
-    cli.view([folder / "run"], step=4, episode=1)
+    cli.view(cli.ViewOptions(paths=(folder / "run",), step=4, episode=1))
     assert "Why" not in capsys.readouterr().out
-    cli.view([folder / "mute"], text=True)
+    cli.view(cli.ViewOptions(paths=(folder / "mute",), text=True))
     assert "Why episodes failed" in capsys.readouterr().out
 
 

@@ -11,6 +11,7 @@ class ServeConfig(Record):
     """The server's address and limits."""
 
     host: str = "127.0.0.1"
+    """The address to listen on. On 127.0.0.1, only this machine can connect."""
     port: int = Field(default=8000, ge=0, le=65535)
     """Port to listen on; 0 takes a free one."""
     api_key_var: str = ""
