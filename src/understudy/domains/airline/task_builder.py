@@ -7,7 +7,6 @@ from decimal import Decimal
 from typing import Any
 
 from understudy.core.messages import Message
-from understudy.core.tasks import Fact
 from understudy.domains.airline.itineraries import day_key
 from understudy.domains.airline.policy_rules import COOLING_OFF
 from understudy.domains.airline.route_network import city_of
@@ -30,7 +29,7 @@ from understudy.domains.airline.world import (
     set_price,
 )
 from understudy.domains.authoring import task_builder
-from understudy.domains.authoring.identification import Knowledge, entity_lookup
+from understudy.domains.authoring.identification import entity_lookup
 from understudy.domains.authoring.request import Draw
 from understudy.domains.authoring.task_builder import gold_call, gold_text
 
@@ -95,7 +94,7 @@ class AirlineTaskBuilder(task_builder.TaskBuilder):
         if knowledge == "wrong" and not others:
             knowledge = "asked"
         city, code = city_of(destination_airport(reservation)), f"reservation {reservation.id}"
-        facts = (self._reservation_fact(reservation, city, knowledge),)
+        facts = (self.entity_fact(knowledge, _ASKED, "code", "no_code", id=reservation.id, city=city),)
         described = self.phrase("described", city=city)
         doubt: tuple[Message, ...] = ()
         if knowledge == "wrong":
@@ -191,13 +190,6 @@ class AirlineTaskBuilder(task_builder.TaskBuilder):
         """Return another credit card or gift card of the customer, or an empty string."""
         cards = [key for key in self.customer.payments if key != current and not key.startswith("certificate")]
         return self.rng.choice(cards) if cards else ""
-
-    def _reservation_fact(self, reservation: Reservation, city: str, knowledge: Knowledge) -> Fact:
-        """Return what the user says when asked for the reservation."""
-        if knowledge in ("described", "vague"):
-            return Fact(text=self.phrase("no_code", city=city), keywords=_ASKED)
-        name = "mistaken" if knowledge == "wrong" else "code"
-        return Fact(text=self.phrase(name, id=reservation.id), keywords=_ASKED, in_opening=knowledge == "told")
 
 
 def destination_airport(reservation: Reservation) -> str:

@@ -16,6 +16,16 @@ PAYMENT_KINDS: Mapping[str, str] = {
     "paypal": "PayPal account",
 }
 """The kinds of payment methods in words, by the first part of an id."""
+PAYMENT_CUES = (
+    "how do you want",
+    "how would you like",
+    "which payment",
+    "what payment",
+    "payment method",
+    "pay with",
+    "like to pay",
+)
+"""The words by which a user recognizes the question how to pay."""
 
 
 class Payment(Record):

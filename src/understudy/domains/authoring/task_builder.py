@@ -126,6 +126,13 @@ class TaskBuilder:
             text = text.replace(f"{{{name}}}", word)
         return text
 
+    def entity_fact(
+        self, knowledge: Knowledge, keywords: tuple[str, ...], known: str, unknown: str, **words: str
+    ) -> Fact:
+        """Return what the user says when asked for an entity with a number: a phrase of `known` if they know it."""
+        name = "mistaken" if knowledge == "wrong" else known if knowledge in NUMBER_KNOWN_LEVELS else unknown
+        return Fact(text=self.phrase(name, **words), keywords=keywords, in_opening=knowledge == "told")
+
     def patch(self, table: str, key: str, **fields: Any) -> None:
         """Set fields of a row in the task's setup, with JSON values. The setup is a JSON merge patch (RFC 7386)."""
         self.setup.setdefault(table, {}).setdefault(key, {}).update(fields)

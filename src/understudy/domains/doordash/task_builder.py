@@ -27,16 +27,13 @@ class DoordashOrderMention(task_builder.NumberedMention):
     @property
     def proposal_phrase(self) -> str:
         """The agent's words for the order in a proposal, by which the customer recognizes it."""
-        return f"order {self.order.id}" + ("" if self.by_number else self._mark)
+        mark = f" with the {self.dish}" if self.dish else f" from {self.order.restaurant}"
+        return f"order {self.order.id}" + ("" if self.by_number else mark)
 
     @property
     def required_terms(self) -> tuple[str, ...]:
         """The terms that a proposal must contain for the customer to recognize the order."""
         return (self.order.id,) if self.by_number else (self.dish or self.order.restaurant,)
-
-    @property
-    def _mark(self) -> str:
-        return f" with the {self.dish}" if self.dish else f" from {self.order.restaurant}"
 
 
 @dataclass

@@ -66,8 +66,15 @@ PROMOTIONS: Mapping[str, tuple[int, int, str, bool]] = {
 def build_world(seed: int = 0) -> DoordashState:
     """Return the state before any task. It is shared, so fork it before changing it."""
     rng = random.Random(f"doordash/{seed}")
-    restaurants = dict(_restaurants(rng))
-    couriers = {f"c{10 + i}": _courier(rng, name) for i, name in enumerate(rng.sample(FIRST_NAMES, COURIERS))}
+    restaurants = {
+        name: _restaurant(rng, cuisine, area)
+        for cuisine, names in RESTAURANT_NAMES.items()
+        for name, area in zip(names, AREAS * 2, strict=True)
+    }
+    couriers = {
+        f"c{10 + i}": Courier(name=name, vehicle=rng.choice(("bicycle", "scooter", "car")))
+        for i, name in enumerate(rng.sample(FIRST_NAMES, COURIERS))
+    }
     customers, orders = dict[str, Customer](), dict[str, Order]()
     ids = iter(rng.sample(range(1000, 9000), ORDERS))
     phones = iter(rng.sample(range(1000, 10000), CUSTOMERS))
@@ -78,7 +85,10 @@ def build_world(seed: int = 0) -> DoordashState:
         near = {key: restaurant for key, restaurant in restaurants.items() if restaurant.area == customer.area}
         orders |= {order.id: order for order in _orders(rng, customer, near)}
     underway = {key: draw_delivery(rng, order.courier) for key, order in orders.items() if order.status == "picked up"}
-    promotions = {code: _promotion(*terms) for code, terms in PROMOTIONS.items()}
+    promotions = {
+        code: Promotion(off=Decimal(off), minimum=Decimal(minimum), expires=expires, members_only=members_only)
+        for code, (off, minimum, expires, members_only) in PROMOTIONS.items()
+    }
     return DoordashState(
         customers=customers,
         orders=orders,
@@ -130,13 +140,6 @@ def draw_delivery(rng: random.Random, courier: str) -> Delivery:
     return Delivery(courier=courier, minutes=rng.randint(3, 25))
 
 
-def _restaurants(rng: random.Random) -> Iterator[tuple[str, Restaurant]]:
-    """Yield two restaurants of each cuisine in each area."""
-    for cuisine, names in RESTAURANT_NAMES.items():
-        for name, area in zip(names, AREAS * 2, strict=True):
-            yield name, _restaurant(rng, cuisine, area)
-
-
 def _restaurant(rng: random.Random, cuisine: Cuisine, area: str) -> Restaurant:
     dishes = rng.sample(DISHES[cuisine], 5)
     drinks = [rng.choice(DRINKS), rng.choice(ALCOHOL)]
@@ -155,14 +158,6 @@ def _dish(rng: random.Random, recipe: DishTemplate) -> Dish:
     price = Decimal(recipe.price + rng.randint(-1, 2)) + Decimal(rng.choice(("0.00", "0.20", "0.50", "0.90")))
     options = {name: OPTION_PRICES[name] for name in recipe.options}
     return Dish(price=price, options=options, allergens=recipe.allergens, vegan=recipe.vegan, alcohol=recipe.alcohol)
-
-
-def _courier(rng: random.Random, name: str) -> Courier:
-    return Courier(name=name, vehicle=rng.choice(("bicycle", "scooter", "car")))
-
-
-def _promotion(off: int, minimum: int, expires: str, members_only: bool) -> Promotion:
-    return Promotion(off=Decimal(off), minimum=Decimal(minimum), expires=expires, members_only=members_only)
 
 
 def _customer(rng: random.Random, name: str, phone: str, orders: Sequence[str]) -> Customer:

@@ -3,9 +3,8 @@
 from dataclasses import dataclass
 
 from understudy.core.messages import Message
-from understudy.core.tasks import Fact
 from understudy.domains.authoring import task_builder
-from understudy.domains.authoring.identification import Knowledge, entity_lookup
+from understudy.domains.authoring.identification import entity_lookup
 from understudy.domains.authoring.request import Draw
 from understudy.domains.authoring.task_builder import gold_call, gold_text
 from understudy.domains.retail.state import Line, Order, RetailState, Status, User
@@ -59,7 +58,7 @@ class RetailTaskBuilder(task_builder.TaskBuilder):
         if knowledge == "wrong" and not others:
             knowledge = "asked"
         item, number = self.rng.choice(order.items), f"order {order.id}"
-        facts = (self._order_fact(order, item, knowledge),)
+        facts = (self.entity_fact(knowledge, _ASKED, "order", "no_order", id=order.id, item=item.name),)
         doubt: tuple[Message, ...] = ()
         if knowledge == "wrong":
             wrong = self.rng.choice(others)
@@ -83,13 +82,6 @@ class RetailTaskBuilder(task_builder.TaskBuilder):
         """Set the balance of a gift card. Other payments have none."""
         if self.user.payments[payment_id].balance is not None:
             self.patch("users", self.email, payments={payment_id: {"balance": balance}})
-
-    def _order_fact(self, order: Order, item: Line, knowledge: Knowledge) -> Fact:
-        """Return what the user says when asked for the order."""
-        if knowledge in ("described", "vague"):
-            return Fact(text=self.phrase("no_order", item=item.name), keywords=_ASKED)
-        name = "mistaken" if knowledge == "wrong" else "order"
-        return Fact(text=self.phrase(name, id=order.id), keywords=_ASKED, in_opening=knowledge == "told")
 
 
 def _read(order_id: str) -> Message:

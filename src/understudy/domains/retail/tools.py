@@ -109,7 +109,8 @@ class RetailTools(CustomerToolkit[User]):
         order = self._in_status(order_id, "delivered")
         lines = [self._line(order, item) for item in _distinct(item_ids)]
         refund_to = self._refund_target(order, refund_to)
-        self._save(order.replace(status="return requested", returned=_ids(lines), refund_to=refund_to))
+        returned = tuple(sorted(line.id for line in lines))
+        self._save(order.replace(status="return requested", returned=returned, refund_to=refund_to))
         return RetailActionResult(status="return requested", refund=_total(lines))
 
     def exchange_items(
@@ -214,10 +215,6 @@ def _distinct(items: Sequence[str]) -> Sequence[str]:
     if not items or len(set(items)) != len(items):
         raise ToolError("give at least one item, and each item only once")
     return items
-
-
-def _ids(lines: Sequence[Line]) -> tuple[str, ...]:
-    return tuple(sorted(line.id for line in lines))
 
 
 def _total(lines: Iterable[Line]) -> Decimal:

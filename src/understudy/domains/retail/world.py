@@ -32,7 +32,10 @@ def build_world(seed: int = 0) -> RetailState:
     products = dict(_products(rng))
     orders: dict[str, Order] = {}
     users: dict[str, User] = {}
-    goods = {name: _lines(name, product) for name, product in products.items()}
+    goods = {
+        name: [Line(id=item, name=name, option=v.option, price=v.price) for item, v in product.variants.items()]
+        for name, product in products.items()
+    }
     ids = iter(rng.sample(range(1000, 10000), ORDERS))
     names, counts = draw_names(rng, USERS), draw_counts(rng, USERS // 4, USERS // 2, USERS // 4)
     for name, count in zip(names, counts, strict=True):
@@ -70,10 +73,6 @@ def _payments(rng: random.Random) -> dict[str, Payment]:
 def _order(rng: random.Random, order_id: str, address: str, payments: list[str]) -> Order:
     status = rng.choice(("pending", "pending", "delivered", "delivered", "shipped", "cancelled"))
     return Order(id=order_id, status=status, address=address, payment=rng.choice(payments), items=())
-
-
-def _lines(name: str, product: Product) -> list[Line]:
-    return [Line(id=item, name=name, option=v.option, price=v.price) for item, v in product.variants.items()]
 
 
 def _filled(rng: random.Random, orders: list[Order], goods: Mapping[str, list[Line]]) -> Iterator[Order]:

@@ -114,7 +114,8 @@ class TelecomTaskBuilder(task_builder.TaskBuilder):
         others = [other for other in self.customer.lines if other != number]
         if knowledge == "wrong" and not others:
             knowledge = "asked"
-        plan, facts = self.plan_name(number), (self._line_fact(number, knowledge),)
+        plan = self.plan_name(number)
+        fact = self.entity_fact(knowledge, LINE_CUES, "number_of_line", "no_number", number=number, plan=plan)
         wrong, doubt = "", tuple[Message, ...]()
         if knowledge == "wrong":
             wrong = self.rng.choice(others)
@@ -126,7 +127,7 @@ class TelecomTaskBuilder(task_builder.TaskBuilder):
             known = f"line {number}" if knowledge in ("told", "asked") else described
         reads = entity_lookup(_line, self.customer.lines, number, knowledge, *doubt)
         return LineMention(
-            "line", said, known, number, plan, wrong, knowledge=knowledge, facts=facts, lookup_turns=reads
+            "line", said, known, number, plan, wrong, knowledge=knowledge, facts=(fact,), lookup_turns=reads
         )
 
     def bill_mention(self, bill_id: str, knowledge: Knowledge) -> BillMention:
@@ -140,13 +141,6 @@ class TelecomTaskBuilder(task_builder.TaskBuilder):
             reads = (gold_call("get_customer"), *entity_lookup(_bill, newest_first, bill_id, "described"))
         facts = (Fact(text=says, keywords=BILL_CUES, in_opening=True),)
         return BillMention("bill", said, said, bill_id, bill, knowledge, facts=facts, lookup_turns=reads)
-
-    def _line_fact(self, number: str, knowledge: Knowledge) -> Fact:
-        """Return what the user says when asked for the line."""
-        if knowledge in ("described", "vague"):
-            return Fact(text=self.phrase("no_number", plan=self.plan_name(number)), keywords=LINE_CUES)
-        name = "mistaken" if knowledge == "wrong" else "number_of_line"
-        return Fact(text=self.phrase(name, number=number), keywords=LINE_CUES, in_opening=knowledge == "told")
 
 
 def number_variants(number: str) -> str:

@@ -19,21 +19,12 @@ from understudy.domains.airline.route_network import AIRPORTS
 from understudy.domains.airline.state import Cabin, Reservation
 from understudy.domains.airline.task_builder import AirlineTaskBuilder
 from understudy.domains.airline.world import FUTURE_DATES, add_days, home_airport
-from understudy.domains.authoring.payments import payment_kind
+from understudy.domains.authoring.payments import PAYMENT_CUES, payment_kind
 from understudy.domains.authoring.people import FIRST_NAMES
 from understudy.domains.authoring.request import Draw, refuse, settle, tell
 from understudy.domains.authoring.task_builder import GoalSpec, gold_call
 from understudy.envs.dates import date_variants, format_month_day
 
-_PAY = (
-    "how do you want",
-    "how would you like",
-    "which payment",
-    "what payment",
-    "payment method",
-    "pay with",
-    "like to pay",
-)
 _BOOK = "book|booking|booked|reserve"
 
 
@@ -116,7 +107,7 @@ def book_trip(b: AirlineTaskBuilder, draw: Draw[Reservation]) -> GoalSpec:
         plan = replace(plan, payer=gift)
     payment = b.phrase("pay", kind=payment_kind(plan.payer))
     goal = GoalSpec(" ".join(_texts(b, plan, draw.easy)), required_terms=plan.required_terms)
-    goal = tell(goal, payment, "How would you like to pay?", _PAY, vague=vague)
+    goal = tell(goal, payment, "How would you like to pay?", PAYMENT_CUES, vague=vague)
     airports = () if draw.easy else (gold_call("list_airports"),)
     if not draw.grantable and not short:
         return refuse_sold_out(b, draw, goal, plan.trips[0], airports)

@@ -12,10 +12,10 @@ from understudy.domains.airline.goals.flight_search import (
     same_flights_in_cabin,
 )
 from understudy.domains.airline.goals.reservation import (
+    pay_with,
     refuse_basic_economy,
     refuse_flown,
     refuse_unchangeable,
-    settle_paid,
 )
 from understudy.domains.airline.route_network import DATES
 from understudy.domains.airline.state import Cabin, Reservation, TripDirection
@@ -113,20 +113,14 @@ def _grant_flights(
     fares = [(now.trips[direction == "return"].fare, new.offer.fare)]
     amount, calculation = calculate_fare_difference(fares, len(now.passengers))
     b.ensure_balance(payer or now.payment, amount)
-    price = format_price_difference(amount)
-    return settle_paid(
-        goal,
-        f"change the {direction} trip of {mention.proposal_phrase} to {new.proposal_phrase} {price}",
-        "change_flights",
-        "The flights have been changed.",
-        payer,
-        (*new.lookup_turns, calculation),
-        price_difference_variants(amount),
-        reservation_id=now.id,
-        way=direction,
-        flights=list(new.offer.flights),
-        date=new.date,
-    )
+    payment, payer_argument, payer_reads, payer_terms = pay_with(payer)
+    arguments = {"reservation_id": now.id, "way": direction, "flights": list(new.offer.flights), "date": new.date}
+    call = gold_call("change_flights", **arguments, **payer_argument)
+    proposal = f"change the {direction} trip of {mention.proposal_phrase} to {new.proposal_phrase}"
+    proposal += f" {format_price_difference(amount)}{payment}"
+    reads = (*new.lookup_turns, calculation, *payer_reads)
+    terms = (price_difference_variants(amount), *payer_terms)
+    return settle(goal, proposal, call, "The flights have been changed.", reads, terms=terms)
 
 
 def change_cabin(b: AirlineTaskBuilder, draw: Draw[Reservation]) -> GoalSpec:

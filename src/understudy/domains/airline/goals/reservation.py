@@ -1,6 +1,5 @@
 """Shared parts of the requests about reservations."""
 
-from collections.abc import Sequence
 from decimal import Decimal
 from typing import Any
 
@@ -8,7 +7,7 @@ from understudy.core.messages import Message
 from understudy.domains.airline.state import Reservation
 from understudy.domains.airline.task_builder import AirlineTaskBuilder
 from understudy.domains.authoring.payments import payment_kind
-from understudy.domains.authoring.request import Draw, refuse, settle
+from understudy.domains.authoring.request import Draw, refuse
 from understudy.domains.authoring.task_builder import GoalSpec, gold_call
 from understudy.envs.dates import format_month_day
 
@@ -49,26 +48,17 @@ def refuse_basic_economy(b: AirlineTaskBuilder, draw: Draw[Reservation], goal: G
     return refuse(b, goal, reason, "basic economy", easy=draw.easy)
 
 
-def settle_paid(
-    goal: GoalSpec,
-    proposal: str,
-    tool: str,
-    report: str,
-    payer: str,
-    reads: Sequence[Message],
-    term: str,
-    **arguments: Any,
-) -> GoalSpec:
-    """Return the request with the gold turns that grant it. An empty `payer` is the reservation's payment method.
+def pay_with(payer: str) -> tuple[str, dict[str, str], tuple[Message, ...], tuple[str, ...]]:
+    """Return what a change has beside the rest if `payer` is to pay for it, and not the reservation's payment method.
 
-    `term` is the price as a term of the proposal, and `arguments` are those of the tool.
+    It is the end of the proposal, an argument of the call, a lookup, and a term of the proposal. All are empty if
+    `payer` is.
     """
     if not payer:
-        return settle(goal, proposal, gold_call(tool, **arguments), report, reads, terms=[term])
+        return "", {}, (), ()
     kind = payment_kind(payer)
-    call = gold_call(tool, **arguments, payment_id=payer)
-    reads, terms = (*reads, gold_call("get_customer")), (term, f"{kind}|{payer}")
-    return settle(goal, f"{proposal}, with your {kind} {payer}", call, report, reads, terms=terms)
+    words, term = f", with your {kind} {payer}", f"{kind}|{payer}"
+    return words, {"payment_id": payer}, (gold_call("get_customer"),), (term,)
 
 
 def read_flight_status(flight: str, date: str) -> Message:

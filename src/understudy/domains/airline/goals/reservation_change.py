@@ -12,12 +12,12 @@ from understudy.domains.airline.goals.reservation import (
     calculate_total,
     format_count,
     format_more_bags,
+    pay_with,
     read_flight_status,
     refuse_basic_economy,
     refuse_cancelled,
     refuse_flown,
     refuse_unchangeable,
-    settle_paid,
 )
 from understudy.domains.airline.policy_rules import (
     BAG_PRICE,
@@ -149,11 +149,12 @@ def add_bags(b: AirlineTaskBuilder, draw: Draw[Reservation]) -> GoalSpec:
 
 
 def _grant_bags(goal: GoalSpec, mention: ReservationMention, number: int, price: Decimal, payer: str) -> GoalSpec:
-    proposal = f"add {format_count(number, 'checked bag')} to {mention.proposal_phrase} for {price or 'free'}"
+    payment, payer_argument, payer_reads, payer_terms = pay_with(payer)
+    call = gold_call("add_bags", reservation_id=mention.reservation.id, bags=number, **payer_argument)
+    proposal = f"add {format_count(number, 'checked bag')} to {mention.proposal_phrase} for {price or 'free'}{payment}"
     report = "The bag has been added." if number == 1 else "The bags have been added."
-    reads = calculate_total(BAG_PRICE, int(price / BAG_PRICE))
-    arguments = {"reservation_id": mention.reservation.id, "bags": number}
-    return settle_paid(goal, proposal, "add_bags", report, payer, reads, price_variants(price), **arguments)
+    reads = (*calculate_total(BAG_PRICE, int(price / BAG_PRICE)), *payer_reads)
+    return settle(goal, proposal, call, report, reads, terms=(price_variants(price), *payer_terms))
 
 
 def correct_bags(b: AirlineTaskBuilder, draw: Draw[Reservation]) -> GoalSpec:

@@ -120,7 +120,8 @@ def _add_obstacle(b: DoordashTaskBuilder, basket: Basket, why: str) -> tuple[str
     if why == "closed":
         closes = b.rng.choice(("15:00", "17:00", "19:00"))
         b.patch("restaurants", name, closes=closes)
-        return f"{name} closed at {closes}", _hour_variants(closes)
+        hour = int(closes[:2]) - 12
+        return f"{name} closed at {closes}", f"{closes}|{hour} pm|{hour}pm|{hour}:00 pm"
     if why == "paused":
         b.patch("restaurants", name, paused=True)
         return f"{name} has paused orders", "paused"
@@ -140,12 +141,6 @@ def _add_obstacle(b: DoordashTaskBuilder, basket: Basket, why: str) -> tuple[str
     credit = max(Decimal(0), basket.total - b.rng.randint(1, 9))
     b.set_credit(credit)
     return f"Your credit is only {credit:.2f}", f"{credit:.2f}"
-
-
-def _hour_variants(hour: str) -> str:
-    """Return the accepted forms of an hour like 15:00."""
-    afternoon = int(hour[:2]) - 12
-    return f"{hour}|{afternoon} pm|{afternoon}pm|{afternoon}:00 pm"
 
 
 def _remove_obstacles(b: DoordashTaskBuilder, basket: Basket) -> None:

@@ -53,9 +53,8 @@ def book_appointment(b: HealthcareTaskBuilder, grantable: bool, easy: bool) -> G
     visit = b.phrase("video" if video else "meet")
     text = b.phrase("book_vague" if to.vague else "book", visit=visit, doctor=doctor, when=to.opening_phrase)
     price = str(b.plan.out_of_network) if costly else ""
-    goal = plain_request(
-        text, None, doctor, *to.required_terms, *([_VIDEO] if video else []), *([price] if price else [])
-    )
+    terms = [term for term in (_VIDEO if video else "", price) if term]
+    goal = plain_request(text, None, doctor, *to.required_terms, *terms)
     agrees = Fact(text=b.phrase("costly"), keywords=("network", "costs", "price"))
     goal = replace(goal, facts=(*to.facts, agrees), gold_turns=(_check_coverage(doctor, setting),))
     if obstacle:

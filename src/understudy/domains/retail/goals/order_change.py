@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import get_args
 
-from understudy.domains.authoring.payments import payment_kind
+from understudy.domains.authoring.payments import PAYMENT_CUES, payment_kind
 from understudy.domains.authoring.people import draw_address
 from understudy.domains.authoring.request import (
     CANCEL_TERMS,
@@ -38,15 +38,6 @@ _GONE = "available|unavailable|in stock|out of stock"
 _WHY, _WHICH_ITEM = ("why", "reason"), ("which item", "what item", "which product", "what would you like to return")
 _WHICH_ADDRESS = ("new address", "which address", "what address", "what is the address", "the address", "where")
 _WHICH_OPTION = ("which one", "which variant", "which option", "size", "color", "colour", "instead")
-_WHICH_PAYMENT = (
-    "how do you want",
-    "how would you like",
-    "which payment",
-    "what payment",
-    "payment method",
-    "pay with",
-    "like to pay",
-)
 _FORBIDS: Mapping[Status, tuple[Status, ...]] = {
     "pending": ("shipped", "delivered", "cancelled"),
     "delivered": ("pending", "shipped", "cancelled"),
@@ -56,7 +47,7 @@ _FORBIDS: Mapping[Status, tuple[Status, ...]] = {
 ITEM = Detail("return", "return_vague", "which_item", "Which item is it?", _WHICH_ITEM)
 ADDRESS = Detail("address", "address_vague", "new_address", "What is the new address?", _WHICH_ADDRESS)
 PROFILE = replace(ADDRESS, stated="profile", vague="profile_vague")
-PAYMENT = Detail("payment", "payment_vague", "pay_with", "How would you like to pay?", _WHICH_PAYMENT)
+PAYMENT = Detail("payment", "payment_vague", "pay_with", "How would you like to pay?", PAYMENT_CUES)
 CHANGE = Detail("change_item", "other_vague", "which_option", "Which one would you like instead?", _WHICH_OPTION)
 EXCHANGE = replace(CHANGE, stated="exchange")
 
