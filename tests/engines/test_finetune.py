@@ -17,7 +17,7 @@ pytest.importorskip("peft")
 from torch import Tensor, nn  # noqa: E402
 
 from support.cpu_kernels import needs_kernels  # noqa: E402
-from support.venvs import install_packages  # noqa: E402
+from support.environments import bitsandbytes_packages  # noqa: E402
 from understudy.algorithms.batch import Batch, collate  # noqa: E402
 from understudy.algorithms.config import LossConfig  # noqa: E402
 from understudy.core.errors import ConfigError  # noqa: E402
@@ -31,7 +31,6 @@ from understudy.engines.local.engine import LocalEngine  # noqa: E402
 from understudy.engines.models import make_tiny_model  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")  # peft's, of transformers
-BITSANDBYTES = "bitsandbytes==0.50.2"
 LORA_WITH_DROPOUT = {"finetune": "lora", "lora": {"rank": 4, "dropout": 0.4}}
 
 
@@ -258,8 +257,7 @@ def test_qlora_without_bitsandbytes_raises_with_install_command(folder: Path, mo
 
 @pytest.fixture(scope="module")
 def bitsandbytes() -> Any:
-    """The package in a folder of its own, since its wheel holds kernels for every GPU."""
-    target = install_packages(BITSANDBYTES, BITSANDBYTES)
+    target = bitsandbytes_packages()
     sys.path.append(str(target))
     yield importlib.import_module("bitsandbytes")
     sys.path.remove(str(target))

@@ -139,11 +139,11 @@ def test_site_needs_no_server_and_no_network() -> None:
 @pytest.mark.browser
 def test_search_works_in_the_folder_opened_as_files(generate: ModuleType) -> None:
     from support.browser import browser, expect
-    from support.venvs import make_venv, run_command
+    from support.environments import mkdocs_python
+    from support.venvs import run_command
 
-    python = make_venv("docs-1", "mkdocs-material==9.8.1") / "bin" / "python"
     generate.main(pages.ROOT / "build" / "docs")
-    run_command(str(python), "-m", "mkdocs", "build", "--strict", cwd=pages.ROOT)
+    run_command(mkdocs_python(), "-m", "mkdocs", "build", "--strict", cwd=pages.ROOT)
     with browser() as chromium:
         page, requested = chromium.new_page(), list[str]()
         page.on("request", lambda request: requested.append(request.url))
