@@ -19,7 +19,7 @@
 # make test-inspect       evaluation logs read by Inspect (150 MB)
 # make test-installation  the wheel in fresh environments of this and of newer Pythons (20 MB each)
 # make test-browser       the viewer in Chromium with Playwright; apt-get installs a missing Chromium
-# make environments       what these tests install, all at once (12 GB)
+# make install-software   what these tests install, all at once (12 GB)
 #
 # Every target installs first if necessary.
 #
@@ -40,7 +40,7 @@ INSTALLED := $(VENV)/.installed
 # Only files with such tests are passed to pytest, because collecting all others takes 20 seconds.
 marked = $(BIN)/python -m pytest $(2) -m $(1) $(shell grep -rl --include='test_*.py' 'mark\.$(1)\b' tests)
 
-.PHONY: install install-docs environments train test test-slow test-families test-mcp test-trackers test-vllm test-qlora test-llamafactory test-skyrl test-inspect test-browser test-installation check docs docs-serve bench
+.PHONY: install install-docs install-software train test test-slow test-families test-mcp test-trackers test-vllm test-qlora test-llamafactory test-skyrl test-inspect test-browser test-installation check docs docs-serve bench
 install: $(INSTALLED)
 
 # pip prints only errors. A virtual environment without pip, as Debian makes it without python3-venv, is removed.
@@ -108,8 +108,8 @@ test-browser: install
 test-installation: install
 	$(call marked,installation)
 
-environments: install
-	PYTHONPATH=tests $(BIN)/python -m support.environments
+install-software: install
+	PYTHONPATH=tests $(BIN)/python -m support.software
 
 check: install
 	$(BIN)/ruff check .

@@ -17,7 +17,7 @@ pytest.importorskip("peft")
 from torch import Tensor, nn  # noqa: E402
 
 from support.cpu_kernels import needs_kernels  # noqa: E402
-from support.environments import bitsandbytes_packages  # noqa: E402
+from support.software import bitsandbytes_packages  # noqa: E402
 from understudy.algorithms.batch import Batch, collate  # noqa: E402
 from understudy.algorithms.config import LossConfig  # noqa: E402
 from understudy.core.errors import ConfigError  # noqa: E402

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from support.environments import inspect_programs
 from support.lamp_turns import ASK, ONE, RIGHT, WRONG, call_reply, text_reply
 from support.script import Script
+from support.software import inspect_programs
 from support.venvs import run_command
 from understudy.core.errors import ConfigError
 from understudy.core.messages import Message

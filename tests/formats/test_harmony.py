@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("tokenizers")
 
 from support import families
-from support.environments import harmony_packages
+from support.software import harmony_packages
 from understudy.formats.parsing.parse import parse_reply
 
 pytestmark = pytest.mark.families

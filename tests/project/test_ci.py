@@ -62,15 +62,15 @@ def test_ci_runs_every_suite_once_and_prints_a_table(checkout: Path) -> None:
     output = process.communicate()[0]
     assert process.returncode == 0, output
     ended = [line.removeprefix("end ") for line in events(checkout) if line.startswith("end ")]
-    assert sorted(ended) == sorted({"install-docs", "environments", "check", "docs", "test"} | SUITES)
+    assert sorted(ended) == sorted({"install-docs", "install-software", "check", "docs", "test"} | SUITES)
     assert ended[0] == "install-docs"
     table = output.partition("\n\n")[2]
-    assert {line.split()[0] for line in table.splitlines()} == {*ended, "all,"} - {"environments"}
+    assert {line.split()[0] for line in table.splitlines()} == {*ended, "all,"} - {"install-software"}
 
 
 @pytest.mark.parametrize("failing", ["test", "test-inspect", "install-docs"])
 def test_ci_ends_at_the_first_failure_and_shows_its_output(checkout: Path, failing: str) -> None:
-    process = start(checkout, FAIL=failing, SLEEP="environments")
+    process = start(checkout, FAIL=failing, SLEEP="install-software")
     output = process.communicate()[0]
     assert process.returncode == 1
     assert f"{failing} FAILED" in output.splitlines()[-1]
@@ -80,7 +80,7 @@ def test_ci_ends_at_the_first_failure_and_shows_its_output(checkout: Path, faili
 
 
 def test_failure_in_one_lane_ends_the_suite_of_the_other(checkout: Path) -> None:
-    process = start(checkout, FAIL="test-trackers", SLEEP="check environments")
+    process = start(checkout, FAIL="test-trackers", SLEEP="check install-software")
     output = process.communicate()[0]
     assert (process.returncode, "test-trackers FAILED" in output) == (1, True)
     assert "begin check" in events(checkout)
@@ -89,15 +89,15 @@ def test_failure_in_one_lane_ends_the_suite_of_the_other(checkout: Path) -> None
 
 
 def test_failed_installation_is_shown_and_fails_nothing(checkout: Path) -> None:
-    process = start(checkout, FAIL="environments")
+    process = start(checkout, FAIL="install-software")
     output = process.communicate()[0]
     assert process.returncode == 0
-    assert "output of environments" in output
+    assert "output of install-software" in output
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_interrupted_ci_leaves_no_process(checkout: Path, number: signal.Signals) -> None:
-    process = start(checkout, SLEEP="check docs environments")
+    process = start(checkout, SLEEP="check docs install-software")
     assert process.stdout is not None
     begun = 0
     while begun < 2:

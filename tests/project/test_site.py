@@ -139,7 +139,7 @@ def test_site_needs_no_server_and_no_network() -> None:
 @pytest.mark.browser
 def test_search_works_in_the_folder_opened_as_files(generate: ModuleType) -> None:
     from support.browser import browser, expect
-    from support.environments import mkdocs_python
+    from support.software import mkdocs_python
     from support.venvs import run_command
 
     generate.main(pages.ROOT / "build" / "docs")

@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from support.environments import npm_program, pypi_program
 from support.mcp_kit import call_result, run_async
 from support.paths import ROOT
+from support.software import npm_program, pypi_program
 from understudy.data.adversarial.suite import play_strategies
 from understudy.data.check import check
 from understudy.sources.mcp.config import MCPCall, MCPServerConfig, load_environment_config

@@ -1,7 +1,7 @@
 """Software that single suites need, installed in the user's cache.
 
-    PYTHONPATH=tests python -m support.environments              installs everything that is missing
-    PYTHONPATH=tests python -m support.environments vllm skyrl   installs what two suites need
+    PYTHONPATH=tests python -m support.software              installs everything that is missing
+    PYTHONPATH=tests python -m support.software vllm skyrl   installs what two suites need
 
 A suite installs what it needs itself. This program only does it earlier: `.ci/run` runs it beside the first suites.
 """
@@ -67,7 +67,7 @@ def _mcp_servers() -> None:
         pypi_program(name)
 
 
-ENVIRONMENTS: dict[str, tuple[Callable[[], object], ...]] = {
+SOFTWARE: dict[str, tuple[Callable[[], object], ...]] = {
     "trackers": (trackers_venv.install,),
     "inspect": (inspect_programs,),
     "mcp": (_mcp_servers,),
@@ -84,10 +84,10 @@ ENVIRONMENTS: dict[str, tuple[Callable[[], object], ...]] = {
 def main(suites: list[str]) -> int:
     """Install what the suites need, by default all, and print the times. An installation that fails stops no other."""
     failed = 0
-    for suite in suites or ENVIRONMENTS:
+    for suite in suites or SOFTWARE:
         started = time.monotonic()
         try:
-            for install in ENVIRONMENTS[suite]:
+            for install in SOFTWARE[suite]:
                 install()
         except RuntimeError as error:
             failed += 1
