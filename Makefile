@@ -38,7 +38,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 # Only files with such tests are passed to pytest, because collecting all others takes 20 seconds.
-marked = $(BIN)/python -m pytest $(2) -m $(1) $(shell grep -rl --include='test_*.py' 'mark\.$(1)\b' tests)
+marked = $(BIN)/python -m pytest $(2) -m $(1) $(shell grep -rlE --include='test_*.py' 'mark\.($(or $(3),$(1)))\b' tests)
 
 .PHONY: install install-docs install-software train test test-slow test-families test-mcp test-trackers test-vllm test-qlora test-llamafactory test-skyrl test-inspect test-browser test-installation check docs docs-serve bench
 install: $(INSTALLED)
@@ -73,7 +73,7 @@ test: install
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
 
 test-slow: install
-	$(call marked,slow,-n $(WORKERS) --dist loadfile)
+	$(call marked,slow,-n $(WORKERS) --dist loadfile,slow|sweep)
 
 test-mcp: install
 	$(call marked,mcp_servers)

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from support.machine import ALL_TESTS, ELSEWHERE
+from support.sweeps import mark_slow_cases
 from understudy.cli import env_file
 from understudy.core.event_loop import BACKGROUND_LOOP
 
@@ -23,6 +24,11 @@ settings.register_profile("understudy", deadline=None, derandomize=True, suppres
 settings.load_profile("understudy")
 
 ROOT = Path(__file__).parents[1]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    mark_slow_cases(items)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -93,6 +93,7 @@ def test_add_heads_sums_repeated_positions_in_float32(heads: int, count: int, di
     torch.testing.assert_close(total.double(), expected, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.sweep
 @in_all_modes
 @pytest.mark.parametrize("prefix_size", [0, 1, 7, 65, 576])
 @pytest.mark.parametrize("own_size", [1, 7, 65, 300])
@@ -159,6 +160,7 @@ def test_row_dot(dim: int) -> None:
 LENGTHS = [0, 1, 7, 64, 65, 130]
 
 
+@pytest.mark.sweep
 @in_all_modes
 @pytest.mark.parametrize("group", [1, 2, 3, 4, 7])
 @pytest.mark.parametrize(("dim", "prefix_size"), [(64, 65), (32, 0), (128, 1), (40, 7), (256, 576)])

@@ -1,6 +1,6 @@
 """Software that single suites need, installed in the user's cache.
 
-    PYTHONPATH=tests python -m support.software              installs everything that is missing
+    PYTHONPATH=tests python -m support.software             installs everything that is missing
     PYTHONPATH=tests python -m support.software vllm skyrl   installs what two suites need
 
 A suite installs what it needs itself. This program only does it earlier: `.ci/run` runs it beside the first suites.
@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from support import browser, families, llamafactory_cli, skyrl_server, skyrl_venv, trackers_venv, vllm_server
 from support.machine import find_program
 from support.venvs import install_packages, make_cached_folder, make_venv, run_command
 
@@ -67,27 +66,30 @@ def _mcp_servers() -> None:
         pypi_program(name)
 
 
-SOFTWARE: dict[str, tuple[Callable[[], object], ...]] = {
-    "trackers": (trackers_venv.install,),
-    "inspect": (inspect_programs,),
-    "mcp": (_mcp_servers,),
-    "families": (families.install, harmony_packages),
-    "qlora": (bitsandbytes_packages,),
-    "browser": (browser.chromium_path, browser.playwright_packages, mkdocs_python),
-    "vllm": (vllm_server.install,),
-    "llamafactory": (llamafactory_cli.install,),
-    "skyrl": (skyrl_venv.install, skyrl_server.client_packages),
-}
-"""What each suite needs, in the order in which `.ci/run` runs them."""
+def installers() -> dict[str, tuple[Callable[[], object], ...]]:
+    """Return the functions that install what each suite needs, in the order in which `.ci/run` needs it."""
+    from support import browser, families, llamafactory_cli, skyrl_server, skyrl_venv, trackers_venv, vllm_server
+
+    return {
+        "trackers": (trackers_venv.install,),
+        "inspect": (inspect_programs,),
+        "mcp": (_mcp_servers,),
+        "families": (families.install, harmony_packages),
+        "qlora": (bitsandbytes_packages,),
+        "browser": (browser.chromium_path, browser.playwright_packages, mkdocs_python),
+        "vllm": (vllm_server.install,),
+        "llamafactory": (llamafactory_cli.install,),
+        "skyrl": (skyrl_venv.install, skyrl_server.client_packages),
+    }
 
 
 def main(suites: list[str]) -> int:
     """Install what the suites need, by default all, and print the times. An installation that fails stops no other."""
-    failed = 0
-    for suite in suites or SOFTWARE:
+    failed, of_suites = 0, installers()
+    for suite in suites or of_suites:
         started = time.monotonic()
         try:
-            for install in SOFTWARE[suite]:
+            for install in of_suites[suite]:
                 install()
         except RuntimeError as error:
             failed += 1
