@@ -67,9 +67,9 @@ def test_sample_of_a_sweep_has_each_value_and_the_rest_is_slow(long: int, short:
     mark_slow_cases([*cases, *others])  # type: ignore[list-item]
     assert not any("slow" in case.marks for case in others)
     fast = [case.nodeid.partition("[")[2][:-1].split("-") for case in cases if "slow" not in case.marks]
-    assert len(fast) == pytest.approx(len(cases) / 4, abs=1)
+    assert len(fast) == pytest.approx(len(cases) / 4, abs=3)
     if short > 1:
-        assert len({i for i, _ in fast}) >= long * 3 / 4
+        assert len({i for i, _ in fast}) > long / 2
     assert {j for _, j in fast} == {str(j) for j in range(short)}
 
 
