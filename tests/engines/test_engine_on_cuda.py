@@ -160,6 +160,7 @@ def test_an_update_waits_a_constant_number_of_times(
         assert len(waits) == UPDATE_WAITS, waits
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "settings",
     [{"finetune": "lora", "lora": LoraConfig(rank=2, dropout=0.1)}, {"gradient_checkpointing": True}],

@@ -8,7 +8,8 @@ A suite installs what it needs itself. This program only does it earlier: `.ci/r
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from support.machine import find_program
@@ -73,30 +74,34 @@ def installers() -> dict[str, tuple[Callable[[], object], ...]]:
     return {
         "trackers": (trackers_venv.install,),
         "inspect": (inspect_programs,),
-        "mcp": (_mcp_servers,),
-        "families": (families.install, harmony_packages),
         "qlora": (bitsandbytes_packages,),
+        "families": (families.install, harmony_packages),
+        "mcp": (_mcp_servers,),
         "browser": (browser.chromium_path, browser.playwright_packages, mkdocs_python),
-        "vllm": (vllm_server.install,),
         "llamafactory": (llamafactory_cli.install,),
+        "vllm": (vllm_server.install,),
         "skyrl": (skyrl_venv.install, skyrl_server.client_packages),
     }
 
 
+def install_for(suite: str, functions: Iterable[Callable[[], object]]) -> bool:
+    """Install what a suite needs, and print how long it took or why it failed. Return whether it succeeded."""
+    started = time.monotonic()
+    try:
+        for install in functions:
+            install()
+    except RuntimeError as error:
+        print(f"{suite}: {error}", flush=True)
+        return False
+    print(f"{suite}: {time.monotonic() - started:.0f} s", flush=True)
+    return True
+
+
 def main(suites: list[str]) -> int:
-    """Install what the suites need, by default all, and print the times. An installation that fails stops no other."""
-    failed, of_suites = 0, installers()
-    for suite in suites or of_suites:
-        started = time.monotonic()
-        try:
-            for install in of_suites[suite]:
-                install()
-        except RuntimeError as error:
-            failed += 1
-            print(f"{suite}: {error}", flush=True)
-        else:
-            print(f"{suite}: {time.monotonic() - started:.0f} s", flush=True)
-    return int(failed > 0)
+    """Install what the suites need, by default all, for two suites at a time. A failure stops no other."""
+    chosen = {suite: install for suite, install in installers().items() if not suites or suite in suites}
+    with ThreadPoolExecutor(2) as pool:
+        return int(not all(list(pool.map(install_for, chosen, chosen.values()))))
 
 
 if __name__ == "__main__":

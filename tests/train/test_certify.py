@@ -562,6 +562,7 @@ def varied_rewards(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("understudy.envs.domain.score_episode", score_distinct_characters)
 
 
+@pytest.mark.slow
 def test_periodic_certification_does_not_change_training(varied_rewards: None, tiny: Path, tmp_path: Path) -> None:
     without, often = (train_tiny_run(tmp_path / str(n), tiny, f"certify.every={n}", "steps=4") for n in (0, 3))
     figures = [{k: v for k, v in line.items() if k.startswith("certify/")} for line in step_metrics(often)]

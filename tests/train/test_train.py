@@ -490,6 +490,7 @@ def test_interrupt_ends_an_evaluation_at_once(tiny: Path, tmp_path: Path, monkey
     assert not list((Run.resume(tmp_path / "run").folder / "evaluations").iterdir()), "it is repeated"
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("distinct_character_rewards")
 def test_kl_penalty_changes_the_update_and_stores_the_reference(tiny: Path, tmp_path: Path) -> None:
     free, bound = (train_tiny_run(tmp_path / k, tiny, f"algorithm.kl_coef={k}") for k in ("0.0", "0.5"))
