@@ -1,4 +1,6 @@
-"""Test the order of the suites in `.ci/run`, and how it fails, with a `make` that runs nothing."""
+"""Test the order of the suites in `.ci/run` and how it fails, with a `make` that runs nothing, and the installation of
+the software that suites need.
+"""
 
 import os
 import re
@@ -10,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from support import software
 from support.machine import process_ends
 from support.paths import ROOT
 
@@ -108,3 +111,26 @@ def test_interrupted_ci_leaves_no_process(checkout: Path, number: signal.Signals
     process.communicate()
     assert process.returncode == 128 + number
     assert sleepers_end(checkout)
+
+
+def test_software_of_every_suite_is_installed_in_advance(pytestconfig: pytest.Config) -> None:
+    markers = "\n".join(pytestconfig.getini("markers"))
+    needed = re.findall(r"which (?:the test installs|it downloads)[^;]*; run by: make test-(\w+)", markers)
+    assert len(needed) > 5
+    assert sorted(software.installers()) == sorted(needed)
+
+
+def test_failed_installation_stops_no_other(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail() -> None:
+        raise RuntimeError("no network")
+
+    installed = list[str]()
+    names = ("first", "second", "third")
+    steps = {name: (lambda name=name: installed.append(name),) for name in names} | {"broken": (fail,)}
+    monkeypatch.setattr(software, "installers", lambda: steps)
+    assert software.main([]) == 1
+    assert sorted(installed) == sorted(names)
+    assert "broken: no network\n" in capsys.readouterr().out
+    assert software.main(["second"]) == 0
