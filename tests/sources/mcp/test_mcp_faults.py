@@ -134,7 +134,7 @@ def call_hostile(kind: str, call_timeout: float) -> str:
         ("structured_text", "structuredContent: "),
         ("is_error_text", "isError: "),
         ("half", "did not answer say"),
-        ("bytes", "say"),
+        ("bytes", "did not answer say"),
         ("deep", "did not answer say"),
         ("nothing", "did not answer say"),
         ("flood", "too many messages"),
