@@ -5,8 +5,8 @@
 # make docs-serve build the documentation and show it on http://127.0.0.1:8000, only to this machine; DOCS_PORT=8001
 # make bench     measure environments, data conversion, and a training step against TRL
 # make test      run every test that needs no further download, except slow ones
-# make test-slow run the tests that take more than two seconds each and need no further download. Of fault injection they
-#                run one fault of each party; the whole matrix: .venv/bin/understudy chaos
+# make test-slow run the tests that take more than two seconds each and need no further download
+# make test-faults inject every fault of docs/faults.md into a short training run; test-slow injects one of each component
 #
 # These tests download more, once, into the user's cache:
 # make test-mcp           MCP servers from npm and PyPI
@@ -40,7 +40,7 @@ INSTALLED := $(VENV)/.installed
 # Only files with such tests are passed to pytest, because collecting all others takes 20 seconds.
 marked = $(BIN)/python -m pytest $(2) -m $(1) $(shell grep -rlE --include='test_*.py' 'mark\.($(or $(3),$(1)))\b' tests)
 
-.PHONY: install install-docs install-software train test test-slow test-families test-mcp test-trackers test-vllm test-qlora test-llamafactory test-skyrl test-inspect test-browser test-installation check docs docs-serve bench
+.PHONY: install install-docs install-software train test test-slow test-faults test-families test-mcp test-trackers test-vllm test-qlora test-llamafactory test-skyrl test-inspect test-browser test-installation check docs docs-serve bench
 install: $(INSTALLED)
 
 # pip prints only errors. A virtual environment without pip, as Debian makes it without python3-venv, is removed.
@@ -66,7 +66,7 @@ train: install
 	$(BIN)/understudy train
 
 # Tiny models are slower on several threads, and much slower if other programs use the cores.
-test test-slow test-skyrl: export OMP_NUM_THREADS ?= 1
+test test-slow test-faults test-skyrl: export OMP_NUM_THREADS ?= 1
 # Without bytecode, each process that a test starts would compile the package again.
 unexport PYTHONDONTWRITEBYTECODE
 test: install
@@ -74,6 +74,9 @@ test: install
 
 test-slow: install
 	$(call marked,slow,-n $(WORKERS) --dist loadfile,slow|sweep)
+
+test-faults: install
+	$(BIN)/python -m tests.faults
 
 test-mcp: install
 	$(call marked,mcp_servers)

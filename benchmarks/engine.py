@@ -41,7 +41,7 @@ from understudy.core.errors import ConfigError
 from understudy.core.messages import Message
 from understudy.core.tasks import Score
 from understudy.core.trajectory import Trajectory
-from understudy.engines.base import SamplingParams
+from understudy.engines.interface import SamplingParams
 from understudy.engines.local.config import LocalEngineConfig
 from understudy.engines.local.engine import LocalEngine
 from understudy.engines.local.machine import detect_machine, peak_memory_bytes

@@ -78,7 +78,7 @@ def smallest_plan(model: str, method: str, gpu: str) -> GPUPlan:
 def row_of(model: str, method: str, gpu: str) -> str:
     """Return one row of the table, in GiB for each GPU."""
     plan = smallest_plan(model, method, gpu)
-    memory, engine = plan.memory, plan.config.engine.local_engine_config
+    memory, engine = plan.memory, plan.config.engine.export_engine_config
     state = sum(part.num_bytes for part in memory.parts if part.name in STATE)
     sizes = (state, memory.vllm_bytes, memory.bytes_in("sampling"), memory.bytes_in("training"), memory.peak_bytes)
     episodes = engine.max_num_seqs

@@ -32,7 +32,7 @@ from understudy.algorithms.batch import collate
 from understudy.algorithms.config import LossConfig
 from understudy.core.tasks import Score
 from understudy.core.trajectory import Trajectory
-from understudy.engines.base import SamplingParams
+from understudy.engines.interface import SamplingParams
 from understudy.engines.local.config import LocalEngineConfig
 from understudy.engines.local.engine import LocalEngine
 from understudy.engines.local.machine import peak_memory_bytes

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from understudy.algorithms.config import LossConfig
-from understudy.engines.base import Engine, SamplingParams
+from understudy.engines.interface import Engine, SamplingParams
 from understudy.engines.local.config import LocalEngineConfig
 from understudy.engines.local.machine import detect_machine, peak_memory_bytes
 from understudy.engines.models import find_model, make_tiny_model

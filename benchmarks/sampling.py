@@ -28,7 +28,7 @@ import torch
 
 from understudy import formats
 from understudy.core.tasks import Task
-from understudy.engines.base import Completion, Sampler, SamplingParams
+from understudy.engines.interface import Completion, Sampler, SamplingParams
 from understudy.engines.local.config import LocalEngineConfig
 from understudy.engines.local.engine import LocalEngine
 from understudy.engines.models import find_model

@@ -36,9 +36,8 @@ from understudy.rollouts.agent import GoldAgent
 from understudy.rollouts.rollout import EpisodeLimits, rollout
 from understudy.runs.config import TrainConfig
 from understudy.runs.presets import preset_names, preset_text
-from understudy.sources.loading import list_domains, load_domain
 from understudy.sources.mcp.config import MCPEnvironmentConfig
-from understudy.train.chaos.cases import CASES, ENDINGS, SKYRL_CASES, FaultCase
+from understudy.sources.references import list_domains, load_domain
 
 ROOT = Path(__file__).parents[1]
 SOURCE = Path(understudy.__file__).parent
@@ -70,7 +69,7 @@ def pages() -> dict[str, str]:
 def written() -> dict[str, str]:
     """The pages of docs/, the recipes in them, and three more at the top of the repository."""
     found = {str(path.relative_to(ROOT / "docs")): path for path in sorted((ROOT / "docs").rglob("*.md"))}
-    texts = {name: _cases(_fields(_recipes(path.read_text(encoding="utf-8")))) for name, path in found.items()}
+    texts = {name: _fields(_recipes(path.read_text(encoding="utf-8"))) for name, path in found.items()}
     for name in ("CONTRIBUTING", "CHANGELOG", "SECURITY"):
         text = (ROOT / f"{name}.md").read_text(encoding="utf-8")
         texts[f"{name.lower()}.md"] = re.sub(r"\]\(docs/", "](", text)
@@ -96,23 +95,6 @@ def _fields(text: str) -> str:
         return fields_table(record)
 
     return re.sub(r"^<!-- fields: (\S+)\.(\w+) -->$", table, text, flags=re.MULTILINE)
-
-
-def _cases(text: str) -> str:
-    """Return the text with the matrix of fault injection in place of `<!-- cases -->`, and that of SkyRL likewise."""
-    for mark, cases in (("<!-- cases -->", CASES), ("<!-- skyrl cases -->", SKYRL_CASES)):
-        text = text.replace(mark, cases_table(cases)) if mark in text else text
-    return text
-
-
-def cases_table(cases: Sequence[FaultCase]) -> str:
-    """Return a table of the cases of fault injection: component, fault, component charged, and how a run handles it."""
-    lines = ["| component | fault | charged to | if it passes | if it lasts |", "|---|---|---|---|---|"]
-    for case in cases:
-        endings = (ENDINGS[ending] if ending else "" for ending in (case.passing, case.lasting))
-        owner = f"`{case.owner}`" if case.owner else ""
-        lines.append(f"| {' | '.join([case.component, case.fault, owner, *endings])} |")
-    return "\n".join(lines)
 
 
 def fields_table(record: type[Record]) -> str:

@@ -336,7 +336,10 @@ def read_content(file: Path, places: Mapping[str, str]) -> Any:
         return hashlib.sha256(data).hexdigest()
     if file.name == "metrics.jsonl":
         return merge_records(parse_output(text, "lines"))
-    return parse_output(text, {".jsonl": "lines", ".json": "json", ".toml": "toml"}.get(file.suffix, "text"))
+    try:
+        return parse_output(text, {".jsonl": "lines", ".json": "json", ".toml": "toml"}.get(file.suffix, "text"))
+    except json.JSONDecodeError:  # a cached reply: a digest and JSON
+        return parse_output(text, "text")
 
 
 def merge_records(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

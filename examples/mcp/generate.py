@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from understudy.core.tasks import Split
-from understudy.domains.authoring.task_builder import PhraseSampler
+from understudy.domains.authoring.phrases import PhraseSampler
 from understudy.sources.mcp.tasks import MCPTask
 from understudy.sources.task_files.near_duplicates import NearDuplicateIndex
 

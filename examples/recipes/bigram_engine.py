@@ -1,6 +1,6 @@
 """An engine whose model is a table of logits for each pair of tokens. A recipe: see docs/extending.md.
 
-It implements `engines.base.Engine`, which is `Sampler` and `Trainer`. It has no `Reference` and no `Critic`.
+It implements `engines.interface.Engine`, which is `Sampler` and `Trainer`. It has no `Reference` and no `Critic`.
 """
 
 import copy
@@ -14,7 +14,7 @@ from understudy.algorithms.batch import Batch
 from understudy.algorithms.config import LossConfig
 from understudy.algorithms.losses import compute_loss
 from understudy.core.errors import ConfigError
-from understudy.engines.base import Completion, LogprobsCallback, LogprobTolerance, SamplingParams
+from understudy.engines.interface import Completion, LogprobsCallback, LogprobTolerance, SamplingParams
 
 
 class BigramEngine:

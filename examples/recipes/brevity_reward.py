@@ -12,7 +12,7 @@ from understudy.core.tasks import Score, Task
 from understudy.envs.environment import ConsentGate
 from understudy.envs.grading import score_episode
 from understudy.envs.state import State
-from understudy.sources.loading import load_domain
+from understudy.sources.references import load_domain
 
 MAX_LENGTH = 600
 """Maximum number of characters of a reply."""

@@ -9,7 +9,7 @@ from typing import Any
 from support.replica.channels import CHANNELS
 from support.replica.market import Company, companies
 from understudy.core.tasks import SPLITS, Difficulty, Split
-from understudy.domains.authoring.task_builder import PhraseSampler
+from understudy.domains.authoring.phrases import PhraseSampler
 from understudy.sources.mcp.checks import AnswerCheck, CallPattern, CallsCheck, TaskCheck
 from understudy.sources.mcp.config import MCPCall
 from understudy.sources.mcp.tasks import MCPTask

@@ -33,7 +33,7 @@ from understudy.algorithms.config import CriticConfig, LossConfig  # noqa: E402
 from understudy.algorithms.presets import algorithm_preset_text, algorithm_presets, load_algorithm_preset  # noqa: E402
 from understudy.core.errors import ConfigError  # noqa: E402
 from understudy.core.settings import dump_toml, merge_nested  # noqa: E402
-from understudy.engines.base import Completion  # noqa: E402
+from understudy.engines.interface import Completion  # noqa: E402
 from understudy.engines.local.engine import LocalEngine  # noqa: E402
 from understudy.engines.models import make_tiny_model  # noqa: E402
 from understudy.runs.agents import open_model  # noqa: E402

@@ -31,7 +31,7 @@ from understudy.rollouts.agent import GoldAgent
 from understudy.runs.config import TrainConfig, parse_config
 from understudy.runs.run import Run, read_metrics, read_run_config
 from understudy.runs.storage.status import read_run_status
-from understudy.sources.loading import BENCHMARK_MODULES
+from understudy.sources.references import BENCHMARK_MODULES
 
 __all__ = ["call"]
 
@@ -86,7 +86,7 @@ def test_check_reports_baselines_and_no_problems(call: Call) -> None:
 
 
 def test_check_without_target_checks_every_domain(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("understudy.sources.loading.list_domains", lambda: ["toy:DOMAIN", "toy:DOMAIN"])
+    monkeypatch.setattr("understudy.sources.references.list_domains", lambda: ["toy:DOMAIN", "toy:DOMAIN"])
     code, text, _ = call("check")
     assert (code, len(re.findall(r"\b1\.0\b.*\b0\.0\b", text))) == (0, 2)
     assert [report["domain"] for report in json.loads(call("check", "--json")[1])] == ["toy", "toy"]
@@ -300,14 +300,14 @@ def test_wandb_is_the_default_tracker_where_it_is_installed_and_has_a_key(
     found = SimpleNamespace(origin="wandb/__init__.py")
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: found if name == "wandb" else find_spec(name))
     settings = ["toy:DOMAIN", "model=tiny"]
-    assert launch.open_run(settings, None, None).config.trackers == ()
+    assert launch.open_run(settings, None, None).run.config.trackers == ()
     monkeypatch.setenv("WANDB_API_KEY", "k")
-    run = launch.open_run(settings, None, None)
+    run = launch.open_run(settings, None, None).run
     assert run.config.trackers == ("wandb",)
     assert any("wandb" in line and "trackers=[]" in line for line in run.warnings)
-    assert launch.open_run([*settings, "trackers=[]"], None, None).config.trackers == ()
+    assert launch.open_run([*settings, "trackers=[]"], None, None).run.config.trackers == ()
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "wandb" else find_spec(name))
-    assert launch.open_run(settings, None, None).config.trackers == ()
+    assert launch.open_run(settings, None, None).run.config.trackers == ()
 
 
 def test_print_config_prints_toml_that_parses(call: Call) -> None:
@@ -319,8 +319,11 @@ def test_print_config_prints_toml_that_parses(call: Call) -> None:
 
 def test_new_run_is_named_after_the_target(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
-    assert [launch.open_run([], None, None).folder.name for _ in range(2)] == ["retail_quick-001", "retail_quick-002"]
-    assert launch.open_run(["domain=retail"], None, None).folder.name == "retail-001"
+    assert [launch.open_run([], None, None).run.folder.name for _ in range(2)] == [
+        "retail_quick-001",
+        "retail_quick-002",
+    ]
+    assert launch.open_run(["domain=retail"], None, None).run.folder.name == "retail-001"
 
 
 COMMANDS_WITH_TARGET = ("train", "doctor", "eval", "check", "play", "data collect")

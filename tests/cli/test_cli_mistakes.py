@@ -55,7 +55,6 @@ ARGUMENTS = {
     "serve": ("{name}", "smollm2-135m {name}"),
     "export": ("{name} --out new", "smollm2-135m {name} --out new"),
     "certify": ("{name}", "smollm2-135m {name}"),
-    "chaos": ("{file}", "--only {name}", "smoke --out broken.json", "toy:DOMAIN seed={name}"),
     "parse": ("--tools {file}", "--tool-parser {name}"),
     "view": (
         *("{file} --text", "nowhere --export new.html", "folder --export new.html"),
@@ -269,7 +268,6 @@ def test_commands_that_print_values_have_a_json_option() -> None:
         "bench",
         "doctor",
         "certify",
-        "chaos",
         "data stats",
         "data validate",
         "mcp tools",

@@ -22,8 +22,9 @@ from understudy.core.errors import ConfigError  # noqa: E402
 from understudy.core.messages import Message  # noqa: E402
 from understudy.core.tasks import Score  # noqa: E402
 from understudy.core.trajectory import Trajectory  # noqa: E402
+from understudy.engines.local.checkpoint import STATE_FILE  # noqa: E402
 from understudy.engines.local.config import LocalEngineConfig, LoraConfig  # noqa: E402
-from understudy.engines.local.engine import STATE_FILE, LocalEngine  # noqa: E402
+from understudy.engines.local.engine import LocalEngine  # noqa: E402
 from understudy.engines.models import make_tiny_model  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings(

@@ -24,7 +24,8 @@ from understudy.envs.state import merge_patch
 from understudy.envs.task_source import Slice
 from understudy.rollouts.agent import Agent, GoldAgent, NoopAgent
 from understudy.rollouts.rollout import EpisodeLimits, rollout
-from understudy.sources.loading import list_domains, load_source
+from understudy.sources.loading import load_source
+from understudy.sources.references import list_domains
 
 LIMITS = EpisodeLimits(max_turns=60)
 

@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("torch")
 
 from support.paths import ROOT
-from understudy.engines.base import Critic, Reference, Sampler, StreamingSampler, Trainer
+from understudy.engines.interface import Critic, Reference, Sampler, StreamingSampler, Trainer
 from understudy.engines.local.engine import LocalEngine
 from understudy.engines.scripted import ScriptedSampler
 from understudy.engines.tinker.engine import TinkerEngine

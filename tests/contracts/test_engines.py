@@ -24,11 +24,12 @@ from understudy.core.errors import ConfigError  # noqa: E402
 from understudy.core.messages import Message  # noqa: E402
 from understudy.core.tasks import Score  # noqa: E402
 from understudy.core.trajectory import Trajectory  # noqa: E402
-from understudy.engines.base import Completion, SamplingParams  # noqa: E402
+from understudy.engines.interface import Completion, SamplingParams  # noqa: E402
 from understudy.engines.local import token_logprobs  # noqa: E402
+from understudy.engines.local.checkpoint import STATE_FILE  # noqa: E402
 from understudy.engines.local.config import LocalEngineConfig, LoraConfig, OptimizerConfig  # noqa: E402
 from understudy.engines.local.cpu import fuse  # noqa: E402
-from understudy.engines.local.engine import STATE_FILE, LocalEngine  # noqa: E402
+from understudy.engines.local.engine import LocalEngine  # noqa: E402
 from understudy.engines.local.packing import PackedLayout  # noqa: E402
 from understudy.engines.local.sampling.kv_cache import KVCache  # noqa: E402
 from understudy.engines.models import make_tiny_model  # noqa: E402
@@ -335,7 +336,7 @@ def test_accepted_drafts_save_forward_passes(engine_and_passes: tuple[LocalEngin
         return run(engine.sample(prompt, SamplingParams(max_response_tokens=40, temperature=0.0), 0))
 
     first = greedy()
-    engine._sampler._cache.clear()
+    engine._sampling.sampler._cache.clear()
     passes.clear()
     assert greedy().tokens == first.tokens
     assert passes == [30, 9, 9, 9, 9, 3], "the prompt, and nine tokens a pass: what was said before is known"
@@ -359,7 +360,7 @@ def test_unused_cached_prefixes_are_evicted(tiny: Path) -> None:
     engine = LocalEngine(tiny, make_config(max_num_seqs=2))
     for first in range(0, 90, 6):
         sample_all(engine, [[group, *range(20), i] for group in range(first, first + 6) for i in range(2)])
-    assert len(engine._sampler._cache.prefixes) <= 16 + 6
+    assert len(engine._sampling.sampler._cache.prefixes) <= 16 + 6
 
 
 def test_growing_kv_cache_reallocates_one_tensor_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -682,7 +683,7 @@ def test_inference_engine_creates_and_loads_no_optimizer(
     run(engine.update([sample_episodes(engine)[0]], LossConfig(), 1e-2))
     engine.save(tmp_path)
     masters = {name: x for name, x in load_file(tmp_path / STATE_FILE).items() if name.startswith("master.")}
-    save_file(masters, tmp_path / STATE_FILE, {"version": "1"})
+    save_file(masters, tmp_path / STATE_FILE, {"about": '{"version": 1}'})
     monkeypatch.setattr("understudy.engines.local.engine.MasterAdamW", refuse)
     with pytest.raises(AssertionError, match="an optimizer was made"):
         LocalEngine(tiny, make_config())
@@ -893,8 +894,8 @@ def test_cancelled_requests_do_not_affect_others(tiny: Path) -> None:
 
     done = asyncio.run(some_leave())
     assert [type(x).__name__ for x in done] == ["CancelledError"] * 5 + ["Completion"] * 3
-    assert not engine._sampler._unanswered
-    assert not any(slot.busy for slot in engine._sampler._cache.slots)
+    assert not engine._sampling.sampler._unanswered
+    assert not any(slot.busy for slot in engine._sampling.sampler._cache.slots)
     for prompt, reply in zip(prompts[5:], done[5:], strict=True):
         assert isinstance(reply, Completion)
         episode = Trajectory("t", score=Score(reward=0.0))
@@ -913,7 +914,7 @@ def test_engine_is_idle_after_all_requests_are_cancelled(tiny: Path, caplog: pyt
         for call in calls:
             call.cancel()
         await asyncio.gather(*calls, return_exceptions=True)
-        driver = engine._sampler._driver
+        driver = engine._sampling.sampler._driver
         assert driver is not None
         await asyncio.wait_for(driver, 120)
         assert driver.exception() is None
@@ -933,8 +934,8 @@ def test_cancelled_request_stops_sampling(tiny: Path) -> None:
         call.cancel()
         for _ in range(30):
             await asyncio.sleep(0)
-        assert engine._sampler._driver is not None
-        return engine._sampler._driver.done()
+        assert engine._sampling.sampler._driver is not None
+        return engine._sampling.sampler._driver.done()
 
     assert asyncio.run(leave())
 

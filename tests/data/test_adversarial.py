@@ -20,7 +20,7 @@ from understudy.data.adversarial.suite import ADVERSARIAL_LIMIT, STRATEGIES, Adv
 from understudy.data.check import AdversarialOptions, check
 from understudy.envs.rewards import states_fact
 from understudy.runs.targets import resolve
-from understudy.sources.loading import list_domains, load_domain
+from understudy.sources.references import list_domains, load_domain
 from understudy.sources.tool_dataset import ToolDataset, ToolEpisode, ToolExample
 
 REPLAYS = ("fmp-replay", "polygon-replay", "slack-replay", "tavily-replay", "several-replay")

@@ -19,8 +19,7 @@ from understudy.core.records import Record
 from understudy.core.tasks import Scenario, Score, Split, Task, UserAction
 from understudy.data.check import DomainReport, check, check_async
 from understudy.data.probe import CHECK_STEP_SECONDS, check_limits
-from understudy.domains.retail import DOMAIN
-from understudy.domains.retail.task_generator import make_task
+from understudy.domains.retail import DOMAIN, GENERATOR
 from understudy.envs.domain import Domain
 from understudy.envs.grading import GradeEpisode
 from understudy.envs.state import State, Table
@@ -48,8 +47,8 @@ def check_tasks(*tasks: Task, part: Slice | None = None, **others: list[Task]) -
     return check(FixedTasksDomain(**fields, task_slice=part or DOMAIN.task_slice, tasks_by_split=tasks_by_split))  # type: ignore[arg-type]
 
 
-TASK = next(t for t in (make_task("train", 0, "cancel", "easy", n) for n in range(20)) if not t.outputs)
-REFUSED = next(t for t in (make_task("train", 0, "cancel", "easy", n) for n in range(20)) if t.outputs)
+TASK = next(t for t in (GENERATOR.make_task("train", 0, "cancel", "easy", n) for n in range(20)) if not t.outputs)
+REFUSED = next(t for t in (GENERATOR.make_task("train", 0, "cancel", "easy", n) for n in range(20)) if t.outputs)
 CALL = next(m for m in TASK.gold if m.tool_calls and m.tool_calls[0].name == "cancel_order")
 
 
@@ -132,7 +131,10 @@ def test_rows_and_scenarios_shared_by_splits_are_reported(kind: str) -> None:
 
 
 def test_shared_tables_are_not_reported_as_a_leak() -> None:
-    first, second = (make_task("train", 0, "stock", "easy", 0), make_task("test", 0, "stock", "easy", 0))
+    first, second = (
+        GENERATOR.make_task("train", 0, "stock", "easy", 0),
+        GENERATOR.make_task("test", 0, "stock", "easy", 0),
+    )
     product = first.gold[-2].tool_calls
     again = second.replace(gold=(*second.gold[:-2], second.gold[-2].replace(tool_calls=product), second.gold[-1]))
     assert not any("shares" in problem for problem in check_tasks(first, test=[again]).problems)

@@ -39,7 +39,7 @@ from understudy.domains.retail import DOMAIN
 from understudy.engines.models import find_model
 from understudy.sources.loading import load_source
 from understudy.sources.task_files.near_duplicates import gold_content_key
-from understudy.sources.task_files.skyrl_rows import SkyRLRow, from_skyrl_row, to_skyrl_row
+from understudy.sources.task_files.skyrl_rows import SkyRLRow, read_skyrl_row, to_skyrl_row
 
 TASK = retail_tasks(1)[0]
 
@@ -48,10 +48,9 @@ TASK = retail_tasks(1)[0]
 @settings(deadline=None)
 def test_task_round_trips_through_a_skyrl_row(task: Task) -> None:
     row = SkyRLRow.model_validate_json(to_skyrl_row(task, "the policy", "retail").model_dump_json())
-    back = from_skyrl_row(Item("here", row))
-    assert isinstance(back, Item)
-    assert back == Item("here", task)
-    assert to_skyrl_row(back.value, "the policy", "retail") == row
+    back = read_skyrl_row(row.model_dump(), "")
+    assert (back.task, back.split, back.domain_policy) == (task, task.split, "the policy")
+    assert to_skyrl_row(back.task, "the policy", "retail") == row
 
 
 def test_skyrl_row_has_the_columns_that_skyrl_reads() -> None:

@@ -51,7 +51,7 @@ def test_specs_without_servers_become_rows_that_are_proved(tmp_path: Path) -> No
     assert err.startswith(f"{path}: dependent_dataset[2].tasks[0]: gold: ")
     first, second = read_rows_of(out)
     assert (first.id, first.limits.max_turns, first.family, second.id) == ("a", 4, "counting", "b")
-    made = match_calls("out", [Item(each.id, each.to_call_task("out")) for each in (first, second)])
+    made = match_calls("out", [Item(each.id, each.to_task_row("out")) for each in (first, second)])
     assert (made.refused, check(made).problems) == ((), ())
 
 

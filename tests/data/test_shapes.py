@@ -283,8 +283,7 @@ def test_fields_of_a_row_are_those_of_its_example(tmp_path: Path) -> None:
         {"prompt": ASKED, "reward_model": {"ground_truth": "4"}, "extra_info": {"split": "test"}, "difficulty": "hard"},
     ]
     path = write_lines(tmp_path / "rows.jsonl", rows)
-    asked = [to_tool_example(Item(f"rows.jsonl:{n}", row)) for n, row in enumerate(rows)]
-    for first, second in (load_tool_examples(path), [each.value for each in asked if isinstance(each, Item)]):
+    for first, second in (load_tool_examples(path), [to_tool_example(row) for row in rows]):
         assert (first.split, first.family, first.domain_policy) == ("validation", "products", "Use tools.")
         assert [call.arguments for call in first.gold_calls] == [{"a": 2, "b": 3}]
         assert (second.split, second.difficulty, second.answer) == ("test", "hard", "4")

@@ -13,7 +13,7 @@ from support.airline import CHANGES, OTHER_DAY
 from support.script import Script
 from understudy.core.messages import Message
 from understudy.core.tasks import Score, Task
-from understudy.domains.airline import DOMAIN
+from understudy.domains.airline import DOMAIN, GENERATOR
 from understudy.domains.airline.itineraries import day_key, find_paths, list_offers
 from understudy.domains.airline.policy_rules import edit_distance, free_bags
 from understudy.domains.airline.route_network import AIRPORTS
@@ -27,7 +27,6 @@ from understudy.domains.airline.state import (
     FlightDate,
     Reservation,
 )
-from understudy.domains.airline.task_generator import make_task
 from understudy.domains.airline.tools import AirlineTools
 from understudy.domains.airline.world import build_world
 from understudy.domains.authoring.task_builder import gold_call, gold_text
@@ -162,7 +161,7 @@ def play(task: Task, agent: Agent) -> tuple[Score, list[Message]]:
 
 def find_task(family: str, granted: bool, difficulty: str = "easy") -> Task:
     """Return the first task of a family whose request can be granted (or cannot)."""
-    tasks = (make_task("train", 1, family, difficulty, n) for n in range(100))  # type: ignore[arg-type]
+    tasks = (GENERATOR.make_task("train", 1, family, difficulty, n) for n in range(100))  # type: ignore[arg-type]
     return next(t for t in tasks if granted == any(c.name not in READS for c in t.gold_calls))
 
 
@@ -279,12 +278,14 @@ def test_booking_refuses_flights_no_search_has_offered() -> None:
 
 def test_gold_prefers_direct_flights_and_detour_earns_nothing() -> None:
     """Gold searches for connections only where there is no direct flight. Booking one instead earns nothing."""
-    for task in (make_task("train", 4, "book", "medium", n) for n in range(60)):
+    for task in (GENERATOR.make_task("train", 4, "book", "medium", n) for n in range(60)):
         direct = [c.arguments for c in task.gold_calls if c.name == "search_direct"]
         stops = [c.arguments for c in task.gold_calls if c.name == "search_one_stop"]
         assert stops == [way for way in direct if not find_paths(build_world(), way["origin"], way["destination"], 0)]
     task = next(
-        t for t in (make_task("train", 4, "book", "easy", n) for n in range(90)) if _find_bookable_connections(t)
+        t
+        for t in (GENERATOR.make_task("train", 4, "book", "easy", n) for n in range(90))
+        if _find_bookable_connections(t)
     )
     book = next(m for m in task.gold if m.tool_calls and m.tool_calls[0].name == "book_flights")
     detour, look = _find_bookable_connections(task)[0], next(c for c in task.gold_calls if c.name == "search_direct")
@@ -308,7 +309,7 @@ def _find_bookable_connections(task: Task) -> list[tuple[str, ...]]:
 
 def two_change_task() -> Task:
     """Return a task of two changes."""
-    tasks = (make_task("train", 1, "several", "medium", n) for n in range(300))
+    tasks = (GENERATOR.make_task("train", 1, "several", "medium", n) for n in range(300))
     return next(t for t in tasks if sum(c.name not in READS for c in t.gold_calls) == 2)
 
 
@@ -342,7 +343,7 @@ def test_user_consents_only_to_matching_proposal() -> None:
 
 
 def test_user_consents_only_to_correct_reason_passengers_and_bags() -> None:
-    found = (make_task("train", 1, "book", "medium", n) for n in range(100))
+    found = (GENERATOR.make_task("train", 1, "book", "medium", n) for n in range(100))
     calls = ((task, call.arguments) for task in found for call in task.gold_calls if call.name == "book_flights")
     book, arguments = next((task, made) for task, made in calls if "bags" in made and len(made["passengers"]) == 2)
     other = arguments["passengers"][1]
@@ -712,7 +713,7 @@ def test_compensation_requires_cancelled_or_long_delayed_flight(status: str, del
 
 
 def test_unrequested_certificate_fails_policy_compliance() -> None:
-    tasks = (make_task("train", 1, "status", "easy", n) for n in range(200))
+    tasks = (GENERATOR.make_task("train", 1, "status", "easy", n) for n in range(200))
     task = next(t for t in tasks if t.outputs == ("cancelled|canceled",) and _is_compensable(t))
     *before, answer = task.gold
     reservation = next(c.arguments["reservation_id"] for c in task.gold_calls if "reservation_id" in c.arguments)

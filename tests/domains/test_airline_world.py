@@ -12,7 +12,7 @@ from support.airline import CHANGES
 from support.script import Script, assert_openings_do_not_reveal_refusal, mean_reward
 from understudy.core.messages import Message, ToolCall
 from understudy.core.tasks import SPLITS, Task
-from understudy.domains.airline import DOMAIN
+from understudy.domains.airline import DOMAIN, GENERATOR
 from understudy.domains.airline.itineraries import (
     MAX_LAYOVER,
     MIN_LAYOVER,
@@ -23,9 +23,8 @@ from understudy.domains.airline.itineraries import (
 )
 from understudy.domains.airline.route_network import AIRPORTS, DATES
 from understudy.domains.airline.state import NOW, TODAY
-from understudy.domains.airline.task_generator import make_task
 from understudy.domains.airline.tools import AirlineTools
-from understudy.domains.airline.world import build_world, customer_keys, home_airport, set_price
+from understudy.domains.airline.world import build_world, home_airport, set_price
 from understudy.domains.authoring.task_builder import gold_call, gold_text
 from understudy.envs.dates import date_variants, format_month_day
 from understudy.envs.rewards import states_fact
@@ -37,8 +36,8 @@ def test_world_has_expected_size_and_splits() -> None:
     assert (len(state.customers), len(state.reservations), len(state.airports)) == (400, 700, 14)
     assert len({flight.route for flight in state.flights.values()}) == 60
     assert len(state.days) == len(DATES) * len(state.flights) == 24 * 88
-    assert [len(customer_keys(split)) for split in SPLITS] == [320, 40, 40]
-    assert len({email for split in SPLITS for email in customer_keys(split)}) == 400
+    assert [len(GENERATOR.customer_keys(split)) for split in SPLITS] == [320, 40, 40]
+    assert len({email for split in SPLITS for email in GENERATOR.customer_keys(split)}) == 400
     assert len({customer.address[-5:] for customer in state.customers.values()}) == 400, (
         "a zip code identifies a customer"
     )
@@ -118,7 +117,7 @@ def test_tool_results_stay_short() -> None:
     """Count characters: a small model needs about one token for 2.4 characters."""
     state = build_world().fork()
     tools = AirlineTools(state)
-    for email in customer_keys("train")[:50]:
+    for email in GENERATOR.customer_keys("train")[:50]:
         state.customer = email
         assert len(tools.call_sync(ToolCall(name="get_customer"))) < 110 * 2.8
         for key in state.customers[email].reservations:
@@ -207,7 +206,9 @@ def test_listing_reasons_or_records_earns_low_reward() -> None:
 @pytest.mark.parametrize("families", [("cancel",), ("insurance", "bags"), ("flights", "cabin")])
 def test_opening_does_not_reveal_whether_request_is_granted(families: tuple[str, ...]) -> None:
     """The most predictive word of easy openings is nearly as frequent in granted as in refused requests."""
-    tasks = [make_task("train", 2, family, "easy", n) for family in families for n in range(900 // len(families))]
+    tasks = [
+        GENERATOR.make_task("train", 2, family, "easy", n) for family in families for n in range(900 // len(families))
+    ]
     refused = [t for t in tasks if t.outputs]
     assert 0.22 < len(refused) / len(tasks) < 0.34
     assert_openings_do_not_reveal_refusal(tasks, [bool(t.outputs) for t in tasks], 0.12, 0.42)
@@ -215,7 +216,7 @@ def test_opening_does_not_reveal_whether_request_is_granted(families: tuple[str,
 
 def test_easy_bookings_have_one_matching_offer() -> None:
     """The gold booking is the only offer that fits the customer's words."""
-    for task in (make_task("train", 3, "book", "easy", n) for n in range(150)):
+    for task in (GENERATOR.make_task("train", 3, "book", "easy", n) for n in range(150)):
         book = next((c.arguments for c in task.gold_calls if c.name == "book_flights"), None)
         if book is not None:
             way = next(c.arguments for c in task.gold_calls if c.name == "search_direct")

@@ -12,7 +12,7 @@ from understudy.envs.domain import Domain
 from understudy.envs.task_source import Slice
 from understudy.rollouts.agent import GoldAgent
 from understudy.runs.config import load_config
-from understudy.sources.loading import list_domains, load_domain
+from understudy.sources.references import list_domains, load_domain
 
 PAGE = (ROOT / "docs" / "domains.md").read_text(encoding="utf-8")
 ROWS = [[cell.strip() for cell in line.strip("|").split("|")] for line in re.findall(r"^\| `.*$", PAGE, re.MULTILINE)]

@@ -26,11 +26,10 @@ from support.script import Script
 from understudy.core.errors import ToolError
 from understudy.core.messages import Message
 from understudy.domains.authoring.task_builder import gold_call, gold_text
-from understudy.domains.doordash import DOMAIN
+from understudy.domains.doordash import DOMAIN, GENERATOR
 from understudy.domains.doordash.goals.basket import choice_variants
 from understudy.domains.doordash.policy_rules import late_credit
 from understudy.domains.doordash.state import NOW, Choice, format_time, format_time_ago
-from understudy.domains.doordash.task_generator import make_task
 from understudy.domains.doordash.world import build_world
 from understudy.envs.rewards import states_fact
 from understudy.envs.users.consent import gives_consent
@@ -127,7 +126,7 @@ def test_change_refused_until_order_is_read() -> None:
 
 
 def test_guessing_between_two_orders_fails_state_match() -> None:
-    tasks = (make_task("train", 1, "dropoff", "medium", n) for n in range(200))
+    tasks = (GENERATOR.make_task("train", 1, "dropoff", "medium", n) for n in range(200))
     task = next(t for t in tasks if write_turns(t) and any("Which order is it?" in m.content for m in t.gold_turns))
     right = write_turns(task)[0].tool_calls[0].arguments["order_id"]
     (wrong,) = set(re.findall(r"D\d{4}", task.scenario.opening)) - {right}
@@ -210,7 +209,7 @@ def test_cancellation_has_fee_once_order_is_accepted() -> None:
     desk = Desk()
     assert desk.do("cancel_order", order_id="D2")["refund"] == "17.00"
     assert desk.state.orders["D2"].cancellation_fee == Decimal("5.00")
-    tasks = (make_task("train", 1, "cancel", "easy", n) for n in range(100))
+    tasks = (GENERATOR.make_task("train", 1, "cancel", "easy", n) for n in range(100))
     task = next(t for t in tasks if any("for a fee of 5.00" in m.content for m in t.gold_turns))
     proposal = proposal_turn(task)
     hidden = gold_text(proposal.content.replace(" for a fee of 5.00", ""))
@@ -392,7 +391,7 @@ def test_alcohol_requires_legal_age_on_file() -> None:
 
 
 def test_gold_checks_allergens_against_menu() -> None:
-    tasks = [make_task("train", 1, "allergy", "easy", n) for n in range(40)]
+    tasks = [GENERATOR.make_task("train", 1, "allergy", "easy", n) for n in range(40)]
     listed = [any(m.content.startswith("The menu lists no ") for m in t.gold_turns) for t in tasks]
     assert 20 <= sum(listed) < 40
     for task, no in zip(tasks, listed, strict=True):
@@ -530,7 +529,7 @@ def test_claim_refused_after_three_refunds(tool: str, arguments: dict[str, Any])
     assert desk.state.customers[AMY].refunds[-1] == "2025-05-16"
     limit = next(
         t
-        for t in (make_task("train", 1, "handover", "easy", n) for n in range(100))
+        for t in (GENERATOR.make_task("train", 1, "handover", "easy", n) for n in range(100))
         if t.gold_calls[-1].arguments["summary"] == "refund limit reached"
     )
     refusal = gold_text("You had three refunds, so I cannot refund this.")

@@ -15,19 +15,18 @@ from understudy.core.errors import ToolError
 from understudy.core.messages import Message, ToolCall
 from understudy.core.tasks import SPLITS, Task
 from understudy.domains.authoring.task_builder import gold_call, gold_text
-from understudy.domains.doordash import DOMAIN
+from understudy.domains.doordash import DOMAIN, GENERATOR
 from understudy.domains.doordash.state import NOW, dish_price, format_time, minutes_between, parse_area
-from understudy.domains.doordash.task_generator import make_task
 from understudy.domains.doordash.tools import DoordashTools
-from understudy.domains.doordash.world import build_world, customer_keys
+from understudy.domains.doordash.world import build_world
 from understudy.rollouts.agent import Agent
 
 
 def test_world_has_expected_size_and_splits() -> None:
     state = build_world()
     assert (len(state.customers), len(state.orders), len(state.restaurants)) == (400, 800, 40)
-    assert [len(customer_keys(split)) for split in SPLITS] == [320, 40, 40]
-    assert len({email for split in SPLITS for email in customer_keys(split)}) == 400
+    assert [len(GENERATOR.customer_keys(split)) for split in SPLITS] == [320, 40, 40]
+    assert len({email for split in SPLITS for email in GENERATOR.customer_keys(split)}) == 400
     assert len({customer.phone for customer in state.customers.values()}) == 400
 
 
@@ -77,7 +76,7 @@ def test_each_area_has_two_restaurants_of_each_cuisine() -> None:
 def test_tool_results_stay_short() -> None:
     """Count characters: a small model needs about one token for 2.4 characters."""
     tools = DoordashTools(state := build_world().fork())
-    for email in customer_keys("train")[:50]:
+    for email in GENERATOR.customer_keys("train")[:50]:
         state.customer = email
         assert len(tools.call_sync(ToolCall(name="get_customer"))) < 110 * 2.8
         for key in state.customers[email].orders:
@@ -235,7 +234,7 @@ def test_opening_does_not_reveal_whether_request_is_granted() -> None:
         "place",
         "again",
     )
-    tasks = [make_task("train", 2, family, "easy", n) for family in families for n in range(150)]
+    tasks = [GENERATOR.make_task("train", 2, family, "easy", n) for family in families for n in range(150)]
     refused = [not write_turns(task) for task in tasks]
     assert 0.24 < sum(refused) / len(tasks) < 0.36
     assert_openings_do_not_reveal_refusal(tasks, refused, 0.18, 0.44)

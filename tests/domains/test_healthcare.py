@@ -18,7 +18,7 @@ from understudy.core.errors import ToolError
 from understudy.core.messages import Message, ToolCall
 from understudy.core.tasks import DIFFICULTIES, SPLITS, Difficulty, Score, Task
 from understudy.domains.authoring.task_builder import PhraseSampler, gold_call, gold_text
-from understudy.domains.healthcare import DOMAIN
+from understudy.domains.healthcare import DOMAIN, GENERATOR
 from understudy.domains.healthcare.clinic_calendar import (
     SLOT_TIMES,
     WORKING_DAYS,
@@ -40,9 +40,8 @@ from understudy.domains.healthcare.state import (
     HealthcareState,
 )
 from understudy.domains.healthcare.task_builder import HealthcareTaskBuilder
-from understudy.domains.healthcare.task_generator import make_task
 from understudy.domains.healthcare.tools import HealthcareTools
-from understudy.domains.healthcare.world import build_world, patient_keys, proxy_names
+from understudy.domains.healthcare.world import build_world, proxy_names
 from understudy.envs.dates import date_variants, format_month_day
 from understudy.envs.rewards import states_fact
 from understudy.envs.task_source import Slice
@@ -162,18 +161,18 @@ WRITES = {
 
 def find_task(family: str, granted: bool, difficulty: str = "easy", having: str = "") -> Task:
     """Return the first task of a family whose request can be granted (or cannot) and whose gold contains `having`."""
-    tasks = (make_task("train", 1, family, difficulty, n) for n in range(400))  # type: ignore[arg-type]
+    tasks = (GENERATOR.make_task("train", 1, family, difficulty, n) for n in range(400))  # type: ignore[arg-type]
     fitting = (t for t in tasks if granted == any(c.name in WRITES for c in t.gold_calls))
     return next(t for t in fitting if having in str(t.gold))
 
 
 def two_change_task() -> Task:
-    tasks = (make_task("train", 1, "several", "medium", n) for n in range(100))
+    tasks = (GENERATOR.make_task("train", 1, "several", "medium", n) for n in range(100))
     return next(t for t in tasks if [c.name in WRITES for c in t.gold_calls].count(True) == 2)
 
 
 def urgent_task() -> Task:
-    tasks = (make_task("train", 1, "handover", "easy", n) for n in range(100))
+    tasks = (GENERATOR.make_task("train", 1, "handover", "easy", n) for n in range(100))
     return next(t for t in tasks if t.gold_calls[0].name == "transfer")
 
 
@@ -242,7 +241,7 @@ def test_caller_must_be_on_patients_access_list() -> None:
     assert "find the patient first" in desk.refusal("get_patient")
     task = next(
         t
-        for t in (make_task("train", 1, "proxy", "easy", n) for n in range(100))
+        for t in (GENERATOR.make_task("train", 1, "proxy", "easy", n) for n in range(100))
         if t.outputs[:1] == ("list|authorized",)
     )
     find, refusal = task.gold
@@ -312,7 +311,7 @@ def test_caller_consents_only_to_matching_proposal() -> None:
 def test_described_record_must_be_named_in_the_proposal(family: str, named: str) -> None:
     """A caller who says "the allergy medicine" knows its name, and does not confirm another one."""
     tried = 0
-    for task in (make_task("train", 1, family, "medium", n) for n in range(60)):
+    for task in (GENERATOR.make_task("train", 1, family, "medium", n) for n in range(60)):
         proposal = next((m for m in task.gold if "Do you confirm?" in m.content), None)
         name = re.search(named, proposal.content) if proposal else None
         request = task.scenario.goals[0].text
@@ -366,7 +365,7 @@ def test_refill_refusal_names_prescription_owner() -> None:
     for caller, owner in (("Ben Ortiz", "Amy's"), ("", "Your")):
         draft = HealthcareTaskBuilder(
             Random(1),
-            PhraseSampler("1", "train"),
+            PhraseSampler("1", "train", GENERATOR.phrases),
             build_world(),
             next(k for k, p in build_world().patients.items() if p.name.startswith("Amy ")),
         )
@@ -592,7 +591,7 @@ def test_member_id_must_match_plan_format() -> None:
 
 
 def transfer_task(to: str) -> Task:
-    tasks = (make_task("train", 1, "handover", "easy", n) for n in range(100))
+    tasks = (GENERATOR.make_task("train", 1, "handover", "easy", n) for n in range(100))
     return next(t for t in tasks if len(t.gold_calls) == 2 and t.gold_calls[1].arguments["to"] == to)
 
 
@@ -649,8 +648,8 @@ def test_world_has_expected_size_and_splits() -> None:
     state = build_world()
     sizes = {name: len(table) for name, table in state.tables().items()}
     assert sizes.items() >= {"patients": 400, "appointments": 700, "doctors": 40, "plans": 6, "pharmacies": 12}.items()
-    assert [len(patient_keys(split)) for split in SPLITS] == [320, 40, 40]
-    assert len({key for split in SPLITS for key in patient_keys(split)}) == 400
+    assert [len(GENERATOR.customer_keys(split)) for split in SPLITS] == [320, 40, 40]
+    assert len({key for split in SPLITS for key in GENERATOR.customer_keys(split)}) == 400
     assert Counter(d.specialty for d in state.doctors.values()) == {
         "family medicine": 12, "cardiology": 4, "dermatology": 4, "endocrinology": 4, "gastroenterology": 4,
         "neurology": 4, "ophthalmology": 4, "orthopedics": 4,
@@ -740,7 +739,7 @@ def _draw_write_call(rng: Random, state: HealthcareState) -> ToolCall:
 
 
 @settings(max_examples=30, deadline=None)
-@given(st.sampled_from(patient_keys("train")), st.integers(0, 10**9))
+@given(st.sampled_from(GENERATOR.customer_keys("train")), st.integers(0, 10**9))
 def test_random_calls_keep_state_consistent(key: str, seed: int) -> None:
     rng, before, state = Random(seed), build_world(), build_world().fork()
     state.patient = key
@@ -813,7 +812,9 @@ def test_spoken_days_match_calendar() -> None:
 
 @pytest.mark.parametrize("family", DOMAIN.families)
 def test_gold_arguments_appear_earlier_in_conversation(family: str) -> None:
-    for task in (make_task("train", 4, family, difficulty, n) for difficulty in DIFFICULTIES for n in range(12)):
+    for task in (
+        GENERATOR.make_task("train", 4, family, difficulty, n) for difficulty in DIFFICULTIES for n in range(12)
+    ):
         seen = ""
         for message in play(task, Script(*task.gold))[1][1:]:
             for name, value in ((n, v) for c in message.tool_calls for n, v in c.arguments.items()):
@@ -825,7 +826,7 @@ def test_gold_arguments_appear_earlier_in_conversation(family: str) -> None:
 @pytest.mark.parametrize("family", ["cancel", "move", "book", "refill", "pharmacy", "bill", "referral"])
 @pytest.mark.parametrize("difficulty", ["easy", "medium"])
 def test_reworded_gold_earns_full_reward(family: str, difficulty: Difficulty) -> None:
-    for task in (make_task("train", 6, family, difficulty, n) for n in range(12)):
+    for task in (GENERATOR.make_task("train", 6, family, difficulty, n) for n in range(12)):
         otherwise = [m.replace(content=_reword(m.content)) for m in task.gold]
         score, messages = play(task, Script(*otherwise))
         assert score.reward == 1.0, [m.content for m in messages if m.content]
@@ -890,7 +891,11 @@ def test_trivial_agents_earn_low_reward(agent: Agent, most: float) -> None:
 
 def test_opening_does_not_reveal_whether_request_is_granted() -> None:
     """The most predictive word of easy openings is nearly as frequent in granted as in refused requests."""
-    tasks = [make_task("train", 2, family, "easy", n) for family in ("cancel", "move", "refill") for n in range(300)]
+    tasks = [
+        GENERATOR.make_task("train", 2, family, "easy", n)
+        for family in ("cancel", "move", "refill")
+        for n in range(300)
+    ]
     refused = [t for t in tasks if t.outputs]
     assert 0.22 < len(refused) / len(tasks) < 0.34
     assert_openings_do_not_reveal_refusal(tasks, [bool(t.outputs) for t in tasks], 0.15, 0.42)

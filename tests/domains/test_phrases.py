@@ -1,14 +1,19 @@
 """Tests of the sampling of task wording: it does not affect content, and the test split has its own phrases."""
 
 import random
+import tomllib
+from pathlib import Path
 
 import pytest
 
-from understudy import load
+from understudy import domains, load
 from understudy.core.tasks import Split, Task
-from understudy.domains.authoring.task_builder import PhraseSampler, TaskBuilder
+from understudy.domains.authoring.phrases import PhraseSampler
+from understudy.domains.authoring.task_builder import TaskBuilder
 from understudy.envs.domain import Domain
+from understudy.sources.references import list_domains
 
+DOMAINS = Path(domains.__file__).parent
 PHRASES = tuple(f"phrase {i}" for i in range(7))
 
 
@@ -26,6 +31,15 @@ def test_every_split_uses_all_phrases_when_fewer_than_three() -> None:
     for split in ("train", "validation", "test"):
         assert draw_phrases(split, PHRASES[:2]) == set(PHRASES[:2])
         assert draw_phrases(split, PHRASES[:1]) == set(PHRASES[:1])
+
+
+@pytest.mark.parametrize("name", list_domains())
+def test_each_list_of_phrases_is_used_and_hides_none_that_all_domains_share(name: str) -> None:
+    own = tomllib.loads((DOMAINS / name / "phrases.toml").read_text())
+    shared = tomllib.loads((DOMAINS / "authoring" / "phrases.toml").read_text())
+    assert own.keys().isdisjoint(shared)
+    code = "".join(path.read_text() for path in (DOMAINS / name).rglob("*.py"))
+    assert [key for key in own if f'"{key}"' not in code and f"'{key}'" not in code and f"{key}.{{" not in code] == []
 
 
 def test_wording_depends_only_on_task_id() -> None:
@@ -55,15 +69,15 @@ def test_wording_does_not_change_task_content(name: str, monkeypatch: pytest.Mon
         ]
 
     before = make_tasks()
-    monkeypatch.setattr(TaskBuilder, "fill_template", _fill_longest_phrase)
+    monkeypatch.setattr(TaskBuilder, "phrase", _fill_longest_phrase)
     after = make_tasks()
     assert [task_content(task) for task in after] == [task_content(task) for task in before]
     assert [task.scenario.opening for task in after] != [task.scenario.opening for task in before]
 
 
-def _fill_longest_phrase(builder: TaskBuilder, texts: tuple[str, ...], **words: str) -> str:
+def _fill_longest_phrase(builder: TaskBuilder, list_name: str, /, **words: str) -> str:
     builder.phrases.rng.random()
-    text = max(texts, key=len)
+    text = max(builder.phrases.texts[list_name], key=len)
     for name, word in words.items():
         text = text.replace(f"{{{name}}}", word)
     return text

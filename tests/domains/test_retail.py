@@ -13,11 +13,10 @@ from understudy.core.messages import Message, ToolCall
 from understudy.core.tasks import SPLITS, Score, Task
 from understudy.domains.authoring.payments import Payment
 from understudy.domains.authoring.task_builder import gold_call, gold_text
-from understudy.domains.retail import DOMAIN
+from understudy.domains.retail import DOMAIN, GENERATOR
 from understudy.domains.retail.state import Line, Order, Product, RetailState, User, Variant
-from understudy.domains.retail.task_generator import make_task
 from understudy.domains.retail.tools import RetailTools
-from understudy.domains.retail.world import build_world, customer_keys
+from understudy.domains.retail.world import build_world
 from understudy.envs.calculator import MAX_EXPRESSION_LENGTH, evaluate_expression
 from understudy.envs.users.consent import gives_consent
 from understudy.envs.users.scripted import SILENCE_TEXTS
@@ -79,7 +78,7 @@ def play(task: Task, agent: Agent) -> tuple[Score, list[Message]]:
 
 def find_task(family: str, granted: bool, difficulty: str = "easy") -> Task:
     """Return the first task of a family whose request can be granted (or cannot)."""
-    tasks = (make_task("train", 1, family, difficulty, n) for n in range(100))  # type: ignore[arg-type]
+    tasks = (GENERATOR.make_task("train", 1, family, difficulty, n) for n in range(100))  # type: ignore[arg-type]
     return next(t for t in tasks if granted == any(c.name not in READS for c in t.gold_calls))
 
 
@@ -169,7 +168,7 @@ def test_change_refused_until_order_is_read() -> None:
 def test_one_consent_allows_one_change() -> None:
     task = next(
         t
-        for t in (make_task("train", 1, "several", "medium", n) for n in range(100))
+        for t in (GENERATOR.make_task("train", 1, "several", "medium", n) for n in range(100))
         if [c.name in READS for c in t.gold_calls][-2:] == [False, False]
     )
     first, second = (m for m in task.gold if m.tool_calls and m.tool_calls[0].name not in READS)
@@ -350,7 +349,7 @@ def test_unnecessary_transfer_fails_state_match() -> None:
 def test_partially_completed_task_earns_no_reward() -> None:
     task = next(
         t
-        for t in (make_task("train", 1, "several", "medium", n) for n in range(100))
+        for t in (GENERATOR.make_task("train", 1, "several", "medium", n) for n in range(100))
         if [c.name in READS for c in t.gold_calls][-2:] == [False, False]
     )
     first = next(i for i, m in enumerate(task.gold) if m.tool_calls and m.tool_calls[0].name not in READS)
@@ -360,8 +359,8 @@ def test_partially_completed_task_earns_no_reward() -> None:
 def test_world_has_expected_size_and_splits() -> None:
     state = build_world()
     assert (len(state.users), len(state.orders), len(state.products)) == (500, 1000, 50)
-    assert [len(customer_keys(split)) for split in SPLITS] == [400, 50, 50]
-    assert len({email for split in SPLITS for email in customer_keys(split)}) == 500
+    assert [len(GENERATOR.customer_keys(split)) for split in SPLITS] == [400, 50, 50]
+    assert len({email for split in SPLITS for email in GENERATOR.customer_keys(split)}) == 500
 
 
 def test_world_references_are_valid() -> None:
@@ -384,7 +383,7 @@ def test_world_references_are_valid() -> None:
 def test_tool_results_stay_short() -> None:
     """Count characters: a small model needs about one token for 2.4 characters."""
     tools = RetailTools(state := build_world().fork())
-    for email in customer_keys("train")[:50]:
+    for email in GENERATOR.customer_keys("train")[:50]:
         state.customer = email
         assert len(tools.call_sync(ToolCall(name="get_user"))) < 90 * 2.8
         for key in state.users[email].orders:
@@ -457,7 +456,11 @@ def test_trivial_agents_earn_no_reward(agent: Agent) -> None:
 
 def test_opening_does_not_reveal_whether_request_is_granted() -> None:
     """The most predictive word of easy openings is nearly as frequent in granted as in refused requests."""
-    tasks = [make_task("train", 2, family, "easy", n) for family in ("cancel", "return", "address") for n in range(300)]
+    tasks = [
+        GENERATOR.make_task("train", 2, family, "easy", n)
+        for family in ("cancel", "return", "address")
+        for n in range(300)
+    ]
     refused = [t for t in tasks if t.outputs]
     assert 0.22 < len(refused) / len(tasks) < 0.34
     assert_openings_do_not_reveal_refusal(tasks, [bool(t.outputs) for t in tasks], 0.15, 0.42)

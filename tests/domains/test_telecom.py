@@ -16,7 +16,7 @@ from understudy.core.errors import ToolError
 from understudy.core.messages import Message, ToolCall
 from understudy.core.tasks import SPLITS, Difficulty, Score, Task
 from understudy.domains.authoring.task_builder import gold_call, gold_text
-from understudy.domains.telecom import DOMAIN
+from understudy.domains.telecom import DOMAIN, GENERATOR
 from understudy.domains.telecom.connectivity import Connectivity, compute_connectivity
 from understudy.domains.telecom.state import (
     TODAY,
@@ -30,10 +30,9 @@ from understudy.domains.telecom.state import (
     TelecomState,
     Ticket,
 )
-from understudy.domains.telecom.task_generator import make_task
 from understudy.domains.telecom.tools import MAX_ADDED_GB, MAX_SUSPENSION_DAYS, TelecomTools
 from understudy.domains.telecom.user_tools import USER_ACTIONS, PhoneTools
-from understudy.domains.telecom.world import MONTHS, PLANS, build_world, customer_keys
+from understudy.domains.telecom.world import MONTHS, PLANS, build_world
 from understudy.envs.dates import date_variants, format_month_day
 from understudy.envs.task_source import Slice
 from understudy.envs.user_actions import UserToolExecutor
@@ -134,7 +133,7 @@ def play(task: Task, agent: Agent) -> tuple[Score, list[Message]]:
 
 def tasks(family: str, *difficulties: Difficulty, count: int = 200) -> Iterator[Task]:
     for number, difficulty in itertools.product(range(count), difficulties or ("easy",)):
-        yield make_task("train", 1, family, difficulty, number)
+        yield GENERATOR.make_task("train", 1, family, difficulty, number)
 
 
 def find_task(family: str, granted: bool, difficulty: Difficulty = "easy") -> Task:
@@ -758,8 +757,8 @@ def test_world_has_expected_size_and_splits() -> None:
     state = build_world()
     assert len(state.customers) == 400
     assert 700 < len(state.lines) < 900
-    assert [len(customer_keys(split)) for split in SPLITS] == [320, 40, 40]
-    assert len({key for split in SPLITS for key in customer_keys(split)}) == 400
+    assert [len(GENERATOR.customer_keys(split)) for split in SPLITS] == [320, 40, 40]
+    assert len({key for split in SPLITS for key in GENERATOR.customer_keys(split)}) == 400
 
 
 @pytest.mark.parametrize(("table", "field"), [("lines", "lines"), ("bills", "bills"), ("tickets", "tickets")])
@@ -794,7 +793,7 @@ def test_tool_results_stay_short() -> None:
     """Count characters: a small model needs about one token for 2.4 characters."""
     tools = TelecomTools(state := build_world().fork())
     run: Callable[..., str] = lambda tool, **arguments: tools.call_sync(ToolCall(name=tool, arguments=arguments))  # noqa: E731
-    for key in customer_keys("train")[:50]:
+    for key in GENERATOR.customer_keys("train")[:50]:
         state.customer = key
         assert len(run("get_customer")) < 290
         assert all(len(run("get_line", number=number)) < 120 for number in state.customers[key].lines)
@@ -864,7 +863,7 @@ def test_guessing_phone_steps_earns_low_reward() -> None:
 def test_opening_does_not_reveal_whether_request_is_granted() -> None:
     """The most predictive word of easy openings is nearly as frequent in granted as in refused requests."""
     families = ("suspend", "resume", "sim", "internet", "calls", "pay")
-    drawn_tasks = [make_task("train", 2, family, "easy", n) for family in families for n in range(200)]
+    drawn_tasks = [GENERATOR.make_task("train", 2, family, "easy", n) for family in families for n in range(200)]
     refused = [t for t in drawn_tasks if t.outputs]
     assert 0.22 < len(refused) / len(drawn_tasks) < 0.34
     assert_openings_do_not_reveal_refusal(drawn_tasks, [bool(t.outputs) for t in drawn_tasks], 0.15, 0.42)

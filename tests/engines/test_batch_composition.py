@@ -12,7 +12,7 @@ pytest.importorskip("torch")
 
 import torch
 
-from understudy.engines.base import Completion, SamplingParams
+from understudy.engines.interface import Completion, SamplingParams
 from understudy.engines.local.config import LocalEngineConfig
 from understudy.engines.local.cpu.fuse import should_pack_weights
 from understudy.engines.local.cpu.kernel_library import kernels_available

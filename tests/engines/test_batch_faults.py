@@ -14,7 +14,7 @@ import torch
 from pydantic import ValidationError
 
 from understudy.core.errors import ConfigError, RolloutError
-from understudy.engines.base import Completion, SamplingParams
+from understudy.engines.interface import Completion, SamplingParams
 from understudy.engines.local.config import LocalEngineConfig
 from understudy.engines.local.cpu import kernels
 from understudy.engines.local.engine import LocalEngine
@@ -51,8 +51,8 @@ def assert_alone(engine: LocalEngine, sampling: SamplingParams, offender: Any) -
     """Assert that the others' replies are those without the offender. Return the offender's error."""
     *replies, error = asyncio.run(sample_all(engine, sampling, offender))
     later = asyncio.run(sample_all(engine, sampling))
-    assert not any(slot.busy for slot in engine._sampler._cache.slots)
-    engine._sampler.reset_prefix_cache()
+    assert not any(slot.busy for slot in engine._sampling.sampler._cache.slots)
+    engine._sampling.sampler.reset_prefix_cache()
     for expected, *found in zip(asyncio.run(sample_all(engine, sampling)), replies, later, strict=True):
         assert isinstance(expected, Completion)
         for reply in found:

@@ -18,7 +18,7 @@ from support.pretended_cuda import PretendedCuda, pretended_cuda  # noqa: E402
 from support.random_batches import random_batch  # noqa: E402
 from understudy.algorithms.batch import Batch  # noqa: E402
 from understudy.algorithms.config import CriticConfig, LossConfig  # noqa: E402
-from understudy.engines.base import Completion, SamplingParams  # noqa: E402
+from understudy.engines.interface import Completion, SamplingParams  # noqa: E402
 from understudy.engines.local.config import LocalEngineConfig, LoraConfig  # noqa: E402
 from understudy.engines.local.cpu import kernels  # noqa: E402
 from understudy.engines.local.engine import LocalEngine  # noqa: E402

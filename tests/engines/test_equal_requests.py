@@ -13,7 +13,7 @@ pytest.importorskip("torch")
 import torch
 from torch import Tensor
 
-from understudy.engines.base import Completion, SamplingParams
+from understudy.engines.interface import Completion, SamplingParams
 from understudy.engines.local.config import LocalEngineConfig
 from understudy.engines.local.engine import LocalEngine
 from understudy.engines.models import make_tiny_model
@@ -155,5 +155,5 @@ def test_a_cancelled_leader_is_replaced(engine_and_passes: tuple[LocalEngine, li
 
     for number in range(3):
         assert_equal(asyncio.run(cancel_one(number)), expected[:2])
-        assert not any(slot.busy for slot in engine._sampler._cache.slots)  # type: ignore[union-attr]
+        assert not any(slot.busy for slot in engine._sampling.sampler._cache.slots)  # type: ignore[union-attr]
         engine.reset_prefix_cache()

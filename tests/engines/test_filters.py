@@ -18,7 +18,7 @@ from understudy.algorithms.batch import collate  # noqa: E402
 from understudy.core.messages import Message  # noqa: E402
 from understudy.core.tasks import Scenario, Score, Task  # noqa: E402
 from understudy.core.trajectory import Trajectory  # noqa: E402
-from understudy.engines.base import Completion, SamplingParams  # noqa: E402
+from understudy.engines.interface import Completion, SamplingParams  # noqa: E402
 from understudy.engines.local.config import LocalEngineConfig  # noqa: E402
 from understudy.engines.local.engine import LocalEngine  # noqa: E402
 from understudy.engines.local.sampler_choice import SamplerChoice  # noqa: E402
@@ -249,7 +249,7 @@ def test_logprobs_of_filtered_vllm_replies_are_recomputed(folder: Path) -> None:
         async def sample(self, *_: object) -> Completion:
             return sampled
 
-    engine._sampler, engine.sampler_choice = Vllm(), SamplerChoice("vllm", "")  # type: ignore[assignment]
+    engine._sampling.sampler, engine._sampling.choice = Vllm(), SamplerChoice("vllm", "")  # type: ignore[assignment]
     (again,) = sample_prompts(engine, FILTERED[:1])
     assert again.tokens == reply.tokens
     assert again.logprobs == pytest.approx(reply.logprobs, abs=1e-4)

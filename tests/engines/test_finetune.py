@@ -24,7 +24,7 @@ from understudy.core.errors import ConfigError  # noqa: E402
 from understudy.core.messages import Message  # noqa: E402
 from understudy.core.tasks import Score  # noqa: E402
 from understudy.core.trajectory import Trajectory  # noqa: E402
-from understudy.engines.base import SamplingParams  # noqa: E402
+from understudy.engines.interface import SamplingParams  # noqa: E402
 from understudy.engines.local import model  # noqa: E402
 from understudy.engines.local.config import LocalEngineConfig  # noqa: E402
 from understudy.engines.local.engine import LocalEngine  # noqa: E402

@@ -15,7 +15,7 @@ torch = pytest.importorskip("torch")
 from torch import Tensor  # noqa: E402
 
 from support.cpu_kernels import NO_COMPILER, needs_kernels  # noqa: E402
-from understudy.engines.base import SamplingParams  # noqa: E402
+from understudy.engines.interface import SamplingParams  # noqa: E402
 from understudy.engines.local.cpu import kernel_library, kernels  # noqa: E402
 from understudy.engines.local.sampling import filters  # noqa: E402
 

@@ -33,8 +33,8 @@ from understudy.core.messages import Message  # noqa: E402
 from understudy.core.settings import dump_toml  # noqa: E402
 from understudy.core.tasks import Score  # noqa: E402
 from understudy.core.trajectory import Trajectory  # noqa: E402
-from understudy.engines.base import SamplingParams, require_critic, require_reference  # noqa: E402
 from understudy.engines.factory import open_engine  # noqa: E402
+from understudy.engines.interface import SamplingParams, require_critic, require_reference  # noqa: E402
 from understudy.engines.local.config import LocalEngineConfig, LoraConfig  # noqa: E402
 from understudy.engines.local.engine import LocalEngine  # noqa: E402
 from understudy.engines.models import make_tiny_model  # noqa: E402

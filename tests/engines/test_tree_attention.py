@@ -12,8 +12,11 @@ from torch import Tensor  # noqa: E402
 from torch.nn.attention import flex_attention as flex  # noqa: E402
 
 from understudy.algorithms.batch import Batch, plan_microbatches  # noqa: E402
-from understudy.engines.local import engine as engine_module  # noqa: E402
-from understudy.engines.local import packing, tree_attention  # noqa: E402
+from understudy.engines.local import (  # noqa: E402
+    packing,
+    scoring,
+    tree_attention,
+)
 from understudy.engines.local.config import LocalEngineConfig  # noqa: E402
 from understudy.engines.local.engine import LocalEngine  # noqa: E402
 from understudy.engines.local.packing import FlatRows, TreeLayout, pack_rows  # noqa: E402
@@ -147,13 +150,13 @@ def test_logprobs_and_gradients_match_the_model_on_single_rows(
 ) -> None:
     from transformers import AutoModelForCausalLM
 
-    monkeypatch.setattr(engine_module, "pack_rows", lambda batch, rows, _group, device: TreeLayout(batch, rows, device))
+    monkeypatch.setattr(scoring, "pack_rows", lambda batch, rows, _group, device: TreeLayout(batch, rows, device))
     folder = make_tiny_model(tmp_path, architecture=architecture)
     batch = batch_of(tree_of_rows(2, (60, 20, 15)))
     assert batch.advantages is not None
     engine = LocalEngine(folder, LocalEngineConfig(device="cpu", dtype="float32"))
     (rows,) = plan_microbatches(batch, 10_000)
-    states = engine_module._states(engine._model, batch, rows)
+    states = scoring.compute_states(engine._model, batch, rows)
     assert states.num_computed == len(FlatRows(batch, rows).tokens), "without padding"
     found = token_logprobs(states.hidden, engine._model.lm_head, states.targets, batch.temperature)[0]
     (states.gather(batch.advantages) * found[states.state_index]).sum().backward()

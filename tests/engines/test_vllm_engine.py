@@ -24,7 +24,7 @@ from understudy.algorithms.batch import Batch, collate  # noqa: E402
 from understudy.algorithms.config import LossConfig  # noqa: E402
 from understudy.core.tasks import Score  # noqa: E402
 from understudy.core.trajectory import Trajectory  # noqa: E402
-from understudy.engines.base import Completion, SamplingParams  # noqa: E402
+from understudy.engines.interface import Completion, SamplingParams  # noqa: E402
 from understudy.engines.local.config import LocalEngineConfig, LoraConfig  # noqa: E402
 from understudy.engines.local.engine import LocalEngine  # noqa: E402
 from understudy.engines.models import find_model  # noqa: E402
@@ -88,9 +88,9 @@ def update(engine: LocalEngine, batch: Batch, rate: float) -> None:
 
 
 def server_of(engine: LocalEngine) -> VllmServer:
-    assert isinstance(engine._sampler, VllmSampler)
-    assert isinstance(engine._sampler._vllm, VllmServer)
-    return engine._sampler._vllm
+    assert isinstance(engine._sampling.sampler, VllmSampler)
+    assert isinstance(engine._sampling.sampler._vllm, VllmServer)
+    return engine._sampling.sampler._vllm
 
 
 def server_pid(server: VllmServer) -> int:

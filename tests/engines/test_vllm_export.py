@@ -42,7 +42,7 @@ def test_vllm_matches_the_local_engine_on_an_exported_model(tmp_path: Path) -> N
     import openai
 
     from understudy.core.messages import Message
-    from understudy.engines.base import SamplingParams
+    from understudy.engines.interface import SamplingParams
     from understudy.formats import FormatTokenizer, load_chat_format
     from understudy.runs.weights import export_model, resolve_weights
 

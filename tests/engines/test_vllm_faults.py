@@ -15,7 +15,7 @@ import pytest
 from support.endpoint import Answer, send
 from understudy.clients import endpoint as endpoint_module
 from understudy.core.errors import ConfigError, RolloutError
-from understudy.engines.base import Completion, SamplingParams
+from understudy.engines.interface import Completion, SamplingParams
 from understudy.engines.vllm.client import INITIAL_WEIGHT_VERSION, VllmHttpClient, VllmUnavailable
 from understudy.engines.vllm.config import VllmConfig
 from understudy.engines.vllm.sampler import VllmSampler

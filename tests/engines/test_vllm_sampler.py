@@ -20,7 +20,7 @@ import pytest
 import understudy
 from support.machine import process_ends
 from understudy.core.errors import ConfigError, RolloutError
-from understudy.engines.base import Completion, SamplingParams
+from understudy.engines.interface import Completion, SamplingParams
 from understudy.engines.local.config import LocalEngineConfig
 from understudy.engines.models import tiny_model
 from understudy.engines.vllm.client import (
@@ -635,7 +635,7 @@ def test_sampler_choice_and_its_reason(tiny: Path, settings: dict[str, Any], exp
     config = LocalEngineConfig.model_validate({"device": "cpu", "dtype": "float32"} | settings)
     engine = LocalEngine(tiny, config)
     assert re.search(rf"\b{expected}", str(engine.sampler_choice))
-    assert isinstance(engine._sampler, VllmSampler) == expected.startswith("vLLM")
+    assert isinstance(engine._sampling.sampler, VllmSampler) == expected.startswith("vLLM")
 
 
 def test_vllm_context_is_limited_to_the_length_of_episodes(tiny: Path, tmp_path: Path) -> None:
@@ -670,7 +670,7 @@ def test_vllm_context_is_limited_to_the_length_of_episodes(tiny: Path, tmp_path:
 
 def max_model_len_argument(engine: Any) -> str | None:
     """Return the longest sequence that vLLM's server is started with."""
-    command: list[str] = engine._sampler._vllm._command
+    command: list[str] = engine._sampling.sampler._vllm._command
     return command[command.index("--max-model-len") + 1] if "--max-model-len" in command else None
 
 

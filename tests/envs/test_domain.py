@@ -73,7 +73,7 @@ def define_module(monkeypatch: pytest.MonkeyPatch, folder: Path, domain: Domain)
 
 def test_families_policy_and_splits_have_defaults() -> None:
     assert (SIMPLE.name, SIMPLE.families, SIMPLE.domain_policy) == ("simple_lamps", ("on", "off"), "Switch lamps.")
-    assert SIMPLE.brief_policy() == "Switch lamps."
+    assert SIMPLE.slice(Slice(domain_policy="brief")).domain_policy == "Switch lamps."
     for split in SPLITS:
         tasks = SIMPLE.tasks(split)
         assert 10 < len(tasks) <= GENERATED_TASK_COUNTS[split]

@@ -21,13 +21,20 @@ from understudy.core.tasks import SPLITS, Task
 from understudy.core.trajectory import Trajectory
 from understudy.envs.task_source import Slice
 from understudy.envs.users import UserSimulatorFactory
-from understudy.evaluation.evaluate import evaluate, evaluate_gold, evaluate_noop, select_tasks, validate_noop_reward
+from understudy.evaluation.evaluate import (
+    evaluate,
+    evaluate_gold,
+    evaluate_noop,
+    play_episodes,
+    select_tasks,
+    validate_noop_reward,
+)
 from understudy.evaluation.report import OOD_TITLE, EvalReport, RunReport, read_report
-from understudy.evaluation.result import EvalResult, ResultRow, merge_results, success_gain
+from understudy.evaluation.result import EvalResult, ResultRow, merge_results, success_gain, summarize_episodes
 from understudy.evaluation.runner import EvalContext, load_eval_tasks, run_eval
 from understudy.evaluation.statistics import estimate_mean
 from understudy.rollouts.agent import GoldAgent, NoopAgent
-from understudy.rollouts.rollout import EpisodeLimits
+from understudy.rollouts.rollout import EpisodeLimits, RolloutRequest
 from understudy.runs.agents import make_agent
 from understudy.runs.config import TrainConfig, parse_config
 from understudy.runs.eval_spec import EvalSpec
@@ -80,9 +87,9 @@ def test_same_seed_gives_equal_results_for_any_concurrency() -> None:
 
 def test_trials_of_a_task_differ_and_progress_is_reported() -> None:
     progress: list[tuple[int, int]] = []
-    found = asyncio.run(
-        evaluate(DOMAIN, SeededGoldAgent(), TASKS, trials=4, on_progress=lambda *at: progress.append(at))
-    )
+    request = RolloutRequest(DOMAIN, SeededGoldAgent(), on_progress=lambda *at: progress.append(at))
+    episodes = asyncio.run(play_episodes(request, TASKS, trials=4))
+    found = summarize_episodes(DOMAIN, TASKS, episodes, trials=4, seed=0)
     assert progress == [(n, 48) for n in range(1, 49)]
     assert [r.task for r in found.task_results] == [t.id for t in TASKS]
     assert any(len(set(result.rewards)) > 1 for result in found.task_results)

@@ -27,7 +27,8 @@ from understudy.evaluation.failures.rules import explain_failure
 from understudy.rollouts.agent import Agent, GoldAgent, GoldCallsFirstAgent, NoopAgent, RefusingAgent
 from understudy.rollouts.replay import ReplayResult, replay_episode
 from understudy.rollouts.rollout import EpisodeLimits, rollout
-from understudy.sources.loading import list_domains, load_source
+from understudy.sources.loading import load_source
+from understudy.sources.references import list_domains
 
 
 def play_episode(agent: Agent, task: Task = ONE, domain: Domain = DOMAIN, turns: int = 12) -> Trajectory:

@@ -21,7 +21,7 @@ from understudy.data.adversarial.custom import load_strategies
 from understudy.data.adversarial.knowledge import sample_tasks
 from understudy.data.adversarial.suite import play_strategies
 from understudy.data.check import check
-from understudy.engines.base import SamplingParams
+from understudy.engines.interface import SamplingParams
 from understudy.engines.scripted import ScriptedSampler
 from understudy.envs.task_source import Slice, TaskSource
 from understudy.evaluation.evaluate import evaluate
@@ -29,7 +29,8 @@ from understudy.rollouts.agent import Agent, DemonstrationAgent, EngineAgent, Go
 from understudy.rollouts.rollout import EpisodeLimits, rollout
 from understudy.runs.agents import make_agent
 from understudy.runs.config import load_config, parse_config
-from understudy.sources.loading import load_domain, load_source
+from understudy.sources.loading import load_source
+from understudy.sources.references import load_domain
 
 RECIPES = ROOT / "examples" / "recipes"
 sys.path.insert(0, str(RECIPES))
@@ -66,14 +67,14 @@ def first_task_result(source: TaskSource, agent: Agent) -> tuple[float, int]:
     return episode.reward, episode.num_turns
 
 
-@pytest.mark.parametrize("name", ["sums:SUMS", "guessing_game:GUESSING_GAME"])
+@pytest.mark.parametrize("name", ["sums:SUMS", "guessing_game:GUESSING_GAME", "rl_loop:SOURCE"])
 def test_question_recipes_pass_the_check(name: str) -> None:
     report = check(load_source(name))
     assert (report.problems, report.unused_tools) == ((), ())
     assert [(split.noop_reward, split.gold_reward) for split in report.splits] == [(0.0, 1.0)] * 3
 
 
-@pytest.mark.parametrize("name", ["sums:SUMS", "guessing_game:GUESSING_GAME", "hotel:DOMAIN"])
+@pytest.mark.parametrize("name", ["sums:SUMS", "guessing_game:GUESSING_GAME", "hotel:DOMAIN", "rl_loop:SOURCE"])
 def test_no_strategy_is_rewarded_in_a_recipe(name: str) -> None:
     report = asyncio.run(play_strategies(load_source(name), num_tasks=4))
     assert len(report.results) > 20
@@ -252,6 +253,35 @@ def test_advantage_estimator_by_hand_and_on_a_bandit() -> None:
         ppo_loss(chances[arms], old, advantages, mask, 0.2, 0.2)[0].backward()
         optimizer.step()
     assert logits.softmax(-1)[2] > 0.9
+
+
+@pytest.mark.slow
+def test_rl_loop_trains_by_sft_and_rl(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("torch")
+    import rl_loop
+
+    rates = asyncio.run(rl_loop.train("tiny", sft_steps=3, rl_steps=2))
+    assert rates == [0.0, 0.0, 0.0]  # a random model
+    lines = capsys.readouterr().out.splitlines()
+    losses = [float(line.split()[-1]) for line in lines if "loss" in line]
+    assert losses == sorted(losses, reverse=True)
+    assert [line.split("  ")[0] for line in lines if line.startswith("RL")] == ["RL 1/2", "RL 2/2"]
+
+
+@pytest.mark.slow
+def test_rl_loop_learns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rewards replies that begin with a frequent byte, which a random model learns in a few steps."""
+    pytest.importorskip("torch")
+    import rl_loop
+
+    def begins_low(episode: object, transcript: Sequence[Message]) -> float:
+        return float(transcript[-1].content[:1] < "a")
+
+    monkeypatch.setattr(rl_loop.Product, "reward", begins_low)
+    monkeypatch.setattr(rl_loop, "RL_LEARNING_RATE", 1e-2)
+    monkeypatch.setattr(rl_loop, "SAMPLING", rl_loop.SAMPLING.replace(max_response_tokens=4))
+    before, _, after = asyncio.run(rl_loop.train("tiny", sft_steps=0, rl_steps=10))
+    assert after > before + 0.2
 
 
 def sample_batch(engine: object, temperature: float = 0.7) -> object:

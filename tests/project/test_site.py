@@ -15,8 +15,7 @@ from support import pages
 from understudy.cli import main as cli
 from understudy.core.settings import dump_toml
 from understudy.runs.config import TrainConfig
-from understudy.sources.loading import list_domains, load_domain
-from understudy.train.chaos.cases import CASES, ENDINGS, SKYRL_CASES
+from understudy.sources.references import list_domains, load_domain
 
 
 @pytest.fixture(scope="module")
@@ -99,19 +98,6 @@ def test_recipe_files_are_included_verbatim(generate: ModuleType) -> None:
     page = generate.written()["extending.md"]
     assert "<!-- file:" not in page
     assert (pages.ROOT / "examples" / "recipes" / "line_format.py").read_text(encoding="utf-8") in page
-
-
-def test_faults_page_has_a_row_for_each_case_of_the_matrix(generate: ModuleType) -> None:
-    page = generate.written()["faults.md"]
-    assert "cases -->" not in page
-    cases = [*CASES, *SKYRL_CASES]
-    rows = [row for row in re.findall(r"^\| (.*) \|$", page, re.MULTILINE) if not row.startswith("component |")]
-    found = [[text.strip() for text in row.split("|")] for row in rows]
-    assert [row[:2] for row in found] == [[case.component, case.fault] for case in cases]
-    assert [row[2].strip("`") for row in found] == [case.owner or "" for case in cases]
-    assert [row[3:] for row in found] == [
-        [ENDINGS[ending] if ending else "" for ending in (case.passing, case.lasting)] for case in cases
-    ]
 
 
 def test_menu_has_every_page_once(generate: ModuleType) -> None:

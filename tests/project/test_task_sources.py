@@ -1,12 +1,12 @@
-"""Test that no code asks for the class of a task source: it asks for the protocol that it needs."""
+"""Test that no code asks for the class of a task source: it asks for the capability that it needs."""
 
 import ast
 
 from support.source import INSIDE, TREES, module_name
 
-SOURCES = {"Domain": "base", "Mixture": "mixture", "ToolDataset": "tool_dataset", "MCPTaskSource": "source"}
+SOURCES = {"Domain": "domain", "Mixture": "mixture", "ToolDataset": "tool_dataset", "MCPTaskSource": "source"}
 """Classes of task sources and their modules."""
-LOADER = "sources"
+LOADER = "references"
 """The module that opens sources by name. It validates a `Domain`."""
 
 

@@ -9,7 +9,13 @@ MAY_IMPORT_TORCH = {"algorithms", "engines", "train"}
 TORCH = {"torch", "transformers", "peft", "safetensors", "gguf", "numpy"}
 NEEDS_OTHERS = {"skyrl_gym", "trackers"}
 """Modules that import a framework from a separate environment."""
-TORCH_FREE = ("engines.factory", "engines.scripted", "engines.base", "algorithms.config", "train.planning.preflight")
+TORCH_FREE = (
+    "engines.factory",
+    "engines.scripted",
+    "engines.interface",
+    "algorithms.config",
+    "train.planning.preflight",
+)
 
 
 def test_only_three_packages_import_torch() -> None:

@@ -17,7 +17,7 @@ from understudy.core.errors import ConfigError, TaskError
 from understudy.core.messages import Message, ToolCall, ToolSpec
 from understudy.core.tasks import Task
 from understudy.core.trajectory import StopReason, Trajectory
-from understudy.engines.base import Completion, SamplingParams, context_full_completion
+from understudy.engines.interface import Completion, SamplingParams, context_full_completion
 from understudy.engines.models import make_tiny_model
 from understudy.engines.scripted import ScriptedSampler
 from understudy.formats import ChatFormat

@@ -18,7 +18,7 @@ from understudy.core.errors import ConfigError, TaskError
 from understudy.core.messages import Message, ToolCall
 from understudy.core.tasks import Task
 from understudy.core.trajectory import Trajectory, read_trajectories
-from understudy.engines.base import SamplingParams
+from understudy.engines.interface import SamplingParams
 from understudy.engines.models import tiny_model
 from understudy.engines.scripted import ScriptedSampler
 from understudy.envs.domain import Domain
@@ -35,7 +35,8 @@ from understudy.runs.config import EvalConfig, TrainConfig
 from understudy.runs.eval_spec import EvalSpec
 from understudy.runs.run import Run
 from understudy.runs.targets import find_target, resolve
-from understudy.sources.loading import list_domains, load_source
+from understudy.sources.loading import load_source
+from understudy.sources.references import list_domains
 
 CONFIG = TrainConfig(domain="toy:DOMAIN", model="tiny")
 USERS = UserSimulatorFactory(UserConfig())

@@ -22,12 +22,12 @@ from understudy.rollouts.agent import GoldAgent, NoopAgent
 from understudy.rollouts.group import Group
 from understudy.rollouts.rollout import (
     EpisodeLimits,
+    RolloutRequest,
     episode_seed,
     play_episode,
-    play_group,
-    play_groups,
     rollout,
 )
+from understudy.rollouts.scheduler import play_groups
 from understudy.sources.tool_dataset import ToolDataset, ToolEpisode, ToolExample
 
 TASKS = DOMAIN.tasks("train")
@@ -448,14 +448,11 @@ def run_groups(
 ) -> list[Group]:
     return asyncio.run(
         play_groups(
-            source,
+            RolloutRequest(source, NoopAgent(), seed=seed),
             tasks or iter(TASKS),
-            NoopAgent(),
-            LIMITS,
             group_size=size,
             num_groups=count,
             max_resampled_groups=refill,
-            seed=seed,
         )
     )
 
@@ -467,25 +464,19 @@ def test_progress_counts_ended_and_started_episodes(processes: int) -> None:
     def play(process_group: ProcessGroup) -> list[tuple[int, int]]:
         seen: list[tuple[int, int]] = []
         ended: list[Trajectory] = []
-        playing = play_groups(
+        request = RolloutRequest(
             RecordingFactory(lambda task, seed: FakeEnvironment(1.0)),
-            iter(TASKS),
             NoopAgent(),
-            LIMITS,
-            group_size=2,
-            num_groups=2,
-            max_resampled_groups=1,
-            seed=7,
             process_group=process_group,
             on_progress=lambda done, total: seen.append((done, total)),
             on_episode=ended.append,
         )
-        asyncio.run(playing)
+        asyncio.run(play_groups(request, iter(TASKS), group_size=2, num_groups=2, max_resampled_groups=1))
         assert [episode.reward for episode in ended] == [1.0] * seen[-1][0]
         return seen
 
     if processes == 1:
-        assert play(SINGLE_PROCESS) == [(0, 4), (1, 4), (2, 4), (3, 4), (4, 4), (5, 6), (6, 6)]
+        assert play(SINGLE_PROCESS) == [(0, 4), (1, 4), (2, 4), (3, 4), (4, 4), (4, 6), (5, 6), (6, 6)]
         return
     shared_values, barrier = [None] * processes, threading.Barrier(processes)
     with ThreadPoolExecutor(processes) as pool:
@@ -506,7 +497,7 @@ def factory_with_rewards(
 
 def test_group_plays_one_task_with_distinct_seeds() -> None:
     source = factory_with_rewards({0: (0.0, 1.0, 0.5)})
-    group = asyncio.run(play_group(source, TASKS[0], NoopAgent(), LIMITS, 3, 7))
+    (group,) = run_groups(source, size=3, count=1)
     assert [episode.reward for episode in group.episodes] == [0.0, 1.0, 0.5]
     assert [episode.seed for episode in group.episodes] == [episode_seed(7, TASKS[0], i) for i in range(3)]
     assert len({episode.seed for episode in group.episodes}) == 3
@@ -571,6 +562,15 @@ def test_resampled_groups_start_in_task_order() -> None:
     assert [task for task, *_ in source.made] == [TASKS[i].id for i in range(6) for _ in range(2)]
 
 
+def test_group_is_replaced_while_others_still_run() -> None:
+    ended = list[str]()
+    source = factory_with_rewards({0: (0.0, 1.0), 1: (0.0, 0.0), 2: (0.0, 0.0), 3: (0.0, 1.0)}, {0: 100})
+    request = RolloutRequest(source, NoopAgent(), on_episode=lambda episode: ended.append(episode.task_id))
+    played = asyncio.run(play_groups(request, iter(TASKS), group_size=2, num_groups=2, max_resampled_groups=9))
+    assert ended == [TASKS[number].id for number in (1, 1, 2, 2, 3, 3, 0, 0)]
+    assert [group.task.id for group in played] == [task.id for task in TASKS[:4]]
+
+
 class ThreadProcessGroup(ProcessGroup):
     """A process group of threads that exchange values through a list."""
 
@@ -596,8 +596,9 @@ def test_processes_agree_on_groups_and_consumed_tasks(count: int, refill: int, e
 
     def play(process_group: ProcessGroup) -> tuple[list[list[tuple[str, int, float]]], int]:
         tasks, source = iter([*TASKS[:2], *TASKS]), RecordingFactory(game)
-        options = {"group_size": 3, "num_groups": count, "max_resampled_groups": refill, "seed": 7}
-        found = asyncio.run(play_groups(source, tasks, NoopAgent(), LIMITS, **options, process_group=process_group))
+        options = {"group_size": 3, "num_groups": count, "max_resampled_groups": refill}
+        request = RolloutRequest(source, NoopAgent(), seed=7, process_group=process_group)
+        found = asyncio.run(play_groups(request, tasks, **options))
         assert len(source.made) < 3 * len(found) or process_group.world_size == 1
         return [[(e.task_id, e.seed, e.reward) for e in group.episodes] for group in found], len(list(tasks))
 
@@ -644,9 +645,9 @@ def test_error_in_one_episode_cancels_the_others_of_its_group(processes: int) ->
         return FakeEnvironment(0.0, hook=bug) if is_first else FakeEnvironment(0.0, duration=10**9)
 
     async def play() -> None:
-        options = {"group_size": 4, "num_groups": 1, "max_resampled_groups": 0, "seed": 7}
+        request = RolloutRequest(source, NoopAgent(), process_group=process_group)
         with pytest.raises(ConfigError):
-            await play_groups(source, iter(TASKS), NoopAgent(), LIMITS, **options, process_group=process_group)
+            await play_groups(request, iter(TASKS), group_size=4, num_groups=1)
         assert [game.closed for *_, game in source.made] == [1] * (4 // processes), "before the error is raised"
 
     source = RecordingFactory(make)

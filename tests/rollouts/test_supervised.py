@@ -18,7 +18,7 @@ from understudy.core.errors import ConfigError
 from understudy.core.messages import Message, ToolCall
 from understudy.core.trajectory import Trajectory
 from understudy.domains.retail import DOMAIN
-from understudy.engines.base import Completion, SamplingParams
+from understudy.engines.interface import Completion, SamplingParams
 from understudy.engines.models import make_tiny_model
 from understudy.envs.task_source import Slice
 from understudy.formats import ChatFormat, FormatTokenizer, load_chat_format

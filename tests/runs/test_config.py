@@ -15,7 +15,7 @@ from understudy.core.records import Record
 from understudy.core.settings import config_differences, dump_toml, parse_toml
 from understudy.runs.config import TrainConfig, load_config, parse_config
 from understudy.runs.presets import preset_names, preset_text
-from understudy.sources.loading import list_domains
+from understudy.sources.references import list_domains
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 

@@ -15,8 +15,7 @@ from understudy.runs.endpoints import (
     training_endpoint_names,
     validate_endpoint_overrides,
 )
-from understudy.train.preparation import prepare_run
-from understudy.train.selection import make_reward_judge
+from understudy.train.preparation import make_reward_judge, prepare_run
 
 CONFIG_TEXT = """
 agent_endpoint = "large"

@@ -98,18 +98,18 @@ def test_preset_with_another_engine_kind_keeps_shared_keys() -> None:
     assert config.engine.lora.rank == 4
     assert config.replace(engine=preset.engine) == preset
     text = '[engine]\nfinetune = "lora"\n[engine.lora]\nrank = 8\nalpha = 16'
-    assert parse_config(text, TINKER).engine.local_engine_config.lora.rank == 8
+    assert parse_config(text, TINKER).engine.export_engine_config.lora.rank == 8
     skyrl = parse_config(text, ["engine.kind=skyrl"]).engine
-    assert (skyrl.finetune, skyrl.local_engine_config.lora.alpha) == ("lora", 16.0)
+    assert (skyrl.finetune, skyrl.export_engine_config.lora.alpha) == ("lora", 16.0)
 
 
 def test_remote_engine_config_maps_to_a_local_config() -> None:
-    tinker = parse_config("", [*TINKER, "engine.lora.rank=4"]).engine.local_engine_config
+    tinker = parse_config("", [*TINKER, "engine.lora.rank=4"]).engine.export_engine_config
     assert (tinker.finetune, tinker.lora.rank, tinker.lora.alpha) == ("lora", 4, 32.0)
-    skyrl = parse_config("", ["engine.kind=skyrl", "engine.max_tokens_per_microbatch=9"]).engine.local_engine_config
+    skyrl = parse_config("", ["engine.kind=skyrl", "engine.max_tokens_per_microbatch=9"]).engine.export_engine_config
     assert (skyrl.finetune, skyrl.train_embeddings, skyrl.max_tokens_per_microbatch) == ("full", True, 9)
     local = parse_config("", ["engine.device=cpu"]).engine
-    assert local.local_engine_config is local
+    assert local.export_engine_config is local
 
 
 def test_unsupported_settings_of_each_engine_kind() -> None:

@@ -8,7 +8,7 @@ import pytest
 import understudy
 from understudy.core.errors import ConfigError
 from understudy.core.settings import matching_keys
-from understudy.engines.models.registry import find_model
+from understudy.engines.models.lookup import find_model
 from understudy.envs.domain import Domain
 from understudy.envs.task_source import Slice
 from understudy.runs.config import TrainConfig, load_config, parse_config
@@ -25,7 +25,7 @@ from understudy.runs.targets import (
     split_arguments,
 )
 from understudy.runs.weights import resolve_weights
-from understudy.sources.loading import list_domains
+from understudy.sources.references import list_domains
 
 
 @pytest.fixture
@@ -205,7 +205,7 @@ def test_configs_after_a_target_override_it_in_order(target_folder: Path) -> Non
     assert (found.engine.kind, found.slice.domain_policy) == ("tinker", "brief")
     found = resolve(["retail", "layer.toml", "last.toml", "steps=9"]).config
     assert (found.domain, found.engine.kind, found.steps) == ("airline", "local", 9)
-    assert found.engine.local_engine_config.finetune == "lora"
+    assert found.engine.export_engine_config.finetune == "lora"
 
 
 def test_algorithm_replaces_the_keys_of_the_algorithm_below_it(target_folder: Path) -> None:
@@ -241,7 +241,7 @@ def test_name_that_cannot_follow_a_target(target_folder: Path, arguments: list[s
 def test_configs_after_the_name_of_a_model(target_folder: Path) -> None:
     Path("layer.toml").write_text("seed = 4\n[engine]\nthreads = 2\n")
     found = resolve_weights("tiny", ["layer.toml", "seed=5"]).config
-    assert (found.model, found.seed, found.engine.local_engine_config.threads) == ("tiny", 5, 2)
+    assert (found.model, found.seed, found.engine.export_engine_config.threads) == ("tiny", 5, 2)
     with pytest.raises(ConfigError, match=r"'nosuch'.*'tiny'"):
         resolve_weights("tiny", ["nosuch"])
 

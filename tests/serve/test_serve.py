@@ -25,7 +25,7 @@ from support.serving import (
 )
 from understudy.core.errors import RolloutError
 from understudy.core.messages import Message, ToolCall, ToolSpec
-from understudy.engines.base import SamplingParams
+from understudy.engines.interface import SamplingParams
 from understudy.formats.parsing.parse import render_reply
 from understudy.serve.conversation_cache import ConversationCache
 from understudy.serve.generation import ServedModel

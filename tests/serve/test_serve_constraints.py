@@ -26,7 +26,7 @@ from understudy.core.errors import RolloutError
 from understudy.core.messages import Message, ToolSpec
 from understudy.core.tasks import Score
 from understudy.core.trajectory import Trajectory
-from understudy.engines.base import SamplingParams
+from understudy.engines.interface import SamplingParams
 from understudy.serve.constraints import build_constraint
 from understudy.serve.generation import ServedModel
 from understudy.serve.requests import parse_request

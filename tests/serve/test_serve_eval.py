@@ -20,7 +20,7 @@ from understudy.core.errors import ConfigError
 from understudy.core.messages import Message, ToolCall
 from understudy.core.tasks import Task
 from understudy.core.trajectory import StopReason, Trajectory
-from understudy.engines.base import SamplingParams
+from understudy.engines.interface import SamplingParams
 from understudy.envs.users import UserConfig, UserSimulatorFactory
 from understudy.envs.users.consent import gives_consent
 from understudy.envs.users.llm import LLMUser

@@ -30,7 +30,7 @@ from support.serving import (
     serve_on_loopback,
 )
 from understudy.core.errors import ConfigError
-from understudy.engines.base import SamplingParams
+from understudy.engines.interface import SamplingParams
 from understudy.runs.weights import resolve_weights
 from understudy.serve.options import ServeConfig
 from understudy.serve.server import serve_model

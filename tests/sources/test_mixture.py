@@ -9,8 +9,8 @@ import pytest
 from understudy.core.errors import ConfigError, TaskError
 from understudy.data.check import check
 from understudy.envs.task_source import (
-    BriefPolicySource,
-    RegeneratingSource,
+    CompositeSource,
+    ExternalSource,
     Slice,
     StatefulSource,
     find_task,
@@ -21,8 +21,9 @@ from understudy.evaluation.report import EvalReport
 from understudy.evaluation.result import ResultRow
 from understudy.rollouts.agent import GoldAgent, NoopAgent
 from understudy.runs.config import load_config
-from understudy.sources.loading import load_domain, load_source
+from understudy.sources.loading import load_source
 from understudy.sources.mixture import Mixture
+from understudy.sources.references import load_domain
 
 TESTS = "mix:retail,airline"
 NAMES = "mix:retail*3,telecom,mcp:polygon-replay"
@@ -128,15 +129,20 @@ def test_a_mixture_regenerates_the_tasks_of_its_sources() -> None:
     assert find_task(mixture, "airline/train/cancel/easy/0-1") is None
 
 
-def test_sources_implement_expected_protocols() -> None:
-    capabilities = (StatefulSource, RegeneratingSource, BriefPolicySource)
+def test_sources_have_expected_capabilities() -> None:
+    capabilities = (StatefulSource, ExternalSource, CompositeSource)
     found = {
         name: [isinstance(load_source(name), capability) for capability in capabilities]
         for name in ("retail", "mix:retail,telecom", "mcp:several-replay", "support.shelves:SHELVES")
     }
     assert found == {
-        "retail": [True, True, True],
-        "mix:retail,telecom": [False, True, False],
-        "mcp:several-replay": [False, False, False],
+        "retail": [True, False, False],
+        "mix:retail,telecom": [False, False, True],
+        "mcp:several-replay": [False, True, False],
         "support.shelves:SHELVES": [False, False, False],
     }
+
+
+def test_a_mixture_has_a_brief_policy_if_one_of_its_sources_has_one() -> None:
+    assert load_source("mix:retail,support.shelves:SHELVES").has_brief_policy
+    assert not load_source("mix:mcp:several-replay,support.shelves:SHELVES").has_brief_policy

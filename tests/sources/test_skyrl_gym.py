@@ -28,7 +28,8 @@ from understudy.core.tasks import Task
 from understudy.core.trajectory import Trajectory
 from understudy.rollouts.agent import DemonstrationAgent
 from understudy.rollouts.rollout import EpisodeLimits, rollout
-from understudy.sources.loading import list_domains, load_source
+from understudy.sources.loading import load_source
+from understudy.sources.references import list_domains
 
 pytestmark = pytest.mark.skyrl
 

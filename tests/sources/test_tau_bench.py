@@ -39,6 +39,7 @@ from understudy.sources.benchmarks.tau_bench import (
     tau_bench_canonical,
 )
 from understudy.sources.loading import load_source
+from understudy.sources.mixture import Mixture
 
 REAL = os.environ.get("TAU_BENCH", "")
 real = pytest.mark.skipif(not REAL, reason="TAU_BENCH names no checkout of sierra-research/tau-bench")
@@ -103,6 +104,17 @@ def test_tasks_load_with_gold_outputs_and_policy(kiosk: TauBench) -> None:
     assert kiosk.domain_policy == "You run a kiosk."
     assert kiosk.slice(Slice(domain_policy="brief")).domain_policy == "Ask first.\nThen sell."
     assert [spec.name for spec in kiosk.slice(Slice(tools=("sell",))).tool_specs] == ["sell"]
+
+
+def test_rules_are_the_brief_policy_also_in_a_mixture(kiosk: TauBench, tmp_path: Path) -> None:
+    part = Mixture((kiosk,), (1.0,)).slice(Slice(domain_policy="brief"))
+    assert part.domain_policy == "Ask first.\nThen sell."
+    bare = {**TAU_BENCH, "tau_bench/envs/kiosk/rules.py": "RULES = []\n"}
+    for name in [name for name in sys.modules if name.partition(".")[0] == "tau_bench"]:
+        del sys.modules[name]
+    source = load_source(f"tau-bench:{write_checkout(tmp_path / 'bare', bare)}#kiosk")
+    with pytest.raises(ConfigError, match=r"tau-bench-kiosk\b.*\bbrief\b"):
+        source.slice(Slice(domain_policy="brief"))
 
 
 def test_reward_requires_state_and_outputs(kiosk: TauBench) -> None:

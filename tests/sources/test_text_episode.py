@@ -30,7 +30,8 @@ from understudy.formats.options import ToolFormat
 from understudy.formats.parsing.parse import render_reply
 from understudy.rollouts.agent import GoldAgent, NoopAgent
 from understudy.rollouts.rollout import EpisodeLimits, rollout
-from understudy.sources.loading import list_domains, load_source
+from understudy.sources.loading import load_source
+from understudy.sources.references import list_domains
 from understudy.sources.text_episode import TextEpisode, TextMessage, render_messages
 
 LIMITS = EpisodeLimits(max_turns=60)

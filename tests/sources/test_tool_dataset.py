@@ -23,7 +23,8 @@ from understudy.rollouts.rollout import EpisodeLimits, play_episode, rollout
 from understudy.runs.agents import CustomAgent, make_agent
 from understudy.runs.config import TrainConfig, parse_config
 from understudy.runs.targets import resolve
-from understudy.sources.loading import load_domain, load_source
+from understudy.sources.loading import load_source
+from understudy.sources.references import load_domain
 from understudy.sources.tool_dataset import ToolDataset, ToolEpisode, ToolExample
 
 
@@ -280,7 +281,10 @@ def test_module_in_current_folder_is_importable(tmp_path: Path, monkeypatch: pyt
     [
         ("support.shelves:SHELFS", "'SHELFS'.*'SHELVES'"),
         ("support.shelves:Shelf", r"support\.shelves:Shelf\b.*\bclass\b"),
-        ("support.shelves:ROWS", r"support\.shelves:ROWS.*domain_policy, environment, families, name"),
+        (
+            "support.shelves:ROWS",
+            r"support\.shelves:ROWS.*TaskSource.*name, tool_specs, domain_policy, tasks, environment",
+        ),
         ("no_such_module:X", "'no_such_module:X'.*No module named 'no_such_module'"),
         ("./shelves.py:SHELVES", "module:attribute"),
         (":SHELVES", "module:attribute"),

@@ -6,7 +6,7 @@ from typing import Any
 from support import script
 from understudy.core.messages import Message
 from understudy.core.tasks import Difficulty, Score, Task
-from understudy.domains.doordash import DOMAIN
+from understudy.domains.doordash import DOMAIN, GENERATOR
 from understudy.domains.doordash.state import (
     Courier,
     Customer,
@@ -18,7 +18,6 @@ from understudy.domains.doordash.state import (
     Restaurant,
     format_time_ago,
 )
-from understudy.domains.doordash.task_generator import make_task
 from understudy.domains.doordash.tools import DoordashTools
 from understudy.rollouts.agent import Agent
 
@@ -143,14 +142,18 @@ def write_turns(task: Task) -> list[Message]:
 def task_of_family(family: str, granted: bool, difficulty: Difficulty = "easy") -> Task:
     """Return a task of a family whose request is granted, or refused."""
     return next(
-        t for t in (make_task("train", 1, family, difficulty, n) for n in range(100)) if granted == bool(write_turns(t))
+        t
+        for t in (GENERATOR.make_task("train", 1, family, difficulty, n) for n in range(100))
+        if granted == bool(write_turns(t))
     )
 
 
 def task_with_two_changes() -> Task:
     """Return a task with two changes in sequence."""
     return next(
-        t for t in (make_task("train", 1, "several", "medium", n) for n in range(100)) if len(write_turns(t)) == 2
+        t
+        for t in (GENERATOR.make_task("train", 1, "several", "medium", n) for n in range(100))
+        if len(write_turns(t)) == 2
     )
 
 

@@ -7,7 +7,7 @@ from understudy.envs.compliance.violations import find_violations
 from understudy.envs.domain import Domain
 from understudy.envs.environment import ConfirmedWrite, ConsentGate
 from understudy.envs.rewards import FactRules
-from understudy.sources.loading import load_domain
+from understudy.sources.references import load_domain
 
 RETAIL = load_domain("retail")
 AIRLINE = load_domain("airline")

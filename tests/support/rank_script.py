@@ -16,7 +16,7 @@ from safetensors.torch import save_file
 from support.tiny_runs import SMALL, InterruptAtStep, ignore_progress, score_distinct_characters
 from understudy.algorithms.batch import Batch
 from understudy.algorithms.config import CriticConfig, LossConfig
-from understudy.engines.base import SamplingParams
+from understudy.engines.interface import SamplingParams
 from understudy.engines.local.config import LocalEngineConfig, LoraConfig, OptimizerConfig
 from understudy.engines.local.distributed.distributed import TorchProcessGroup
 from understudy.engines.local.engine import LocalEngine

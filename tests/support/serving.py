@@ -14,7 +14,7 @@ import openai
 
 from support.listening import serve_app
 from understudy.core.errors import ConfigError
-from understudy.engines.base import Completion, SamplingParams, TokenCallback
+from understudy.engines.interface import Completion, SamplingParams, TokenCallback
 from understudy.engines.models import make_tiny_model
 from understudy.formats import FormatTokenizer, load_chat_format
 from understudy.runs.weights import resolve_weights

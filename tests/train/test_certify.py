@@ -30,7 +30,7 @@ from understudy.core.errors import ConfigError, RolloutError  # noqa: E402
 from understudy.core.messages import Message, ToolSpec  # noqa: E402
 from understudy.core.tasks import Score, Task  # noqa: E402
 from understudy.core.trajectory import Trajectory  # noqa: E402
-from understudy.engines.base import Completion, SamplingParams  # noqa: E402
+from understudy.engines.interface import Completion, SamplingParams  # noqa: E402
 from understudy.engines.local import engine as local  # noqa: E402
 from understudy.engines.local.engine import LocalEngine  # noqa: E402
 from understudy.engines.models import make_tiny_model  # noqa: E402

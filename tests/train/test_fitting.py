@@ -39,7 +39,7 @@ def fit(megabytes: float, *settings: str) -> FittedRun:
 
 
 def fitted_keys(found: FittedRun) -> tuple[int, bool, int]:
-    engine = found.config.engine.local_engine_config
+    engine = found.config.engine.export_engine_config
     return engine.max_tokens_per_microbatch, engine.gradient_checkpointing, engine.max_num_seqs
 
 
@@ -73,7 +73,7 @@ def test_microbatches_shrink_before_checkpointing_begins() -> None:
     assert fitted_keys(fit(half, few)) == (2048, False, 1)
     recomputed = needed("training", few, "engine.gradient_checkpointing=true")
     found = fit(recomputed, few)
-    assert found.config.engine.local_engine_config.gradient_checkpointing or recomputed > half
+    assert found.config.engine.export_engine_config.gradient_checkpointing or recomputed > half
     small = needed("training", few, "engine.gradient_checkpointing=true", "engine.max_tokens_per_microbatch=1024")
     assert fitted_keys(fit(small, few)) == (1024, True, 1)
     assert re.search(r"max_tokens_per_microbatch = 1024, engine.gradient_checkpointing = true", fit(small, few).changes)
@@ -121,12 +121,15 @@ def test_engines_elsewhere_are_not_fitted() -> None:
 def test_fitted_values_are_stored_and_a_resumed_run_keeps_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     size = needed("training", "engine.max_num_seqs=1", "engine.max_tokens_per_microbatch=2048")
     monkeypatch.setattr(launch, "detect_machine", lambda config: machine(size))
-    run = launch.open_run(["retail", *SETTINGS, "engine.max_num_seqs=1"], tmp_path / "run", None)
+    opened = launch.open_run(["retail", *SETTINGS, "engine.max_num_seqs=1"], tmp_path / "run", None)
+    run = opened.run
     stored = read_run_config(run.folder)
-    assert stored.engine.local_engine_config.max_tokens_per_microbatch == 2048
+    assert stored.engine.export_engine_config.max_tokens_per_microbatch == 2048
     assert [line for line in run.warnings if "engine.max_tokens_per_microbatch = 2048" in line]
+    resumed = launch.open_run([], None, run.folder)
+    assert (resumed.run.config, resumed.memory_plan) == (stored, opened.memory_plan)
     monkeypatch.setattr(launch, "detect_machine", lambda config: machine(1e6))
-    assert launch.open_run([], None, run.folder).config == stored
+    assert launch.open_run([], None, run.folder).run.config == stored
 
 
 def test_run_that_does_not_fit_leaves_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -43,7 +43,6 @@ from understudy.train.planning.memory import (  # noqa: E402
     format_memory_plan,
     max_pass_sizes,
     plan_memory,
-    plan_run_memory,
     read_model_shape,
     summarize_memory_plan,
 )
@@ -248,17 +247,22 @@ def test_workload_is_the_maximum_that_the_config_allows() -> None:
         assert max_pass_sizes(parse_config("", settings)).samples_locally == here
 
 
+def plan_config_memory(config: TrainConfig, folder: Path, processes: int = 1) -> MemoryPlan:
+    sizes = max_pass_sizes(config, processes)
+    return plan_memory(read_model_shape(folder), config.engine, sizes, MACHINE, processes)
+
+
 def test_plan_counts_the_weights_of_a_teacher(folder: Path) -> None:
     settings = ["engine.sampler=torch", "engine.device=cpu", "algorithm.kl_coef=1"]
     teacher = ["algorithm.reference.kind=model", f"algorithm.reference.model={folder}"]
     frozen, taught = (
-        part_sizes(plan_run_memory(parse_config("", [*settings, *more]), folder, MACHINE)[0]) for more in ([], teacher)
+        part_sizes(plan_config_memory(parse_config("", [*settings, *more]), folder)) for more in ([], teacher)
     )
     assert taught["teacher"] == frozen["weights"] == taught["weights"]
     assert "reference" in frozen
     assert "reference" not in taught
     both = parse_config("", [*settings, *teacher, "preferences.steps=1"])
-    assert part_sizes(plan_run_memory(both, folder, MACHINE)[0])["reference"] == frozen["reference"]
+    assert part_sizes(plan_config_memory(both, folder))["reference"] == frozen["reference"]
 
 
 def test_workload_is_divided_among_processes() -> None:
@@ -310,9 +314,9 @@ def test_fsdp_plan_divides_the_layers_among_processes(folder: Path) -> None:
 
 def test_run_plan_is_for_its_number_of_processes(folder: Path) -> None:
     settings = parse_config("", ["engine.sampler=torch", "engine.device=cpu", "engine.max_num_seqs=64"])
-    alone, (each,) = plan_run_memory(settings, folder, MACHINE), plan_run_memory(settings, folder, MACHINE, 4)
-    assert (alone[0].processes, each.processes) == (1, 4)
-    assert each.bytes_in("sampling") < alone[0].bytes_in("sampling")
+    alone, each = plan_config_memory(settings, folder), plan_config_memory(settings, folder, 4)
+    assert (alone.processes, each.processes) == (1, 4)
+    assert each.bytes_in("sampling") < alone.bytes_in("sampling")
 
 
 def test_model_config_without_sizes_raises(folder: Path, tmp_path: Path) -> None:

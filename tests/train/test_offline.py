@@ -41,7 +41,7 @@ from understudy.runs.storage.trained_episodes import read_trained_episodes  # no
 from understudy.train.loop import train  # noqa: E402
 from understudy.train.phases import preferences  # noqa: E402
 from understudy.train.phases.rl import compute_advantages  # noqa: E402
-from understudy.train.selection import validate_reference  # noqa: E402
+from understudy.train.reference import validate_reference  # noqa: E402
 from understudy.viewer.library import RunLibrary  # noqa: E402
 
 LEARNING = (

@@ -267,7 +267,7 @@ def test_process_that_does_not_answer_is_an_error_of_the_others(capfd: pytest.Ca
 CERTIFIED = """
 import asyncio, sys
 from pathlib import Path
-from understudy.engines.base import SamplingParams
+from understudy.engines.interface import SamplingParams
 from understudy.engines.local.config import LocalEngineConfig
 from understudy.engines.local.distributed.distributed import TorchProcessGroup
 from understudy.engines.local.engine import LocalEngine

@@ -30,8 +30,9 @@ from understudy.engines.models import find_model, smollm2
 from understudy.runs.config import TrainConfig, parse_config
 from understudy.runs.presets import preset_names, preset_text
 from understudy.runs.trackers import validate_trackers
-from understudy.train.planning import bench, forecast, memory
+from understudy.train.planning import bench, forecast
 from understudy.train.planning.bench import BenchResult, BenchSize, SamplingSpeed, TrainingSpeed
+from understudy.train.planning.fitting import fit_to_memory
 from understudy.train.planning.forecast import EpisodeSizes
 from understudy.train.planning.preflight import PreflightReport, preflight_to_dict
 from understudy.train.preparation import config_warnings, prepare_run
@@ -138,7 +139,8 @@ def test_dry_run_reports_time_memory_and_disk_and_writes_nothing(empty_home: Pat
     assert list(empty_home.iterdir()) == []
     assert PreflightReport.model_validate(plain | {"forecast": None, "memory": None}).gold_sizes == found.gold_sizes
     assert plain["forecast"]["seconds"] == sum(phase["seconds"] for phase in plain["forecast"]["phases"]) > 0
-    (planned,) = memory.plan_run_memory(found.config, find_model("tiny"), detect_machine(found.config.engine))
+    planned = fit_to_memory(found.config, find_model("tiny"), detect_machine(found.config.engine)).plan
+    assert planned is not None
     assert [part for part in found.memory.parts if part.name != PROCESS_PART] == [
         p for p in planned.parts if p.name != PROCESS_PART
     ]
@@ -522,7 +524,7 @@ def test_doctor_lists_installed_parts(empty_home: Path, call: Call) -> None:
 def test_doctor_and_dry_run_say_why_a_cpu_is_slower(
     empty_home: Path, call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    machine = detect_machine(config(*TOY).engine.local_engine_config)
+    machine = detect_machine(config(*TOY).engine.export_engine_config)
     slower = machine.replace(fused_kernels=False, kernels_missing="no C compiler was found")
     monkeypatch.setattr("understudy.engines.local.machine.detect_machine", lambda _: slower)
     monkeypatch.setattr("understudy.train.planning.preflight.detect_machine", lambda _: slower)
@@ -535,7 +537,7 @@ def test_doctor_and_dry_run_say_why_a_cpu_is_slower(
 
 
 def test_doctor_requires_a_c_compiler_on_a_gpu(empty_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    gpu = detect_machine(config(*TOY).engine.local_engine_config).replace(device="cuda")
+    gpu = detect_machine(config(*TOY).engine.export_engine_config).replace(device="cuda")
     monkeypatch.setattr("understudy.engines.local.machine.detect_machine", lambda _: gpu)
     monkeypatch.delenv("CC", raising=False)
     for path, there in (("/usr/bin/clang", True), (None, False)):

@@ -28,7 +28,7 @@ from understudy.core.errors import ConfigError, RolloutError  # noqa: E402
 from understudy.core.messages import Message  # noqa: E402
 from understudy.core.tasks import Score  # noqa: E402
 from understudy.core.trajectory import Trajectory  # noqa: E402
-from understudy.engines.base import SamplingParams  # noqa: E402
+from understudy.engines.interface import SamplingParams  # noqa: E402
 from understudy.engines.local.config import LocalEngineConfig  # noqa: E402
 from understudy.engines.local.engine import LocalEngine  # noqa: E402
 from understudy.engines.models import make_tiny_model  # noqa: E402

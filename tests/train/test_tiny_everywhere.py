@@ -11,7 +11,7 @@ from support.program import Call, call
 from understudy.cli import launch
 from understudy.core.errors import TaskError
 from understudy.runs.presets import preset_names
-from understudy.sources.loading import list_domains
+from understudy.sources.references import list_domains
 from understudy.train.planning import bench
 
 __all__ = ["call"]

@@ -50,7 +50,7 @@ from understudy.cli import launch  # noqa: E402
 from understudy.core.errors import ConfigError, RolloutError, TaskError  # noqa: E402
 from understudy.core.tasks import Score, Split, Task  # noqa: E402
 from understudy.core.trajectory import Trajectory, read_trajectories  # noqa: E402
-from understudy.engines.base import Completion, LogprobTolerance  # noqa: E402
+from understudy.engines.interface import Completion, LogprobTolerance  # noqa: E402
 from understudy.engines.local.engine import LocalEngine  # noqa: E402
 from understudy.engines.models import find_model, make_tiny_model  # noqa: E402
 from understudy.evaluation.explain_stored import find_stored_failures  # noqa: E402
@@ -434,7 +434,7 @@ def test_killed_run_repeats_at_most_one_step_or_evaluation(
 def test_run_extended_to_more_steps_matches_one_long_run(tiny: Path, tmp_path: Path) -> None:
     whole = train_tiny_run(tmp_path / "whole", tiny, "steps=4", "eval.every=2")
     train_tiny_run(tmp_path / "parts", tiny, "steps=2", "eval.every=2")
-    longer = launch.open_run(["steps=4"], None, tmp_path / "parts")
+    longer = launch.open_run(["steps=4"], None, tmp_path / "parts").run
     result = train(longer.config, longer, ignore_progress)
     assert step_metrics(longer) == step_metrics(whole)
     assert equal_values(load_checkpoint_files(longer), load_checkpoint_files(whole))

@@ -35,7 +35,8 @@ from understudy.rollouts.group import Group
 from understudy.rollouts.rollout import EpisodeLimits
 from understudy.runs.run import Run
 from understudy.runs.storage.trained_episodes import EpisodeTrainingData
-from understudy.sources.loading import list_domains, load_source
+from understudy.sources.loading import load_source
+from understudy.sources.references import list_domains
 from understudy.viewer.api import ROUTES
 from understudy.viewer.episodes.decoder import TokenDecoder, load_decoder
 from understudy.viewer.episodes.episode_view import EpisodeContext, EpisodeView, build_episode_view

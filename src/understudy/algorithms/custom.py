@@ -37,13 +37,13 @@ def custom_advantages(reference: str, batch: Batch) -> Tensor:
     raises an exception.
     """
     with user_code("engine", f"the advantage estimator {reference}"):
-        found: Any = _load(reference)(batch)
-    if not isinstance(found, Tensor) or found.shape not in (batch.rewards.shape, batch.mask.shape):
+        result: Any = _load(reference)(batch)
+    if not isinstance(result, Tensor) or result.shape not in (batch.rewards.shape, batch.mask.shape):
         raise ConfigError(
-            f"algorithm.advantage_estimator = {reference!r} returned {_describe(found)}; it must return a tensor "
+            f"algorithm.advantage_estimator = {reference!r} returned {_describe(result)}; it must return a tensor "
             f"{list(batch.rewards.shape)}, one number for each episode, or {list(batch.mask.shape)}, one for each token"
         )
-    advantages = (found[:, None] if found.dim() == 1 else found).float() * batch.mask
+    advantages = (result[:, None] if result.dim() == 1 else result).float() * batch.mask
     if not advantages.isfinite().all():
         raise ConfigError(f"algorithm.advantage_estimator = {reference!r} returned numbers that are not finite")
     return advantages
@@ -63,14 +63,14 @@ def custom_loss(
     ConfigError if it does not return a scalar tensor that depends on `logprobs` and a dict of scalars, and RolloutError
     if it raises an exception.
     """
-    given = logprobs, old_logprobs, advantages, torch.ones_like(logprobs, dtype=torch.bool), sequence_ids
-    tokens = [each.flatten() if mask is None else each[mask] for each in given]
+    tensors = logprobs, old_logprobs, advantages, torch.ones_like(logprobs, dtype=torch.bool), sequence_ids
+    tokens = [tensor.flatten() if mask is None else tensor[mask] for tensor in tensors]
     with user_code("engine", f"the loss {loss.kind}"):
-        found: Any = _load(loss.kind)(*tokens, loss)
-    value, metrics = found if isinstance(found, tuple) and len(found) == 2 else (None, None)
+        result: Any = _load(loss.kind)(*tokens, loss)
+    value, metrics = result if isinstance(result, tuple) and len(result) == 2 else (None, None)
     if not isinstance(value, Tensor) or value.dim() or not isinstance(metrics, dict):
         raise ConfigError(
-            f"algorithm.loss.kind = {loss.kind!r} returned {_describe(found)}; it must return a scalar tensor and a "
+            f"algorithm.loss.kind = {loss.kind!r} returned {_describe(result)}; it must return a scalar tensor and a "
             "dict of metrics, such as (loss, {})"
         )
     if logprobs.requires_grad and not value.requires_grad:
@@ -144,5 +144,5 @@ def _scalar_metric(loss: LossConfig, name: object, metric: object, device: torch
     return metric.detach().to(device)
 
 
-def _describe(found: object) -> str:
-    return f"a tensor {list(found.shape)}" if isinstance(found, Tensor) else f"a {type(found).__name__}"
+def _describe(result: object) -> str:
+    return f"a tensor {list(result.shape)}" if isinstance(result, Tensor) else f"a {type(result).__name__}"

@@ -70,8 +70,7 @@ def run_chat(
     model = named or model
     if useless := [word for word in split_arguments(arguments)[1] if word.startswith("user.")]:
         raise ConfigError(f"{useless[0]} has no effect, because you are the user; leave it out")
-    arguments += [*([f"model={model}"] if model else ()), "user.kind=human"]
-    spec = make_spec(arguments, agent, model, repeats=1, judge_failures=False)
+    spec = make_spec([*arguments, "user.kind=human"], agent, model, repeats=1, judge_failures=False)
     source = spec.config.open_source()
     print_file_summaries(source)
     played = select_task(source, task, split)

@@ -1,15 +1,16 @@
 """`understudy data collect`: training data from an agent's episodes."""
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from decimal import Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Literal
 
 import typer
+from pydantic import Field
 
-from understudy.cli.arguments import TargetArguments, print_file_summaries
-from understudy.cli.data import validate_unused_options
+from understudy.cli.arguments import SplitName, TargetWords, print_file_summaries
+from understudy.cli.grammar import Options, validate_unused_options
 from understudy.cli.messages import print_message
 from understudy.core.errors import ConfigError
 
@@ -22,43 +23,41 @@ if TYPE_CHECKING:
 _PLAY_OPTIONS = ("tasks", "trials", "split", "concurrency", "resume")
 
 
-def collect(
-    ctx: typer.Context,
-    target: TargetArguments = None,
-    agent: Annotated[
-        str,
-        typer.Option(
-            help="The agent: gold (the default unless TARGET is a run), model, api, noop, or module:attribute."
-        ),
-    ] = "",
-    sft: Annotated[Path | None, typer.Option(help="Write SFT examples, the successful episodes, to this file.")] = None,
-    dpo: Annotated[
-        Path | None,
-        typer.Option(help="Write DPO pairs, a successful and a failed episode of one task each, to this file."),
-    ] = None,
-    kto: Annotated[
-        Path | None, typer.Option(help="Write KTO examples, all episodes with a label, to this file.")
-    ] = None,
-    tasks: Annotated[int, typer.Option(min=1, help="Number of tasks to play.")] = 100,
-    trials: Annotated[int, typer.Option(min=1, help="Episodes of each task; pairs need two or more.")] = 1,
-    split: Annotated[Literal["train", "validation", "test"], typer.Option(help="The split of the tasks.")] = "train",
-    allow_test_data: Annotated[
-        bool,
-        typer.Option(
-            "--allow-test-data", help="Allow validation and test tasks, on which the trained model cannot be evaluated."
-        ),
-    ] = False,
-    seed: Annotated[int, typer.Option(help="The seed of tasks, users and random choices.")] = 0,
-    concurrency: Annotated[int, typer.Option(min=1, help="Number of episodes at once.")] = 16,
-    max_per_group: Annotated[
-        int, typer.Option(min=0, help="The largest number of examples of each --balance-by group; 0 means no limit.")
-    ] = 0,
-    balance_by: Annotated[
-        Literal["domain", "family", "difficulty"], typer.Option(help="The groups that --max-per-group limits.")
-    ] = "family",
-    max_pairs_per_task: Annotated[int, typer.Option(min=1, help="The largest number of DPO pairs of one task.")] = 4,
-    resume: Annotated[bool, typer.Option("--resume", help="Resume an interrupted attempt.")] = False,
-) -> None:
+class CollectOptions(Options):
+    """Options of `data collect`."""
+
+    target: TargetWords = ()
+    agent: str = ""
+    """The agent: gold (the default unless TARGET is a run), model, api, noop, or module:attribute."""
+    sft: Path | None = None
+    """Write SFT examples, the successful episodes, to this file."""
+    dpo: Path | None = None
+    """Write DPO pairs, a successful and a failed episode of one task each, to this file."""
+    kto: Path | None = None
+    """Write KTO examples, all episodes with a label, to this file."""
+    tasks: int = Field(default=100, ge=1)
+    """Number of tasks to play."""
+    trials: int = Field(default=1, ge=1)
+    """Episodes of each task; pairs need two or more."""
+    split: SplitName = "train"
+    """The split of the tasks."""
+    allow_test_data: bool = False
+    """Allow validation and test tasks, on which the trained model cannot be evaluated."""
+    seed: int = 0
+    """The seed of tasks, users and random choices."""
+    concurrency: int = Field(default=16, ge=1)
+    """Number of episodes at once."""
+    max_per_group: int = Field(default=0, ge=0)
+    """The largest number of examples of each --balance-by group; 0 means no limit."""
+    balance_by: Literal["domain", "family", "difficulty"] = "family"
+    """The groups that --max-per-group limits."""
+    max_pairs_per_task: int = Field(default=4, ge=1)
+    """The largest number of DPO pairs of one task."""
+    resume: bool = False
+    """Resume an interrupted attempt."""
+
+
+def collect(options: CollectOptions) -> None:
     """Write training conversations from episodes.
 
     The episodes are played now by an agent on the tasks of TARGET, or were stored by a run.
@@ -71,52 +70,48 @@ def collect(
     from understudy.runs.episodes import validate_no_partial
     from understudy.runs.targets import resolve
 
-    outputs = {name: path for name, path in {"sft": sft, "dpo": dpo, "kto": kto}.items() if path}
+    outputs = {name: path for name in ("sft", "dpo", "kto") if (path := getattr(options, name))}
     if not outputs:
         raise ConfigError(
             "no output is given; give --sft, --dpo or --kto with a file to write, such as --sft sft.jsonl"
         )
-    validate_unused_options(
-        ctx, (*(() if dpo else ("max_pairs_per_task",)), *(() if max_per_group else ("balance_by",)))
-    )
+    no_effect = () if options.max_per_group else ("balance_by",)
+    validate_unused_options(options, no_effect if options.dpo else ("max_pairs_per_task", *no_effect))
     collecting.validate_output_files(outputs.values())
-    resolved = resolve(target or ())
+    resolved = resolve(options.target)
     source = resolved.config.open_source()
     print_file_summaries(source)
     first_output = next(iter(outputs.values()))
     usage: Mapping[str, ModelUsage] = {}
-    plays = bool(agent) or resolved.target.kind != "run"
+    plays = bool(options.agent) or resolved.target.kind != "run"
     if plays:
-        collecting.refuse_eval_split(split, allow_test_data)
-        validate_no_partial(first_output, resume)
-        spec = _make_spec(resolved, agent, target or (), split=split, tasks=tasks, trials=trials, seed=seed)
+        collecting.refuse_eval_split(options.split, options.allow_test_data)
+        validate_no_partial(first_output, options.resume)
+        spec = _make_spec(resolved, options)
         cost_limit = cost_limit_of(spec.agent, resolved.config)
-        episodes, usage = _play(spec, first_output, resolved, concurrency, cost_limit)
+        episodes, usage = _play(spec, first_output, resolved, options.concurrency, cost_limit)
     else:
-        validate_unused_options(ctx, (*_PLAY_OPTIONS, *(() if max_per_group else ("seed",))))
-        episodes = collecting.read_run_episodes(resolved.target.path, allow_test_data)
-    selection = collecting.SelectionConfig(
-        max_pairs_per_task=max_pairs_per_task, max_per_group=max_per_group, balance_by=balance_by, seed=seed
-    )
-    text, complete = collecting.write_examples(episodes, source, outputs, selection)
+        validate_unused_options(options, (*_PLAY_OPTIONS, *(() if options.max_per_group else ("seed",))))
+        episodes = collecting.read_run_episodes(resolved.target.path, options.allow_test_data)
+    selection = options.model_dump(include={*collecting.SelectionConfig.model_fields})
+    text, complete = collecting.write_examples(episodes, source, outputs, collecting.SelectionConfig(**selection))
     print("\n".join([text, *(f"{role}: {spent}" for role, spent in usage.items())]))
     if plays:
         collecting.remove_partial_episodes(first_output)
     raise typer.Exit(0 if complete else 1)
 
 
-def _make_spec(
-    resolved: "ResolvedTarget", agent: str, settings: Sequence[str], **eval_settings: str | int
-) -> "EvalSpec":
+def _make_spec(resolved: "ResolvedTarget", options: CollectOptions) -> "EvalSpec":
     """Return the spec of the episodes to play. The temperature is that of training, so trials of one task differ."""
     from understudy.runs.endpoints import validate_endpoint_overrides
     from understudy.runs.eval_spec import EvalSpec
 
-    if resolved.target.kind == "evaluation" and not agent:
+    if resolved.target.kind == "evaluation" and not options.agent:
         raise ConfigError(f"{resolved.target.text} is an evaluation; give a run, or --agent to play its tasks")
-    config, agent = resolved.config, agent or "gold"
-    validate_endpoint_overrides(agent, config, settings)
-    played = config.eval.replace(temperature=config.sampling.temperature, **eval_settings)
+    config, agent = resolved.config, options.agent or "gold"
+    validate_endpoint_overrides(agent, config, options.target)
+    settings = options.model_dump(include={"tasks", "trials", "split", "seed"})
+    played = config.eval.replace(temperature=config.sampling.temperature, **settings)
     # A spec cannot change when it is resumed, but the cost limit may.
     return EvalSpec(name=agent, agent=agent, config=config.replace(eval=played, cost_limit=Decimal(0)))
 

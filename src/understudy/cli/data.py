@@ -12,11 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
+from pydantic import Field
 
+from understudy.cli.arguments import JsonOption, SplitName
+from understudy.cli.grammar import Options, validate_unused_options, verb
 from understudy.cli.messages import print_message
 from understudy.core.errors import ConfigError, TaskError
-from understudy.core.event_loop import run_async
-from understudy.core.tasks import SPLITS
+from understudy.sources.task_files.config import RowConfig
 
 if TYPE_CHECKING:
     from understudy.core.items import RowError
@@ -34,8 +36,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-SplitName = Literal["train", "validation", "test"]
-TargetArgument = Annotated[
+DatasetArgument = Annotated[
     str,
     typer.Argument(
         metavar="PATH|DOMAIN",
@@ -44,30 +45,35 @@ TargetArgument = Annotated[
         "the path.",
     ),
 ]
-DataSettings = Annotated[
-    list[str] | None,
-    typer.Argument(
-        metavar="KEY=VALUE",
-        help="data.sources=NAME,NAME names the sources of tasks of your own domains, servers and benchmarks, as "
-        "module:attribute, mcp:FILE or tau-bench:PATH#NAME. data.reward=module:attribute scores questions.",
-    ),
-]
-SkipValidationOption = Annotated[
-    bool,
-    typer.Option("--skip-validation", help="Check only the form of questions, and of tasks of an unknown domain."),
-]
-DomainPolicyOption = Annotated[
-    Path | None, typer.Option(help="A file with the domain policy for rows of an unknown domain.")
-]
-SkipInvalidOption = Annotated[
-    bool, typer.Option("--skip-invalid", help="Leave out invalid items instead of failing; the exit code is then 1.")
-]
-ResumeOption = Annotated[bool, typer.Option("--resume", help="Resume an interrupted attempt.")]
-SeedOption = Annotated[int, typer.Option(help="The seed of random choices.")]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-FileFormatOption = Annotated[
-    Literal["parquet", "jsonl"], typer.Option("--format", help="The format of the files of a folder of SkyRL rows.")
-]
+
+
+class DatasetOptions(Options):
+    """Options of the commands that read tasks."""
+
+    dataset: DatasetArgument
+    data: RowConfig = RowConfig()
+
+
+class CheckedDatasetOptions(DatasetOptions):
+    """Options of the commands that play the gold calls of tasks."""
+
+    skip_validation: bool = False
+    """Check only the form of questions, and of tasks of an unknown domain."""
+    skip_invalid: bool = False
+    """Leave out invalid items instead of failing; the exit code is then 1."""
+
+
+class RowFileOptions(CheckedDatasetOptions):
+    """Options of the commands that write files of tasks."""
+
+    seed: int = 0
+    """The seed of random choices."""
+    format: Literal["parquet", "jsonl"] = "parquet"
+    """The format of the files of a folder of SkyRL rows."""
+    domain_policy: Path | None = None
+    """A file with the domain policy for rows of an unknown domain."""
+    resume: bool = False
+    """Resume an interrupted attempt."""
 
 
 MAX_ROW_ERRORS = 20
@@ -83,100 +89,90 @@ _OF_TASKS = ("split", "train_ratio", "seed", "to", "format", "domain_policy", "m
 """Options of `convert` that have no effect on conversations."""
 
 
-@app.command()
-def synthesize(
-    ctx: typer.Context,
-    sources: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="SOURCE",
-            help="What the tasks are for, one or several: a domain, module:attribute, mcp:FILE or tau-bench:PATH#NAME. "
-            "Commas separate too.",
-        ),
-    ] = None,
-    out: Annotated[
-        Path,
-        typer.Option(
-            help="The file to write: .jsonl, or .parquet (SkyRL rows). Without a suffix: a folder with a new "
-            "environment of one MCP server."
-        ),
-    ] = Path("tasks.jsonl"),
-    count: Annotated[int, typer.Option(min=1, help="Number of tasks.")] = 100,
-    split: Annotated[
-        SplitName | None,
-        typer.Option(help="The split whose users and rows the tasks use. Default: train; for a folder, all."),
-    ] = None,
-    seed: SeedOption = 0,
-    families: Annotated[str, typer.Option(help="Only tasks of these families, separated by commas.")] = "",
-    difficulties: Annotated[
-        str, typer.Option(help="Only these difficulties, separated by commas; with shares as easy=2,hard=1.")
-    ] = "",
-    max_calls: Annotated[
-        int | None, typer.Option(min=1, help="The largest number of gold calls of a task. With --model: 12.")
-    ] = None,
-    max_tools: Annotated[
-        int | None, typer.Option(min=1, help="The largest number of different tools of a task's gold calls.")
-    ] = None,
-    max_turns: Annotated[
-        int | None, typer.Option(min=1, help="The largest number of gold messages of a task. With --model: 24.")
-    ] = None,
-    min_reads: Annotated[
-        int, typer.Option(min=0, help="The smallest number of reads without which a task cannot be solved.")
-    ] = 0,
-    model: Annotated[
-        str, typer.Option(metavar="MODEL", help="A language model that proposes tasks, behind --base-url.")
-    ] = "",
-    base_url: Annotated[str, typer.Option(help="The URL of an OpenAI-compatible server.")] = "http://127.0.0.1:8000/v1",
-    api_key_var: Annotated[str, typer.Option(help="The environment variable that holds the endpoint's key.")] = "",
-    temperature: Annotated[
-        float | None, typer.Option(min=0.0, help="The model's sampling temperature. Default: the endpoint's.")
-    ] = None,
-    max_attempts: Annotated[int, typer.Option(min=1, help="Give up after this many proposals times --count.")] = 10,
-    from_specs: Annotated[
-        Path | None,
-        typer.Option(
-            help="Write the tasks of this JSON file of dependent specs. Their calls run on the MCP environment that is "
-            "given as SOURCE (mcp:FILE). Without one they are compared with the agent's calls."
-        ),
-    ] = None,
-    resume: ResumeOption = False,
-) -> None:
+class SynthesizeOptions(Options):
+    """Options of `data synthesize`."""
+
+    sources: Annotated[tuple[str, ...], typer.Argument(metavar="SOURCE")] = ()
+    """What the tasks are for, one or several: a domain, module:attribute, mcp:FILE or tau-bench:PATH#NAME. Commas
+    separate too."""
+    out: Path = Path("tasks.jsonl")
+    """The file to write: .jsonl, or .parquet (SkyRL rows). Without a suffix: a folder with a new environment of one MCP
+    server."""
+    count: int = Field(default=100, ge=1)
+    """Number of tasks."""
+    split: SplitName | None = None
+    """The split whose users and rows the tasks use. Default: train; for a folder, all."""
+    seed: int = 0
+    """The seed of random choices."""
+    families: tuple[str, ...] = ()
+    """Only tasks of these families, separated by commas."""
+    difficulties: str = ""
+    """Only these difficulties, separated by commas; with shares as easy=2,hard=1."""
+    max_calls: int | None = Field(default=None, ge=1)
+    """The largest number of gold calls of a task. With --model: 12."""
+    max_tools: int | None = Field(default=None, ge=1)
+    """The largest number of different tools of a task's gold calls."""
+    max_turns: int | None = Field(default=None, ge=1)
+    """The largest number of gold messages of a task. With --model: 24."""
+    min_reads: int = Field(default=0, ge=0)
+    """The smallest number of reads without which a task cannot be solved."""
+    max_attempts: int = Field(default=10, ge=1)
+    """Give up after this many proposals times --count."""
+    model: str = ""
+    """A language model that proposes tasks, behind --base-url."""
+    base_url: str = "http://127.0.0.1:8000/v1"
+    """The URL of an OpenAI-compatible server."""
+    api_key_var: str = ""
+    """The environment variable that holds the endpoint's key."""
+    temperature: float | None = Field(default=None, ge=0.0)
+    """The model's sampling temperature. Default: the endpoint's."""
+    from_specs: Path | None = None
+    """Write the tasks of this JSON file of dependent specs. Their calls run on the MCP environment that is given as
+    SOURCE (mcp:FILE). Without one they are compared with the agent's calls."""
+    resume: bool = False
+    """Resume an interrupted attempt."""
+
+
+@verb(app)
+def synthesize(options: SynthesizeOptions) -> None:
     """Write new tasks by rules or by a language model, or the tasks of dependent specs.
 
     Each task is played before it is kept: gold earns 1.0 and doing nothing 0.0.
     """
+    from understudy.core.event_loop import run_async
     from understudy.data.synthesis import synthesis_files
     from understudy.data.synthesis.limits import SynthesisConfig
 
-    if from_specs is not None:
+    out, model = options.out, options.model
+    if options.from_specs is not None:
         synthesis_files.validate_jsonl_path(out)
-        validate_unused_options(ctx, (*_OF_NEW_TASKS, *_OF_A_MODEL))
-        return _write_spec_rows(from_specs, sources or [], out, resume)
+        validate_unused_options(options, (*_OF_NEW_TASKS, *_OF_A_MODEL))
+        return _write_spec_rows(options.from_specs, options.sources, out, options.resume)
     if not model:
-        validate_unused_options(ctx, _OF_A_MODEL)
-    names, shares, wanted = _source_names(sources or []), _shares(difficulties), tuple(sorted(_words(families)))
-    output = synthesis_files.TaskOutput(out, _sliced_sources(names, wanted, tuple(shares), bool(model)), names)
-    config = SynthesisConfig(
-        split=split or (None if output.is_folder else "train"),
-        count=count,
-        seed=seed,
-        families=wanted,
-        difficulties=shares,
-        max_calls=max_calls,
-        max_tools=max_tools,
-        max_turns=max_turns,
-        min_reads=min_reads,
-        max_attempts=max_attempts,
+        validate_unused_options(options, _OF_A_MODEL)
+    names, shares, wanted = (
+        _source_names(options.sources),
+        _shares(options.difficulties),
+        tuple(sorted(options.families)),
     )
-    chat = synthesis_files.open_chat_client(model, base_url, api_key_var, temperature) if model else None
+    output = synthesis_files.TaskOutput(out, _sliced_sources(names, wanted, tuple(shares), bool(model)), names)
+    limits = options.model_dump(
+        include={"count", "seed", "max_calls", "max_tools", "max_turns", "min_reads", "max_attempts"}
+    )
+    split = options.split or (None if output.is_folder else "train")
+    config = SynthesisConfig(split=split, families=wanted, difficulties=shares, **limits)
+    chat = None
+    if model:
+        chat = synthesis_files.open_chat_client(model, options.base_url, options.api_key_var, options.temperature)
     with progress_display() as watch:
-        counts = run_async(synthesis_files.write_new_tasks(output, chat, config, watch, resume))
+        counts = run_async(synthesis_files.write_new_tasks(output, chat, config, watch, options.resume))
     if model or counts.total() > counts["kept"]:
         print(synthesis_files.format_proposal_counts(counts))
     _print_written(out, counts["kept"])
 
 
-def _write_spec_rows(specs: Path, references: list[str], out: Path, resume: bool) -> None:
+def _write_spec_rows(specs: Path, references: Sequence[str], out: Path, resume: bool) -> None:
+    from understudy.core.event_loop import run_async
     from understudy.data.synthesis.from_specs import write_spec_rows
 
     if len(references) > 1:
@@ -190,33 +186,23 @@ def _write_spec_rows(specs: Path, references: list[str], out: Path, resume: bool
     _print_written(out, done.written)
 
 
-@app.command()
-def convert(
-    ctx: typer.Context,
-    dataset: TargetArgument,
-    out: Annotated[
-        Path,
-        typer.Argument(
-            metavar="OUT",
-            help="The file to write (.parquet or .jsonl), or a folder (no suffix) that gets a file for each split.",
-        ),
-    ],
-    settings: DataSettings = None,
-    split: Annotated[SplitName | None, typer.Option(help="Only tasks of this split.")] = None,
-    train_ratio: Annotated[
-        float | None, typer.Option(help="Split distinct tasks into train and validation, with this share for train.")
-    ] = None,
-    seed: SeedOption = 0,
-    to: Annotated[
-        Literal["skyrl", "tasks"] | None, typer.Option(help="Default: skyrl, or tasks if the input is SkyRL rows.")
-    ] = None,
-    format: FileFormatOption = "parquet",
-    domain_policy: DomainPolicyOption = None,
-    model: Annotated[str, typer.Option(help="Count the longest prompt's tokens with this model's chat template.")] = "",
-    skip_validation: SkipValidationOption = False,
-    skip_invalid: SkipInvalidOption = False,
-    resume: ResumeOption = False,
-) -> None:
+class ConvertOptions(RowFileOptions):
+    """Options of `data convert`."""
+
+    out: Annotated[Path, typer.Argument(metavar="OUT")]
+    """The file to write (.parquet or .jsonl), or a folder (no suffix) that gets a file for each split."""
+    split: SplitName | None = None
+    """Only tasks of this split."""
+    train_ratio: float | None = None
+    """Split distinct tasks into train and validation, with this share for train."""
+    to: Literal["skyrl", "tasks"] | None = None
+    """Default: skyrl, or tasks if the input is SkyRL rows."""
+    model: str = ""
+    """Count the longest prompt's tokens with this model's chat template."""
+
+
+@verb(app)
+def convert(options: ConvertOptions) -> None:
     """Convert tasks to SkyRL rows or back, or conversations.
 
     Conversations in the format of another trainer are converted to understudy's; so are rows with questions and
@@ -226,96 +212,89 @@ def convert(
     """
     from understudy.data.conversations.conversations import is_conversation_input
     from understudy.data.convert import LongestPrompt, measure_prompt_bytes, measure_prompt_tokens, split_names
-    from understudy.data.task_input import parse_row_config
     from understudy.data.writer import FILE_SUFFIXES
     from understudy.engines.models import find_model
     from understudy.sources.task_files.splits import ExactGroups
 
-    if is_conversation_input(Path(dataset)) and not parse_row_config(settings or ()).reward:
-        if settings:
+    out, ratio = options.out, options.train_ratio
+    if is_conversation_input(Path(options.dataset)) and not options.data.reward:
+        if options.data != RowConfig():
             raise ConfigError(
-                f"{settings[0]} has no effect on conversations; leave it out. To convert questions as tasks, give "
+                "data.sources has no effect on conversations; leave it out. To convert questions as tasks, give "
                 "data.reward=module:attribute"
             )
-        validate_unused_options(ctx, _OF_TASKS)
-        return _convert_conversations(Path(dataset), out, skip_invalid, resume)
+        validate_unused_options(options, _OF_TASKS)
+        return _convert_conversations(Path(options.dataset), out, options.skip_invalid, options.resume)
     if out.suffix and out.suffix not in FILE_SUFFIXES:
         raise ConfigError(
             f"{out}: unknown suffix {out.suffix!r}; allowed: {', '.join(FILE_SUFFIXES)}, or no suffix for a folder"
         )
     validate_unused_options(
-        ctx, (*(("seed",) if train_ratio is None else ()), *(("format",) if out.suffix in FILE_SUFFIXES else ()))
+        options, (*(("seed",) if ratio is None else ()), *(("format",) if out.suffix in FILE_SUFFIXES else ()))
     )
-    source, domains = _source(dataset, settings, skip_validation, split)
-    groups = None if train_ratio is None else ExactGroups()
-    ratios = () if train_ratio is None else (train_ratio, 1 - train_ratio)
-    output = _convert_output(out, source, domains, to, format, domain_policy, split_names(2) if groups else (), resume)
-    if to == "tasks" or (to is None and source.detect_form() in ("skyrl", "questions")):
-        validate_unused_options(ctx, ("model",))
-    longest = LongestPrompt(measure_prompt_tokens(find_model(model)) if model else measure_prompt_bytes)
+    source, domains = _source(options, options.skip_validation, options.split)
+    groups = None if ratio is None else ExactGroups()
+    ratios = () if ratio is None else (ratio, 1 - ratio)
+    output = _convert_output(options, out, source, domains, options.to, split_names(2) if groups else ())
+    if options.to == "tasks" or (options.to is None and source.detect_form() in ("skyrl", "questions")):
+        validate_unused_options(options, ("model",))
+    measure = measure_prompt_tokens(find_model(options.model)) if options.model else measure_prompt_bytes
+    longest = LongestPrompt(measure)
     output = replace(output, encode=longest.measuring(output.encode))
-    refused = _convert(source, output, domains, skip_invalid, groups=groups, ratios=ratios, seed=seed)
+    refused = _convert(source, output, domains, options.skip_invalid, groups=groups, ratios=ratios, seed=options.seed)
     if longest.length:
         print(longest)
     raise typer.Exit(1 if refused else 0)
 
 
-@app.command()
-def export(
-    ctx: typer.Context,
-    target: Annotated[
-        Literal["llamafactory", "trl", "openai"],
-        typer.Argument(metavar="TRAINER", help="The trainer that reads the files."),
-    ],
-    files: Annotated[
-        list[Path],
-        typer.Argument(
-            metavar="FILE", help="Files or folders of conversations, of any shape that the page Data lists."
-        ),
-    ],
-    out: Annotated[Path, typer.Option(help="The folder to write. It must not exist.")],
-    model: Annotated[
-        str, typer.Option(help="LLaMA-Factory: the model to train, a folder or owner/model. Required.")
-    ] = "",
-    template: Annotated[str, typer.Option(help="LLaMA-Factory: its template. Default: found by the model.")] = "",
-    cutoff_len: Annotated[int, typer.Option(min=0, help="LLaMA-Factory: cutoff_len in tokens; 0 cuts nothing.")] = 0,
-    split_parallel_calls: Annotated[
-        bool,
-        typer.Option("--split-parallel-calls", help="LLaMA-Factory: write parallel calls as successive turns."),
-    ] = False,
-    skip_invalid: SkipInvalidOption = False,
-) -> None:
+class ExportConversationsOptions(Options):
+    """Options of `data export`."""
+
+    trainer: Annotated[Literal["llamafactory", "trl", "openai"], typer.Argument(metavar="TRAINER")]
+    """The trainer that reads the files."""
+    files: Annotated[tuple[Path, ...], typer.Argument(metavar="FILE")]
+    """Files or folders of conversations, of any shape that the page Data lists."""
+    out: Path
+    """The folder to write. It must not exist."""
+    model: str = ""
+    """LLaMA-Factory: the model to train, a folder or owner/model. Required."""
+    template: str = ""
+    """LLaMA-Factory: its template. Default: found by the model."""
+    cutoff_len: int = Field(default=0, ge=0)
+    """LLaMA-Factory: cutoff_len in tokens; 0 cuts nothing."""
+    split_parallel_calls: bool = False
+    """LLaMA-Factory: write parallel calls as successive turns."""
+    skip_invalid: bool = False
+    """Leave out invalid items instead of failing; the exit code is then 1."""
+
+
+@verb(app)
+def export(options: ExportConversationsOptions) -> None:
     """Write conversations in the format of another trainer.
 
     The folder has the data files, and the trainer's config files.
     """
     from understudy.data.conversations import export as exporting
 
-    if target != "llamafactory":
-        validate_unused_options(ctx, ("model", "template", "cutoff_len", "split_parallel_calls"))
-    writer = _target_of(target, model, template, split_parallel_calls, cutoff_len)
-    done = exporting.export_examples(files, out, writer, skip_invalid)
+    if options.trainer != "llamafactory":
+        validate_unused_options(options, ("model", "template", "cutoff_len", "split_parallel_calls"))
+    writer = _export_target(options)
+    done = exporting.export_examples(options.files, options.out, writer, options.skip_invalid)
     print(done, *writer.notes(), sep="\n")
     raise typer.Exit(1 if done.skipped else 0)
 
 
-@app.command()
-def split(
-    ctx: typer.Context,
-    dataset: TargetArgument,
-    *,
-    settings: DataSettings = None,
-    out: Annotated[Path, typer.Option(help="The folder to write; it gets a file for each split.")],
-    ratios: Annotated[
-        str, typer.Option(help="The shares of train, validation and test; two numbers leave out test.")
-    ] = "0.8,0.1,0.1",
-    seed: SeedOption = 0,
-    format: FileFormatOption = "parquet",
-    domain_policy: DomainPolicyOption = None,
-    skip_validation: SkipValidationOption = False,
-    skip_invalid: SkipInvalidOption = False,
-    resume: ResumeOption = False,
-) -> None:
+class SplitOptions(RowFileOptions):
+    """Options of `data split`."""
+
+    out: Path
+    """The folder to write; it gets a file for each split."""
+    ratios: tuple[float, ...] = (0.8, 0.1, 0.1)
+    """The shares of train, validation and test; two numbers leave out test."""
+
+
+@verb(app)
+def split(options: SplitOptions) -> None:
     """Split tasks into train, validation and test.
 
     The splits are stratified by family and difficulty. Near-duplicates stay in one split.
@@ -323,25 +302,29 @@ def split(
     from understudy.data.convert import split_names
     from understudy.sources.task_files.splits import NearDuplicateGroups
 
-    shares = _numbers(ratios)
-    source, domains = _source(dataset, settings, skip_validation, None)
+    source, domains = _source(options, options.skip_validation)
     form = source.detect_form()
-    if form != "skyrl" and format == "parquet":
-        validate_unused_options(ctx, ("format",))
+    if form != "skyrl" and options.format == "parquet":
+        validate_unused_options(options, ("format",))
     to: Literal["skyrl", "tasks"] | None = None if form == "questions" else "skyrl" if form == "skyrl" else "tasks"
-    output = _convert_output(out, source, domains, to, format, domain_policy, split_names(len(shares)), resume)
-    refused = _convert(source, output, domains, skip_invalid, groups=NearDuplicateGroups(), ratios=shares, seed=seed)
+    output = _convert_output(options, options.out, source, domains, to, split_names(len(options.ratios)))
+    dealing = {"groups": NearDuplicateGroups(), "ratios": options.ratios, "seed": options.seed}
+    refused = _convert(source, output, domains, options.skip_invalid, **dealing)
     raise typer.Exit(1 if refused else 0)
 
 
-@app.command()
-def stats(
-    dataset: TargetArgument,
-    settings: DataSettings = None,
-    model: Annotated[str, typer.Option(help="Count tokens with this model's chat format.")] = "",
-    plots: Annotated[Path | None, typer.Option(help="Write plots (SVG) into this folder.")] = None,
-    as_json: JsonOption = False,
-) -> None:
+class StatsOptions(DatasetOptions):
+    """Options of `data stats`."""
+
+    model: str = ""
+    """Count tokens with this model's chat format."""
+    plots: Path | None = None
+    """Write plots (SVG) into this folder."""
+    as_json: JsonOption = False
+
+
+@verb(app)
+def stats(options: StatsOptions) -> None:
     """Print statistics of tasks.
 
     They are lengths, tools, families, reads and writes of gold, duplicates, leaks between splits, and the number of
@@ -350,8 +333,8 @@ def stats(
     from understudy.data import stats as describe
     from understudy.data.plots import write_plots
 
-    source, domains = _source(dataset, settings, True, None)
-    chat_format = _format(model) if model else None
+    source, domains = _source(options, skip_validation=True)
+    chat_format = _format(options.model) if options.model else None
     measure = describe.measure_tokens(chat_format, domains) if chat_format else lambda task: {}
     count_tokens = describe.count_result_tokens(chat_format) if chat_format else None
     with progress_display(writes=False) as watch:
@@ -361,23 +344,22 @@ def stats(
         raise _no_tasks(source)
     if found.num_invalid and not found.tasks:
         raise TaskError(f"{source.name}: none of the {found.num_invalid} rows is valid; the first: {found.first_error}")
-    written = write_plots(found, plots) if plots else []
-    print(found.model_dump_json(indent=1) if as_json else describe.format_stats(found))
-    for path in written if not as_json else ():
+    written = write_plots(found, options.plots) if options.plots else []
+    print(found.model_dump_json(indent=1) if options.as_json else describe.format_stats(found))
+    for path in written if not options.as_json else ():
         print(path)
 
 
-@app.command()
-def validate(
-    dataset: TargetArgument,
-    settings: DataSettings = None,
-    skip_validation: SkipValidationOption = False,
-    skip_invalid: Annotated[
-        bool,
-        typer.Option("--skip-invalid", help="Report every invalid task, not only the first; the exit code is then 1."),
-    ] = False,
-    as_json: JsonOption = False,
-) -> None:
+class ValidateOptions(CheckedDatasetOptions):
+    """Options of `data validate`."""
+
+    skip_invalid: bool = False
+    """Report every invalid task, not only the first; the exit code is then 1."""
+    as_json: JsonOption = False
+
+
+@verb(app)
+def validate(options: ValidateOptions) -> None:
     """Check that every task is sound.
 
     A sound task is well-formed; on it the reference solution (gold) earns 1.0 and doing nothing 0.0.
@@ -386,40 +368,44 @@ def validate(
     from understudy.data.convert import scan_items
     from understudy.data.verify import play_tasks
 
-    source, domains = _source(dataset, settings, skip_validation, None)
+    source, domains = _source(options, options.skip_validation)
     errors: list[str] = []
     with progress_display(writes=False) as watch:
         items = play_tasks(watch(source.items(), "checking"), domains)
-        report = (lambda item: errors.append(str(item))) if as_json else _print_row_error
-        found = scan_items(items if skip_invalid else items_or_raise(items), report=report)
+        report = (lambda item: errors.append(str(item))) if options.as_json else _print_row_error
+        found = scan_items(items if options.skip_invalid else items_or_raise(items), report=report)
     if not found.num_valid and not found.invalid_positions:
         raise _no_tasks(source)
     values = {"source": source.name, "num_valid": found.num_valid, "errors": errors}
     print(
         json.dumps(values, indent=1)
-        if as_json
+        if options.as_json
         else f"{source.name}: {found.num_valid} sound, {len(found.invalid_positions)} bad"
     )
     raise typer.Exit(1 if found.invalid_positions else 0)
 
 
-@app.command()
-def freeze(
-    domain: Annotated[str, typer.Argument(metavar="DOMAIN", help="A domain: module:attribute.")],
-    out: Annotated[
-        Path | None, typer.Option(help="Write to this new folder instead. The domain does not read it.")
-    ] = None,
-) -> None:
+class FreezeOptions(Options):
+    """Options of `data freeze`."""
+
+    domain: Annotated[str, typer.Argument(metavar="DOMAIN")]
+    """A domain: module:attribute."""
+    out: Path | None = None
+    """Write to this new folder instead. The domain does not read it."""
+
+
+@verb(app)
+def freeze(options: FreezeOptions) -> None:
     """Write a domain's generated splits to files, so that later changes of its code do not change them.
 
     The files are in the folder `tasks` of the domain's package, or `NAME_tasks` beside its module. Delete this folder
     to generate the splits again. With --out, they are a copy for other uses, such as to share or to compare them.
     """
-    from understudy.core.tasks import read_tasks
+    from understudy.core.tasks import SPLITS, read_tasks
     from understudy.envs.domain_definition import find_domain_folder
-    from understudy.sources.loading import load_domain
+    from understudy.sources.references import load_domain
 
-    source = load_domain(domain)
+    source, out = load_domain(options.domain), options.out
     folder = find_domain_folder(source.package)
     if out is not None and out.exists():
         raise ConfigError(f"{out} exists; give another --out")
@@ -430,19 +416,21 @@ def freeze(
     print(f"{written}: " + ", ".join(f"{count} {split}" for split, count in counts.items()))
 
 
-def _target_of(target: str, model: str, template: str, split_parallel_calls: bool, cutoff_len: int) -> "ExportTarget":
+def _export_target(options: ExportConversationsOptions) -> "ExportTarget":
     from understudy.data.conversations.llamafactory import LlamaFactoryTarget, resolve_template
     from understudy.data.conversations.openai import OpenAITarget
     from understudy.data.conversations.trl import TRLTarget
 
-    if target != "llamafactory":
-        return TRLTarget() if target == "trl" else OpenAITarget()
-    if not model:
+    if options.trainer != "llamafactory":
+        return TRLTarget() if options.trainer == "trl" else OpenAITarget()
+    if not options.model:
         raise ConfigError(
             "no model is given, and LLaMA-Factory's files are for one model; give --model, a folder or owner/model"
         )
     return LlamaFactoryTarget(
-        *resolve_template(model, template), split_parallel_calls=split_parallel_calls, cutoff_len=cutoff_len
+        *resolve_template(options.model, options.template),
+        split_parallel_calls=options.split_parallel_calls,
+        cutoff_len=options.cutoff_len,
     )
 
 
@@ -477,16 +465,17 @@ def _convert(
 
 
 def _source(
-    dataset: str, settings: list[str] | None, skip_validation: bool, split: SplitName | None
+    options: DatasetOptions, skip_validation: bool, split: SplitName | None = None
 ) -> "tuple[TaskInput, DomainRegistry]":
-    from understudy.data.task_input import open_task_input, parse_row_config
+    from understudy.data.task_input import open_task_input
     from understudy.data.verify import DomainRegistry
 
-    data = parse_row_config(settings or ())
-    domains = DomainRegistry(data.sources, skip_validation)
-    found = open_task_input(dataset, data.replace(sources=()), split, domains.sources)
-    if found.domain and settings:
-        raise ConfigError(f"{settings[0]} has no effect on tasks of the domain {dataset}; leave it out")
+    domains = DomainRegistry(options.data.sources, skip_validation)
+    found = open_task_input(options.dataset, options.data.replace(sources=()), split, domains.sources)
+    if found.domain and options.data != RowConfig():
+        raise ConfigError(
+            f"data.sources and data.reward have no effect on tasks of the domain {options.dataset}; leave them out"
+        )
     if found.domain:
         domains = DomainRegistry([found.name], skip_validation)
     domains.add(found.sources)
@@ -498,14 +487,12 @@ def _no_tasks(source: "TaskInput") -> ConfigError:
 
 
 def _convert_output(
+    options: RowFileOptions,
     out: Path,
     source: "TaskInput",
     domains: "DomainRegistry",
     to: Literal["skyrl", "tasks"] | None,
-    format: Literal["parquet", "jsonl"],
-    domain_policy: Path | None,
     parts: tuple[SplitName, ...],
-    resume: bool,
 ) -> "ConvertOutput":
     """Return the output's files and format, by its name and by the form of the input."""
     from understudy.core.tasks import SPLITS
@@ -523,13 +510,13 @@ def _convert_output(
         )
     if not one and not parts and form in ("questions", "other") and not source.has_several_splits:
         raise ConfigError(f"the rows of {source.name} name no splits; give --train-ratio, or one output file")
-    form_of_files = out.suffix[1:] if one else "jsonl" if to == "tasks" else format
+    form_of_files = out.suffix[1:] if one else "jsonl" if to == "tasks" else options.format
     if to == "tasks" and form_of_files == "parquet":
         raise ConfigError(
             f"{out}: {'questions' if form == 'questions' else 'tasks'} are written as JSONL; give a name that ends "
             f"in .jsonl{'' if form == 'questions' else ', or --to skyrl for parquet rows'}"
         )
-    text = _text(domain_policy) if domain_policy else ""
+    text = _text(options.domain_policy) if options.domain_policy else ""
     domains.play_rows_from(out)
     if form == "questions":
         encode = make_prompt_row_encoder(domains)
@@ -537,20 +524,11 @@ def _convert_output(
         encode = make_row_encoder(domains, text) if to == "skyrl" else lambda task: task
     of_folder = parts or ((source.split,) if source.split else SPLITS)
     return ConvertOutput(
-        out, encode, "parquet" if form_of_files == "parquet" else "jsonl", () if one else of_folder, resume
+        out, encode, "parquet" if form_of_files == "parquet" else "jsonl", () if one else of_folder, options.resume
     )
 
 
-def validate_unused_options(ctx: typer.Context, names: Sequence[str]) -> None:
-    """Raise ConfigError if one of these options is given, since it has no effect."""
-    for name in names:
-        source = ctx.get_parameter_source(name)
-        if source is not None and source.name == "COMMANDLINE" and ctx.params[name] not in (None, []):
-            option = name if name == "sources" else f"--{name.replace('_', '-')}"
-            raise ConfigError(f"{option} has no effect beside the other options; leave it out")
-
-
-def _source_names(given: list[str]) -> list[str]:
+def _source_names(given: Sequence[str]) -> list[str]:
     """Return the names of sources, separated by commas or spaces."""
     names = [name.strip() for each in given for name in ([each] if each.startswith("mix:") else each.split(","))]
     names = [name for name in names if name]
@@ -616,17 +594,6 @@ def _text(path: Path) -> str:
         return path.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as e:
         raise ConfigError(f"{path} cannot be read: {e}") from e
-
-
-def _words(text: str) -> set[str]:
-    return {word.strip() for word in text.split(",") if word.strip()}
-
-
-def _numbers(text: str) -> tuple[float, ...]:
-    try:
-        return tuple(float(word) for word in text.split(","))
-    except ValueError as e:
-        raise ConfigError(f"--ratios {text!r}: numbers separated by commas are needed, such as 0.8,0.1,0.1") from e
 
 
 @contextlib.contextmanager

@@ -106,7 +106,7 @@ def _devices(config: TrainConfig) -> Iterator[DoctorCheck]:
     from understudy.engines.local.machine import detect_machine
 
     try:
-        machine = detect_machine(config.engine.local_engine_config)
+        machine = detect_machine(config.engine.export_engine_config)
     except ConfigError as e:
         yield DoctorCheck(name="device", passed=False, detail=str(e), fix="set engine.device=auto")
         return
@@ -123,7 +123,7 @@ def _devices(config: TrainConfig) -> Iterator[DoctorCheck]:
 
 
 def _optional(config: TrainConfig) -> Iterator[DoctorCheck]:
-    engine = config.engine.local_engine_config
+    engine = config.engine.export_engine_config
     fix = "see docs/gpus.md for how to install it beside, or start it and set engine.vllm.base_url"
     if engine.vllm.base_url:
         yield _reached("vLLM", f"{engine.vllm.base_url}/health", "", fix, engine.sampler == "vllm")

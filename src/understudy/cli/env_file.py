@@ -7,8 +7,6 @@ import io
 import os
 from pathlib import Path
 
-from dotenv.parser import parse_stream
-
 from understudy.core.errors import ConfigError
 
 ENV_FILE = ".env"
@@ -33,6 +31,8 @@ def load_env_file(path: Path | None = None) -> list[str]:
 
 
 def _parse(text: str, path: Path) -> dict[str, str]:
+    from dotenv.parser import parse_stream
+
     found = {}
     for binding in parse_stream(io.StringIO(text)):
         if binding.error or (binding.key is not None and binding.value is None):

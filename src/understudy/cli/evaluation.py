@@ -4,16 +4,18 @@ import contextlib
 import json
 import re
 import shutil
-from decimal import Decimal, InvalidOperation
+from collections.abc import Sequence
+from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from pydantic import Field
 
-from understudy.cli.arguments import JsonOption, SettingsArgument, TargetArguments, print_file_summaries
+from understudy.cli.arguments import JsonOption, MarkdownOption, SettingWords, TargetWords, print_file_summaries
+from understudy.cli.grammar import Options, validate_unused_options
 from understudy.cli.messages import print_message
 from understudy.core.errors import ConfigError
-from understudy.core.event_loop import run_async
 from understudy.core.files import RETRY_HINT, os_errors_as_config_errors, write_text
 
 if TYPE_CHECKING:
@@ -22,132 +24,111 @@ if TYPE_CHECKING:
     from understudy.runs.config import TrainConfig
     from understudy.runs.eval_spec import EvalSpec
 
-MarkdownOption = Annotated[Path | None, typer.Option("--markdown", help="Write the result as Markdown to this file.")]
 SCRIPTED_AGENTS = ("gold", "noop", "refusing", "hasty")
 """Agents without a model. Their episodes are cheap to play again, so they are stored only if --out is given."""
-_NEW_EVAL_OPTIONS = ("agent", "model", "split", "tasks", "trials", "seed", "repeats", "judge_failures", "out")
+_NEW_EVAL_OPTIONS = ("agent", "model", "repeats", "judge_failures", "out")
 """Options that cannot change when an evaluation is resumed."""
-SeedOption = Annotated[
-    int | None, typer.Option(help="The seed of tasks, users and samples. Default: eval.seed of TARGET, or 0.")
-]
-OutOption = Annotated[
-    Path | None,
-    typer.Option(
-        help="The evaluation's folder. Default for agents with a model: the next free evals/DOMAIN-NAME-001, …, where "
-        "NAME is --model, the endpoint's model, or --agent."
-    ),
-]
-ConcurrencyOption = Annotated[
-    int, typer.Option(min=0, show_default=False, help="Number of episodes at once. Default: engine.max_num_seqs.")
-]
-CostLimitOption = Annotated[
-    str,
-    typer.Option(
-        help="Stop once agent, user simulator and judge have cost this much, in the currency of the endpoints' prices; "
-        "0 means no limit. Default: cost_limit of the config."
-    ),
-]
 
 
-def evaluate(
-    ctx: typer.Context,
-    target: TargetArguments = None,
-    agent: Annotated[
-        str,
-        typer.Option(
-            help="The agent: model (see --model), api (an endpoint), human (you), module:attribute (your own), "
-            "or one without a model: gold (reference solution), noop (empty replies), refusing (refuses everything), "
-            "hasty (makes the gold calls at once)."
-        ),
-    ] = "model",
-    model: Annotated[
-        str,
-        typer.Option(help="A model of `understudy list`, a folder, or owner/model on Hugging Face. Default: TARGET's."),
-    ] = "",
-    split: Annotated[
-        str, typer.Option(help="train, validation or test. Default: eval.split of TARGET, or validation.")
-    ] = "",
-    tasks: Annotated[
-        int | None, typer.Option(min=1, help="Number of tasks. Default: eval.tasks of TARGET, or 200.")
-    ] = None,
-    trials: Annotated[
-        int | None,
-        typer.Option(
-            min=1, help="Episodes of each task, the largest k of pass^k. Default: eval.trials of TARGET, or 1."
-        ),
-    ] = None,
-    seed: SeedOption = None,
-    repeats: Annotated[
-        int, typer.Option(min=1, help="Number of evaluations with different seeds, to measure the noise.")
-    ] = 1,
-    out: OutOption = None,
-    resume: Annotated[Path | None, typer.Option(help="Resume the evaluation in this folder.")] = None,
-    baseline: Annotated[Path | None, typer.Option(help="Compare with this evaluation or run.")] = None,
-    concurrency: ConcurrencyOption = 0,
-    cost_limit: CostLimitOption = "",
-    judge_failures: Annotated[
-        bool,
-        typer.Option("--judge-failures", help="Let the model of eval.failure_judge_endpoint explain each failure."),
-    ] = False,
-    markdown: MarkdownOption = None,
-    inspect_log: Annotated[Path | None, typer.Option(help="Write a log in inspect_ai's format to this file.")] = None,
-    as_json: JsonOption = False,
-) -> None:
+class EvalOptions(Options):
+    """Options of `eval`."""
+
+    abbreviations = {key: f"eval.{key}" for key in ("split", "tasks", "trials", "seed")}
+
+    target: TargetWords = ()
+    agent: str = "model"
+    """The agent: model (see --model), api (an endpoint), human (you), module:attribute (your own), or one without a
+    model: gold (reference solution), noop (empty replies), refusing (refuses everything), hasty (makes the gold calls
+    at once)."""
+    model: str = ""
+    """A model of `understudy list`, a folder, or owner/model on Hugging Face. Default: TARGET's."""
+    repeats: int = Field(default=1, ge=1)
+    """Number of evaluations with different seeds, to measure the noise."""
+    out: Path | None = None
+    """The evaluation's folder. Default for agents with a model: the next free evals/DOMAIN-NAME-001, …, where NAME is
+    --model, the endpoint's model, or --agent."""
+    resume: Path | None = None
+    """Resume the evaluation in this folder."""
+    baseline: Path | None = None
+    """Compare with this evaluation or run."""
+    concurrency: int | None = Field(default=None, ge=1)
+    """Number of episodes at once. Default: engine.max_num_seqs."""
+    cost_limit: Decimal | None = Field(default=None, ge=0)
+    """Stop once agent, user simulator and judge have cost this much, in the currency of the endpoints' prices; 0 means
+    no limit. Default: cost_limit of the config."""
+    judge_failures: bool = False
+    """Let the model of eval.failure_judge_endpoint explain each failure."""
+    markdown: MarkdownOption = None
+    inspect_log: Path | None = None
+    """Write a log in inspect_ai's format to this file."""
+    as_json: JsonOption = False
+
+
+def evaluate(options: EvalOptions) -> None:
     """Measure how often an agent succeeds on the tasks of TARGET.
 
     TARGET is the preset `retail_quick` if it is not given. The table shows 95% intervals, the noop and gold baselines,
     and why episodes failed. Finished episodes survive Ctrl-C and a kill: --resume plays the missing ones.
     """
-    from understudy.cli.data import validate_unused_options
+    from understudy.runs.endpoints import cost_limit_of
 
-    _validate_writable(markdown)
-    folder: Path | None = resume
-    if resume is not None:
-        validate_unused_options(ctx, _NEW_EVAL_OPTIONS)
-        spec = _resumed(resume, target or [])
+    _validate_writable(options.markdown)
+    folder: Path | None = options.resume
+    if options.resume is not None:
+        validate_unused_options(options, _NEW_EVAL_OPTIONS)
+        spec = _resumed(options.resume, options.target)
     else:
-        asked = {"model": model, "eval.split": split, "eval.tasks": tasks or "", "eval.trials": trials or ""}
-        given = asked | {"eval.seed": "" if seed is None else seed}
-        chosen = [f"{key}={value}" for key, value in given.items() if value != ""]
-        spec = make_spec([*(target or ()), *chosen], agent, model, repeats, judge_failures)
-        folder = _folder(spec, out)
-    if inspect_log is not None:
-        _validate_log_file(folder, inspect_log)
-    baseline_report = _read(baseline) if baseline is not None else None
-    report = _play(spec, folder, _resolve_cost_limit(cost_limit, spec), concurrency, baseline_report)
-    _print_report(report, folder, baseline_report, markdown, as_json)
-    if inspect_log is not None and folder is not None:
+        limit = [] if options.cost_limit is None else [f"cost_limit={options.cost_limit}"]
+        spec = make_spec(
+            [*options.target, *limit], options.agent, options.model, options.repeats, options.judge_failures
+        )
+        folder = _folder(spec, options.out)
+    if options.inspect_log is not None:
+        _validate_log_file(folder, options.inspect_log)
+    baseline = _read(options.baseline) if options.baseline is not None else None
+    cost_limit = options.cost_limit
+    if cost_limit is None:
+        cost_limit = cost_limit_of(spec.agent, spec.config, spec.judge_failures)
+    report = _play(spec, folder, cost_limit, options.concurrency, baseline)
+    _print_report(report, folder, baseline, options.markdown, options.as_json)
+    if options.inspect_log is not None and folder is not None:
         from understudy.evaluation.inspect_log import write_inspect_log
 
-        write_inspect_log(folder, inspect_log)
+        write_inspect_log(folder, options.inspect_log)
     if report.fault_count:
         _report_faults(report, spec.config.max_fault_rate, folder)
 
 
-def compare(
-    old: Annotated[
-        Path,
-        typer.Argument(metavar="OLD", help="A run, an evaluation's folder, or the saved output of `eval --json`."),
-    ],
-    new: Annotated[Path, typer.Argument(metavar="NEW", help="The run or evaluation to compare with OLD.")],
-    markdown: MarkdownOption = None,
-    as_json: JsonOption = False,
-) -> None:
+class CompareOptions(Options):
+    """Options of `compare`."""
+
+    old: Annotated[Path, typer.Argument(metavar="OLD")]
+    """A run, an evaluation's folder, or the saved output of `eval --json`."""
+    new: Annotated[Path, typer.Argument(metavar="NEW")]
+    """The run or evaluation to compare with OLD."""
+    markdown: MarkdownOption = None
+    as_json: JsonOption = False
+
+
+def compare(options: CompareOptions) -> None:
     """Compare two runs or evaluations, task by task.
 
     The result says whether NEW is better than OLD beyond chance. For a run, its last evaluation is compared.
     """
     from understudy.evaluation.report import are_same_report
 
-    _validate_writable(markdown)
-    after, before = _read(new), _read(old)
-    if are_same_report(old, new):
-        raise ConfigError(f"{old} and {new} are the same evaluation; give two different ones")
-    _print_comparison(after, before, markdown, as_json)
+    _validate_writable(options.markdown)
+    after, before = _read(options.new), _read(options.old)
+    if are_same_report(options.old, options.new):
+        raise ConfigError(f"{options.old} and {options.new} are the same evaluation; give two different ones")
+    _print_comparison(after, before, options.markdown, options.as_json)
 
 
-def make_spec(arguments: list[str], agent: str, model: str, repeats: int, judge_failures: bool) -> "EvalSpec":
-    """Return the spec of an evaluation from the arguments of a command. Print warnings about damaged checkpoints."""
+def make_spec(arguments: Sequence[str], agent: str, model: str, repeats: int, judge_failures: bool) -> "EvalSpec":
+    """Return the spec of an evaluation from the arguments of a command. Print warnings about damaged checkpoints.
+
+    A `model` replaces that of TARGET, without its checkpoint.
+    """
     from understudy.runs.endpoints import validate_endpoint_overrides
     from understudy.runs.eval_spec import EvalSpec
     from understudy.runs.targets import resolve
@@ -158,6 +139,7 @@ def make_spec(arguments: list[str], agent: str, model: str, repeats: int, judge_
             f"--model {model} has no effect with --agent {agent}; leave one of them out "
             "(the model of an endpoint is set by endpoints.NAME.model)"
         )
+    arguments = [*arguments, *([f"model={model}"] if model else ())]
     resolved = resolve(arguments)
     weights = target_weights(resolved) if agent == "model" and not model else None
     for warning in weights.warnings if weights else ():
@@ -223,7 +205,7 @@ def _folder(spec: "EvalSpec", out: Path | None) -> Path | None:
     return next_run_folder(re.sub(r"[^\w.]+", "-", f"{spec.config.domain_text}-{spec.name}").strip("-"), Path("evals"))
 
 
-def _resumed(folder: Path, arguments: list[str]) -> "EvalSpec":
+def _resumed(folder: Path, arguments: Sequence[str]) -> "EvalSpec":
     from understudy.runs.eval_spec import read_spec
     from understudy.runs.run import find_run
 
@@ -235,13 +217,14 @@ def _resumed(folder: Path, arguments: list[str]) -> "EvalSpec":
 
 
 def _play(
-    spec: "EvalSpec", folder: Path | None, cost_limit: Decimal, concurrency: int, baseline: "EvalReport | None"
+    spec: "EvalSpec", folder: Path | None, cost_limit: Decimal, concurrency: int | None, baseline: "EvalReport | None"
 ) -> "EvalReport":
     """Play the evaluation. Ctrl-C prints one line and exits with 130; finished episodes are kept.
 
     If a ConfigError ends the evaluation before any episode has finished, its new folder is removed.
     """
     from understudy.cli.live import EvalView
+    from understudy.core.event_loop import run_async
     from understudy.envs.terminal import PersonLeft
     from understudy.evaluation.runner import prepare_eval, run_eval
     from understudy.runs.storage.episode_store import SPEC_FILE, has_progress
@@ -321,41 +304,28 @@ def _print_comparison(new: "EvalReport", old: "EvalReport", markdown: Path | Non
         write_text(markdown, f"{report.format_markdown()}\n{comparison.details}\n")
 
 
-def score(
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="An evaluation's folder, or a run.")],
-    settings: SettingsArgument = None,
-    markdown: MarkdownOption = None,
-    as_json: JsonOption = False,
-) -> None:
+class ScoreOptions(Options):
+    """Options of `score`."""
+
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER")]
+    """An evaluation's folder, or a run."""
+    settings: SettingWords = ()
+    markdown: MarkdownOption = None
+    as_json: JsonOption = False
+
+
+def score(options: ScoreOptions) -> None:
     """Score the stored episodes of an evaluation or a run again.
 
     The current graders are used. Nothing is played."""
+    from understudy.core.event_loop import run_async
     from understudy.core.files import atomic_write
     from understudy.evaluation.rescore import RESCORED_FILE
     from understudy.evaluation.rescore import rescore_episodes as rescoring
 
-    found = run_async(rescoring(folder, settings or ()))
-    with os_errors_as_config_errors(folder, RETRY_HINT):
-        atomic_write(folder / RESCORED_FILE, found.model_dump_json(indent=1) + "\n")
-    print(found.model_dump_json(indent=1) if as_json else f"{found.report.format_table()}\n{found}")
-    if markdown is not None:
-        write_text(markdown, f"{found.report.format_markdown()}\n{found}\n")
-
-
-def _resolve_cost_limit(text: str, spec: "EvalSpec") -> Decimal:
-    """Return the limit of the command line, or else that of the config."""
-    from understudy.runs.endpoints import cost_limit_of
-
-    if not text:
-        return cost_limit_of(spec.agent, spec.config, spec.judge_failures)
-    try:
-        amount = Decimal(text)
-    except InvalidOperation as e:
-        raise ConfigError(
-            f"--cost-limit {text!r} is not a number; give an amount such as 2.50, or 0 for no limit"
-        ) from e
-    if not amount.is_finite() or amount < 0:
-        raise ConfigError(
-            f"--cost-limit {text} is negative or infinite; give an amount such as 2.50, or 0 for no limit"
-        )
-    return amount
+    found = run_async(rescoring(options.folder, options.settings))
+    with os_errors_as_config_errors(options.folder, RETRY_HINT):
+        atomic_write(options.folder / RESCORED_FILE, found.model_dump_json(indent=1) + "\n")
+    print(found.model_dump_json(indent=1) if options.as_json else f"{found.report.format_table()}\n{found}")
+    if options.markdown is not None:
+        write_text(options.markdown, f"{found.report.format_markdown()}\n{found}\n")

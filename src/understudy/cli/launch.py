@@ -1,6 +1,7 @@
 """Start training from the command line: config, folder, processes, live view and result."""
 
 import contextlib
+import dataclasses
 import os
 import sys
 import tempfile
@@ -15,7 +16,7 @@ from understudy.core.errors import ConfigError, RolloutError, TaskError
 from understudy.core.event_loop import run_async
 from understudy.core.settings import dump_section, dump_toml
 from understudy.engines.local.config import Finetune, LocalEngineConfig
-from understudy.engines.local.machine import detect_machine
+from understudy.engines.local.machine import detect_machine, peak_memory_bytes
 from understudy.engines.models import find_model
 from understudy.engines.process_group import SINGLE_PROCESS, ProcessGroup, RankInfo, init_rank
 from understudy.runs.agents import missing_package_error
@@ -29,6 +30,7 @@ from understudy.runs.storage.status import StatusRecorder
 from understudy.runs.targets import detect_target, resolve, split_arguments
 from understudy.runs.trackers import default_trackers
 from understudy.train.planning import bench, fitting
+from understudy.train.planning.memory import MemoryPlan, format_measured_peak, summarize_memory_plan
 from understudy.train.planning.preflight import PreflightReport, run_preflight
 from understudy.train.processes import TEMP_FOLDER_VARIABLE, exit_with_parent, run_processes
 
@@ -53,32 +55,43 @@ def run_training(
     if rank_info.world_size > 1:
         exit_with_parent()
     opened = _opened(settings, out, resume, rank_info.world_size) if rank_info.rank == 0 else contextlib.nullcontext()
-    with opened as run:
-        if run and rank_info.world_size == 1:
-            return _train(run, SINGLE_PROCESS, debug)
-        return _train_distributed(run, rank_info, debug)
+    with opened as first:
+        if first and rank_info.world_size == 1:
+            return _train(first, SINGLE_PROCESS, debug)
+        return _train_distributed(first, rank_info, debug)
+
+
+@dataclasses.dataclass(frozen=True)
+class OpenedRun:
+    """A run that is ready to train."""
+
+    run: Run
+    memory_plan: MemoryPlan | None
+    """None if the engine is not `local`."""
 
 
 @contextlib.contextmanager
-def _opened(settings: Sequence[str], out: Path | None, resume: Path | None, processes: int) -> Iterator[Run]:
+def _opened(settings: Sequence[str], out: Path | None, resume: Path | None, processes: int) -> Iterator[OpenedRun]:
     """Open a run, and lock its folder until training ends."""
     with contextlib.ExitStack() as stack:
         if resume is not None and resume.is_dir():
             stack.enter_context(folder_lock(resume))  # before `open_run` removes partial lines from the run's files
-        run = open_run(settings, out, resume, processes)
+        opened = open_run(settings, out, resume, processes)
         if resume is None:
-            stack.enter_context(folder_lock(run.folder))
-        yield run
+            stack.enter_context(folder_lock(opened.run.folder))
+        if opened.memory_plan:
+            opened.run.warnings.append(summarize_memory_plan(opened.memory_plan))
+        yield opened
 
 
-def _train_distributed(run: Run | None, rank_info: RankInfo, debug: bool) -> str:
-    """Train with the other processes. Only rank 0 has opened `run`."""
+def _train_distributed(opened: OpenedRun | None, rank_info: RankInfo, debug: bool) -> str:
+    """Train with the other processes. Only rank 0 has opened the run."""
     process_group = _open_process_group(rank_info)
-    run = process_group.all_gather(run)[0]
+    run = process_group.all_gather(opened.run if opened else None)[0]
     assert run is not None
-    process_group.set_timeout(run.config.engine.local_engine_config.collective_timeout)
+    process_group.set_timeout(run.config.engine.export_engine_config.collective_timeout)
     try:
-        return _train_worker(run, process_group) if process_group.rank else _train(run, process_group, debug)
+        return _train(opened, process_group, debug) if opened else _train_worker(run, process_group)
     finally:  # otherwise gloo's threads may abort this process at its end, when another one has ended before
         process_group.close()
 
@@ -122,7 +135,8 @@ def _train_worker(run: Run, process_group: ProcessGroup) -> str:
     return ""
 
 
-def _train(run: Run, process_group: ProcessGroup, debug: bool) -> str:
+def _train(opened: OpenedRun, process_group: ProcessGroup, debug: bool) -> str:
+    run, plan = opened.run, opened.memory_plan
     try:
         with StatusRecorder(run.folder, run.step) as status, RunLog(run.folder, debug) as log:
             run_all = _find_trainer(run.config)
@@ -134,6 +148,8 @@ def _train(run: Run, process_group: ProcessGroup, debug: bool) -> str:
                     log.report(activity, done, total, metrics)
 
                 result = run_all(run.config, run, report, process_group, live.add_episode, live.interrupt)
+                if plan:
+                    report(format_measured_peak(plan, peak_memory_bytes(plan.device)), 0, 0, {})
             result.write(run)
     except KeyboardInterrupt as e:
         if str(e):
@@ -217,7 +233,7 @@ def run_bench(model: str, settings: Sequence[str] = (), quick: bool = False) -> 
     try:
         speeds = run_async(
             bench.measure_speed(
-                find_model(config.model), config.resolved_engine.local_engine_config, size, ways, config.model
+                find_model(config.model), config.resolved_engine.export_engine_config, size, ways, config.model
             )
         )
     except ModuleNotFoundError as e:
@@ -238,7 +254,7 @@ def run_certify(model: str, settings: Sequence[str] = ()) -> tuple[dict[str, Any
     return proof.certificate_to_dict(certificate), proof.format_certificate(certificate)
 
 
-def open_run(settings: Sequence[str], out: Path | None, resume: Path | None, processes: int = 1) -> Run:
+def open_run(settings: Sequence[str], out: Path | None, resume: Path | None, processes: int = 1) -> OpenedRun:
     """Create a run, or open one to resume, with the settings that may change on resuming.
 
     The settings of a new run are fitted to the memory of this machine. Raise ConfigError if the run does not fit.
@@ -252,16 +268,20 @@ def open_run(settings: Sequence[str], out: Path | None, resume: Path | None, pro
             raise ConfigError(fitted.misfit)
         run = Run.create(out or next_run_folder(resolved.name), fitted.config)
         run.warnings += [line for line in (length, tracked, fitted.changes) if line]
-        return run
+        return OpenedRun(run, fitted.plan)
     if out is not None:
         raise ConfigError("--resume and --out exclude each other; give one of them")
-    if not settings:
-        return Run.resume(resume)
-    own = read_run_config(resume)
+    run = Run.resume(resume, _resumed_config(settings, resume) if settings else None)
+    return OpenedRun(run, _fit_to_memory(run.config, processes).plan)
+
+
+def _resumed_config(settings: Sequence[str], folder: Path) -> TrainConfig:
+    """Return the config of a run that is resumed with further settings."""
+    stored = read_run_config(folder)
     names, overrides = split_arguments(settings)
-    config = resolve(settings).config if names else parse_config(dump_toml(own), overrides)
+    config = resolve(settings).config if names else parse_config(dump_toml(stored), overrides)
     config, _ = resolve_epochs(config)
-    return Run.resume(resume, config)
+    return config
 
 
 def _with_default_trackers(config: TrainConfig) -> tuple[TrainConfig, str]:

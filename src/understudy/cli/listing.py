@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from understudy.algorithms.presets import algorithm_preset_text, algorithm_presets
 from understudy.runs.presets import preset_names, preset_text
-from understudy.sources.loading import list_domains
+from understudy.sources.references import list_domains
 
 BENCHMARKS = {
     "tau-bench:PATH#DOMAIN": "tau-bench, from your own clone of github.com/sierra-research/tau-bench.",

@@ -11,24 +11,27 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
+from pydantic import Field
 from pydantic_core import PydanticSerializationError
 
 from understudy.cli import data, env_file, evaluation, mcp, new
 from understudy.cli.arguments import (
     JsonOption,
-    SettingsArgument,
-    SettingsCommand,
-    TargetArguments,
+    ModelArgument,
+    SettingWords,
+    SplitName,
+    TargetWords,
     print_file_summaries,
 )
-from understudy.cli.chaos import chaos
 from understudy.cli.collect import collect
+from understudy.cli.grammar import Options, validate_unused_options, verb
 from understudy.cli.messages import print_message
 from understudy.cli.view import view
 from understudy.core.errors import ConfigError, LimitReachedError, RolloutError, TaskError
 from understudy.core.interruption import handle_sigterm_as_interrupt
 from understudy.core.secrets import mask_secrets
 from understudy.core.version import __version__
+from understudy.serve.options import ServeConfig
 from understudy.train.processes import TERMINATED_STATUS
 
 if TYPE_CHECKING:
@@ -38,7 +41,8 @@ if TYPE_CHECKING:
     from understudy.runs.config import TrainConfig
 
 EPILOG = """\
-Settings are key=value, the keys of a config file: slice.families=cancel,return algorithm.group_size=16 seed=1.
+--key VALUE and key=VALUE are the same, for the options of a command and for the keys of a config file:
+slice.families=cancel,return --algorithm.group-size 16 seed=1. An option wins over a key of the same name.
 `understudy train --print-config` prints and explains every key.
 
 Exit codes: 0 success; 1 a problem was found (an unsound task, a failed check) or the run was stopped (health, faults, a
@@ -61,7 +65,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-data.app.command("collect", cls=SettingsCommand)(collect)
+verb(data.app)(collect)
 app.add_typer(data.app, name="data")
 app.add_typer(mcp.app, name="mcp")
 app.add_typer(new.app, name="new")
@@ -94,33 +98,38 @@ def global_options(
     env_file.load_env_file(env_path)
 
 
-@app.command("list")
-def list_components(as_json: JsonOption = False) -> None:
+class ListOptions(Options):
+    """Options of `list`."""
+
+    as_json: JsonOption = False
+
+
+@verb(app, "list")
+def list_components(options: ListOptions) -> None:
     """List domains, models, formats, engines, algorithms and presets."""
     from understudy.cli.listing import format_available, list_available
 
     found = list_available()
-    print(json.dumps(found, indent=1) if as_json else format_available(found))
+    print(json.dumps(found, indent=1) if options.as_json else format_available(found))
 
 
-@app.command(cls=SettingsCommand)
-def check(
-    ctx: typer.Context,
-    target: TargetArguments = None,
-    adversarial: Annotated[
-        bool, typer.Option("--adversarial", help="Also play strategies that must earn nothing, such as guessing.")
-    ] = False,
-    tasks: Annotated[
-        int | None,
-        typer.Option(min=1, help="Number of tasks for --adversarial. Default: 100, or 4 if episodes start servers."),
-    ] = None,
-    seed: Annotated[int, typer.Option(help="The seed of the tasks that --adversarial plays.")] = 0,
-    strategy: Annotated[
-        list[str] | None,
-        typer.Option(help="module:attribute of a strategy of your own for --adversarial. May be given several times."),
-    ] = None,
-    as_json: JsonOption = False,
-) -> None:
+class CheckOptions(Options):
+    """Options of `check`."""
+
+    target: TargetWords = ()
+    adversarial: bool = False
+    """Also play strategies that must earn nothing, such as guessing."""
+    tasks: int | None = Field(default=None, ge=1)
+    """Number of tasks for --adversarial. Default: 100, or 4 if episodes start servers."""
+    seed: int = 0
+    """The seed of the tasks that --adversarial plays."""
+    strategy: tuple[str, ...] = ()
+    """module:attribute of a strategy of your own for --adversarial. May be given several times."""
+    as_json: JsonOption = False
+
+
+@verb(app)
+def check(options: CheckOptions) -> None:
     """Check that the tasks of TARGET are sound.
 
     On each task, the reference solution (gold) must earn 1.0 and doing nothing (noop) 0.0. Then tools and rewards are
@@ -132,12 +141,14 @@ def check(
     from understudy.data.adversarial.custom import load_strategies
     from understudy.data.check import AdversarialOptions, DomainReport, check_async
     from understudy.runs.targets import has_target, resolve
-    from understudy.sources.loading import list_domains
+    from understudy.sources.references import list_domains
 
-    if not adversarial:
-        data.validate_unused_options(ctx, ("tasks", "seed", "strategy"))
-    options = AdversarialOptions(tasks, seed, load_strategies(strategy or ())) if adversarial else None
-    given = target or []
+    if not options.adversarial:
+        validate_unused_options(options, ("tasks", "seed", "strategy"))
+    adversarial = None
+    if options.adversarial:
+        adversarial = AdversarialOptions(options.tasks, options.seed, load_strategies(options.strategy))
+    given = options.target
     one = has_target(given)
     configs = [resolve(each).config for each in ([given] if one else [[name, *given] for name in list_domains()])]
 
@@ -147,7 +158,7 @@ def check(
 
     async def check_all(track: "ProgressTracker") -> list[DomainReport]:
         return [
-            await check_async(source, track, options, _given_step_seconds(config))
+            await check_async(source, track, adversarial, _given_step_seconds(config))
             for source, config in zip(sources, configs, strict=True)
         ]
 
@@ -159,7 +170,7 @@ def check(
     dumped = [report.model_dump() for report in reports]
     print(
         json.dumps(dumped[0] if one else dumped, indent=1)
-        if as_json
+        if options.as_json
         else "\n\n".join(map(_format_domain_report, reports))
     )
     if any(report.problems for report in reports):
@@ -171,26 +182,29 @@ def check(
         )
 
 
-@app.command(cls=SettingsCommand)
-def play(
-    target: TargetArguments = None,
-    role: Annotated[Literal["agent", "user"], typer.Option("--as", help="Your role.")] = "agent",
-    watch: Annotated[bool, typer.Option("--watch", help="Take no role; watch the agent.")] = False,
-    task: Annotated[str, typer.Option(help="Id of the task. Default: the first task of --split.")] = "",
-    split: Annotated[Literal["train", "validation", "test"], typer.Option(help="The split of the task.")] = "train",
-    agent: Annotated[
-        str, typer.Option(help="The agent, if you are not the agent: gold, model, api, or module:attribute.")
-    ] = "gold",
-    model: Annotated[str, typer.Option(help="A model as the agent, instead of --agent.")] = "",
-    fork: Annotated[
-        str,
-        typer.Option(
-            metavar="STEP/NUMBER@TURN",
-            help="Continue a stored episode of the run TARGET before this turn of its agent. If TARGET is an "
-            "evaluation: NUMBER@TURN.",
-        ),
-    ] = "",
-) -> None:
+class PlayOptions(Options):
+    """Options of `play`."""
+
+    target: TargetWords = ()
+    role: Annotated[Literal["agent", "user"], typer.Option("--as")] = "agent"
+    """Your role."""
+    watch: bool = False
+    """Take no role; watch the agent."""
+    task: str = ""
+    """Id of the task. Default: the first task of --split."""
+    split: SplitName = "train"
+    """The split of the task."""
+    agent: str = "gold"
+    """The agent, if you are not the agent: gold, model, api, or module:attribute."""
+    model: str = ""
+    """A model as the agent, instead of --agent."""
+    fork: Annotated[str, typer.Option("--fork", metavar="STEP/NUMBER@TURN")] = ""
+    """Continue a stored episode of the run TARGET before this turn of its agent. If TARGET is an evaluation:
+    NUMBER@TURN."""
+
+
+@verb(app)
+def play(options: PlayOptions) -> None:
     """Play an episode as the agent or the user, or watch one."""
     from understudy.cli import play as plays
     from understudy.envs.users import UserSimulatorFactory
@@ -200,19 +214,20 @@ def play(
     from understudy.runs.targets import resolve
     from understudy.runs.weights import target_weights
 
+    role, watch, task, agent, model = options.role, options.watch, options.task, options.agent, options.model
     if watch and role == "user":
         raise ConfigError("--watch and --as user exclude each other; give one of them")
     plays_agent = role == "agent" and not watch
     if plays_agent and (model or agent != "gold"):
         given = f"--model {model}" if model else f"--agent {agent}"
         raise ConfigError(f"{given} has no effect when you are the agent; add --as user or --watch")
-    resolved = resolve([*(target or ()), *([f"model={model}"] if model else ())])
-    left = forks.resolve_fork(resolved.target, fork, resolved.config, task) if fork else None
+    resolved = resolve([*options.target, *([f"model={model}"] if model else ())])
+    left = forks.resolve_fork(resolved.target, options.fork, resolved.config, task) if options.fork else None
     config = left.config if left else resolved.config
     source = config.open_source()
     print_file_summaries(source)
     domain = replace_users(source, UserSimulatorFactory(config.user, config.endpoints))
-    played = left.task if left else plays.select_task(domain, task, split)
+    played = left.task if left else plays.select_task(domain, task, options.split)
     checkpoint = target_weights(resolved).checkpoint if agent == "model" and not model and not plays_agent else None
     other = make_agent("model" if model else agent, config, checkpoint) if not plays_agent else None
     plays.play_interactively(
@@ -220,26 +235,31 @@ def play(
     )
 
 
-@app.command(cls=SettingsCommand)
-def chat(
+class ChatOptions(Options):
+    """Options of `chat`."""
+
     target: Annotated[
-        list[str] | None,
+        tuple[str, ...],
         typer.Argument(
             metavar="TARGET|MODEL|KEY=VALUE",
             help="TARGET is what `understudy eval` takes. MODEL is the folder of a model or a model of `understudy "
             "list`; TARGET may follow it, and is then where the model works.",
         ),
-    ] = None,
-    task: Annotated[str, typer.Option(help="Id of the task. Default: the first task of --split.")] = "",
-    split: Annotated[Literal["train", "validation", "test"], typer.Option(help="The split of the task.")] = "train",
-    agent: Annotated[
-        str, typer.Option(help="The agent: model, api (an endpoint), gold, or module:attribute (your own).")
-    ] = "model",
-    model: Annotated[str, typer.Option(help="A model, instead of TARGET's; also owner/model on Hugging Face.")] = "",
-    out: Annotated[
-        Path | None, typer.Option(help="A new folder for the episode, which `understudy view` shows.")
-    ] = None,
-) -> None:
+    ] = ()
+    task: str = ""
+    """Id of the task. Default: the first task of --split."""
+    split: SplitName = "train"
+    """The split of the task."""
+    agent: str = "model"
+    """The agent: model, api (an endpoint), gold, or module:attribute (your own)."""
+    model: str = ""
+    """A model, instead of TARGET's; also owner/model on Hugging Face."""
+    out: Path | None = None
+    """A new folder for the episode, which `understudy view` shows."""
+
+
+@verb(app)
+def chat(options: ChatOptions) -> None:
     """Talk to a model as its user, and see its tool calls and what they change.
 
     The last checkpoint of a run talks. The instructions of a task are shown as a hint; you may say anything. /end or
@@ -248,49 +268,42 @@ def chat(
     """
     from understudy.cli.chat import run_chat
 
-    episode = run_chat(target or (), task, split, agent, model, out)
+    episode = run_chat(options.target, options.task, options.split, options.agent, options.model, options.out)
     if episode and episode.score is None:
         raise typer.Exit(1)
 
 
-app.command("eval", cls=SettingsCommand)(evaluation.evaluate)
-app.command(cls=SettingsCommand)(evaluation.score)
-app.command()(evaluation.compare)
+verb(app, "eval")(evaluation.evaluate)
+verb(app)(evaluation.score)
+verb(app)(evaluation.compare)
 
 
-@app.command(cls=SettingsCommand)
-def train(
-    target: TargetArguments = None,
-    out: Annotated[
-        Path | None, typer.Option(help="The run's folder. Default: the next free runs/NAME-001, runs/NAME-002, …")
-    ] = None,
-    resume: Annotated[
-        Path | None,
-        typer.Option(help="Resume the run in this folder. Settings given here override its config (e.g. steps=40)."),
-    ] = None,
-    print_config: Annotated[
-        bool, typer.Option("--print-config", help="Print the config, with every key and its documentation, and exit.")
-    ] = False,
-    keys: Annotated[
-        bool,
-        typer.Option("--keys", help="The same, or only a section: --keys algorithm."),
-    ] = False,
-    num_processes: Annotated[int, typer.Option(min=1, help="Number of processes, with one GPU each.")] = 1,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Check everything and forecast time and memory, without training.")
-    ] = False,
-    plan_for: Annotated[
-        str,
-        typer.Option(
-            "--plan-for",
-            metavar="GPU",
-            help="With --dry-run: plan only the memory, for a100 (80 GB), h100 or h200. This needs the model's "
-            "config.json, but neither its weights nor the GPU.",
-        ),
-    ] = "",
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result of --dry-run as JSON.")] = False,
-    debug: Annotated[bool, typer.Option("--debug", help="Log each episode and retry in the run's run.log.")] = False,
-) -> None:
+class TrainOptions(Options):
+    """Options of `train`."""
+
+    target: TargetWords = ()
+    out: Path | None = None
+    """The run's folder. Default: the next free runs/NAME-001, runs/NAME-002, …"""
+    resume: Path | None = None
+    """Resume the run in this folder. Settings given here override its config (e.g. steps=40)."""
+    print_config: bool = False
+    """Print the config, with every key and its documentation, and exit."""
+    keys: bool = False
+    """The same, or only a section: --keys algorithm."""
+    num_processes: int = Field(default=1, ge=1)
+    """Number of processes, with one GPU each."""
+    dry_run: bool = False
+    """Check everything and forecast time and memory, without training."""
+    plan_for: Annotated[str, typer.Option("--plan-for", metavar="GPU")] = ""
+    """With --dry-run: plan only the memory, for a100 (80 GB), h100 or h200. This needs the model's config.json, but
+    neither its weights nor the GPU."""
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result of --dry-run as JSON.")] = False
+    debug: bool = False
+    """Log each episode and retry in the run's run.log."""
+
+
+@verb(app)
+def train(options: TrainOptions) -> None:
     """Train a model, and report how much better it got.
 
     The phases are SFT on gold demonstrations, preference training if the config names a file of preferences, and RL;
@@ -301,39 +314,44 @@ def train(
     from understudy.cli import launch
     from understudy.train.planning import preflight
 
-    if as_json and not dry_run:
+    target, out, resume, num_processes = options.target, options.out, options.resume, options.num_processes
+    if options.as_json and not options.dry_run:
         raise ConfigError("--json needs --dry-run; add it, or read the result of the run in its result.json")
-    if plan_for and (not dry_run or resume is not None):
-        raise ConfigError(f"--plan-for {plan_for} needs --dry-run, without --resume; add or leave it out")
-    if print_config or keys:
-        return print(launch.format_keys(target or ()) if keys else launch.format_config(target or ()))
-    if plan_for:
-        planned = launch.plan_for_gpu(target or (), plan_for, num_processes)
-        print(planned.model_dump_json(indent=1) if as_json else planned)
+    if options.plan_for and (not options.dry_run or resume is not None):
+        raise ConfigError(f"--plan-for {options.plan_for} needs --dry-run, without --resume; add or leave it out")
+    if options.print_config or options.keys:
+        return print(launch.format_keys(target) if options.keys else launch.format_config(target))
+    if options.plan_for:
+        planned = launch.plan_for_gpu(target, options.plan_for, num_processes)
+        print(planned.model_dump_json(indent=1) if options.as_json else planned)
         raise typer.Exit(1 if planned.misfit else 0)
-    if dry_run:
-        found = launch.dry_run(target or (), out, resume, num_processes)
-        print(json.dumps(preflight.preflight_to_dict(found), indent=1) if as_json else found)
+    if options.dry_run:
+        found = launch.dry_run(target, out, resume, num_processes)
+        print(json.dumps(preflight.preflight_to_dict(found), indent=1) if options.as_json else found)
         raise typer.Exit(1 if found.misfit else 0)
     try:
         if num_processes > 1:
-            raise typer.Exit(launch.launch_processes(num_processes, target or (), out, resume, debug))
-        if text := launch.run_training(target or (), out, resume, debug):
+            raise typer.Exit(launch.launch_processes(num_processes, target, out, resume, options.debug))
+        if text := launch.run_training(target, out, resume, options.debug):
             print(text)
     except KeyboardInterrupt as e:
         typer.echo(str(e), err=True)
         raise typer.Exit(130) from e
 
 
-@app.command(cls=SettingsCommand)
-def plan(
-    target: TargetArguments = None,
-    success: Annotated[
-        float, typer.Option("--target", metavar="RATE", help="The success rate on training tasks to reach.")
-    ] = 0.7,
-    seconds: Annotated[float, typer.Option(min=0.0, help="How long to measure the model.")] = 60.0,
-    as_json: JsonOption = False,
-) -> None:
+class PlanOptions(Options):
+    """Options of `plan`."""
+
+    arguments: TargetWords = ()
+    target: Annotated[float, typer.Option("--target", metavar="RATE")] = 0.7
+    """The success rate on training tasks to reach."""
+    seconds: float = Field(default=60.0, ge=0.0)
+    """How long to measure the model."""
+    as_json: JsonOption = False
+
+
+@verb(app)
+def plan(options: PlanOptions) -> None:
     """Plan a run: which phases the model needs to reach a success rate, how many steps, and how long they take.
 
     The model plays groups of episodes on training tasks for a minute. Nothing is written. TARGET is the preset
@@ -341,36 +359,45 @@ def plan(
     """
     from understudy.cli import launch
 
-    found = launch.run_plan(target or (), success, seconds)
-    print(found.model_dump_json(indent=1) if as_json else found)
+    found = launch.run_plan(options.arguments, options.target, options.seconds)
+    print(found.model_dump_json(indent=1) if options.as_json else found)
 
 
-@app.command(cls=SettingsCommand)
-def bench(
+class BenchOptions(Options):
+    """Options of `bench`."""
+
     model: Annotated[
         str,
         typer.Argument(
             metavar="MODEL",
             help="A model of `understudy list`, a folder, or owner/model on Hugging Face. Default: smollm2-135m.",
         ),
-    ] = "",
-    settings: SettingsArgument = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Measure for a second or two and save nothing.")] = False,
-    as_json: JsonOption = False,
-) -> None:
+    ] = ""
+    settings: SettingWords = ()
+    quick: bool = False
+    """Measure for a second or two and save nothing."""
+    as_json: JsonOption = False
+
+
+@verb(app)
+def bench(options: BenchOptions) -> None:
     """Measure how fast this machine samples from a model and trains it."""
     from understudy.cli import launch
     from understudy.train.planning import bench as benches
 
-    speeds = launch.run_bench(model, settings or (), quick)
-    print(speeds.model_dump_json(indent=1) if as_json else benches.format_result(speeds))
+    speeds = launch.run_bench(options.model, options.settings, options.quick)
+    print(speeds.model_dump_json(indent=1) if options.as_json else benches.format_result(speeds))
 
 
-@app.command(cls=SettingsCommand)
-def doctor(
-    target: TargetArguments = None,
-    as_json: JsonOption = False,
-) -> None:
+class DoctorOptions(Options):
+    """Options of `doctor`."""
+
+    target: TargetWords = ()
+    as_json: JsonOption = False
+
+
+@verb(app)
+def doctor(options: DoctorOptions) -> None:
     """Check that this machine has what a config needs.
 
     The output says how to fix what is missing. TARGET is the preset `retail_quick` if it is not given.
@@ -378,110 +405,108 @@ def doctor(
     from understudy.cli import doctor as doctors
     from understudy.runs.targets import resolve
 
-    resolved = resolve(target or ())
+    resolved = resolve(options.target)
     if resolved.target.kind == "tasks":
         print_file_summaries(resolved.config.open_source())
     findings = doctors.run_checks(resolved.config)
     dumped = [finding.model_dump() for finding in findings]
-    print(json.dumps(dumped, indent=1) if as_json else doctors.format_checks(findings))
+    print(json.dumps(dumped, indent=1) if options.as_json else doctors.format_checks(findings))
     raise typer.Exit(0 if doctors.all_required_passed(findings) else 1)
 
 
-@app.command(cls=SettingsCommand)
-def serve(
-    target: CheckpointArgument,
-    settings: SettingsArgument = None,
-    host: Annotated[
-        str, typer.Option(help="The address to listen on. On 127.0.0.1, only this machine can connect.")
-    ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="The port to listen on; 0 means a free one.")] = 8000,
-    served_model_name: Annotated[str, typer.Option(help="The model's name for clients. Default: its own name.")] = "",
-    api_key_var: Annotated[
-        str, typer.Option(help="The environment variable with the API key that clients must send.")
-    ] = "",
-    concurrency: Annotated[int, typer.Option(min=1, help="Number of replies generated at once.")] = 16,
-    max_body_bytes: Annotated[int, typer.Option(min=1, help="The size limit of a request, in bytes.")] = 4 << 20,
-) -> None:
+class ServeOptions(ServeConfig, Options):
+    """Options of `serve`."""
+
+    model: CheckpointArgument
+    settings: SettingWords = ()
+    served_model_name: str = ""
+    """The model's name for clients. Default: its own name."""
+
+
+@verb(app)
+def serve(options: ServeOptions) -> None:
     """Serve a model, with tool calls, as a chat-completions endpoint."""
     from understudy.runs.agents import missing_package_error
     from understudy.runs.weights import resolve_weights
-    from understudy.serve.options import ServeConfig
 
-    weights = resolve_weights(target, settings or ())
-    config = ServeConfig(
-        host=host, port=port, api_key_var=api_key_var, concurrency=concurrency, max_body_bytes=max_body_bytes
-    )
+    weights = resolve_weights(options.model, options.settings)
     try:
         from understudy.serve.server import serve_model as serve_until_interrupted
     except ModuleNotFoundError as e:
         raise missing_package_error(e, "a server") from e
-    named = weights.replace(name=served_model_name or weights.name)
-    serve_until_interrupted(named, config, lambda line: typer.echo(line, err=True))
+    named = weights.replace(name=options.served_model_name or weights.name)
+    serve_until_interrupted(named, options, lambda line: typer.echo(line, err=True))
 
 
-@app.command(cls=SettingsCommand)
-def export(
-    target: CheckpointArgument,
-    out: Annotated[Path, typer.Option(help="The folder to write. It must not exist.")],
-    adapter_only: Annotated[
-        bool, typer.Option("--adapter-only", help="Write only the LoRA adapters, in the format of peft.")
-    ] = False,
-    settings: SettingsArgument = None,
-) -> None:
+class ExportOptions(Options):
+    """Options of `export`."""
+
+    model: CheckpointArgument
+    settings: SettingWords = ()
+    out: Path
+    """The folder to write. It must not exist."""
+    adapter_only: bool = False
+    """Write only the LoRA adapters, in the format of peft."""
+
+
+@verb(app)
+def export(options: ExportOptions) -> None:
     """Write a model as a folder that transformers and vLLM load.
 
     LoRA adapters are merged into its weights, unless --adapter-only is given.
     """
     from understudy.runs import weights
 
-    weights.export_model(weights.resolve_weights(target, settings or ()), out, adapter_only)
-    print(f"{target} is in {out}")
+    weights.export_model(weights.resolve_weights(options.model, options.settings), options.out, options.adapter_only)
+    print(f"{options.model} is in {options.out}")
 
 
-@app.command(cls=SettingsCommand)
-def certify(
-    model: Annotated[
-        str,
-        typer.Argument(metavar="MODEL", help="A model of `understudy list`, a folder, or owner/model on Hugging Face."),
-    ],
-    settings: SettingsArgument = None,
-    as_json: JsonOption = False,
-) -> None:
+class CertifyOptions(Options):
+    """Options of `certify`."""
+
+    model: ModelArgument
+    settings: SettingWords = ()
+    as_json: JsonOption = False
+
+
+@verb(app)
+def certify(options: CertifyOptions) -> None:
     """Check that a model is trained on exactly what it samples.
 
     Token ids, masks and log-probabilities of sampler and trainer are compared. If they differ, a diff is printed.
     """
     from understudy.cli import launch
 
-    certificate, text = launch.run_certify(model, settings or ())
-    print(json.dumps(certificate, indent=1) if as_json else text)
+    certificate, text = launch.run_certify(options.model, options.settings)
+    print(json.dumps(certificate, indent=1) if options.as_json else text)
     raise typer.Exit(0 if certificate["passed"] else 1)
 
 
-app.command(cls=SettingsCommand)(chaos)
+class ParseOptions(Options):
+    """Options of `parse`."""
+
+    tool_parser: str = ""
+    """The format of the tool calls, such as hermes. Default: any of them."""
+    tools: Path | None = None
+    """A JSON file: a list of tools in OpenAI's format."""
+    jsonl: bool = False
+    """Each line is a reply: a JSON string, or an object with the key "text"."""
 
 
-@app.command()
-def parse(
-    tool_parser: Annotated[
-        str, typer.Option(help="The format of the tool calls, such as hermes. Default: any of them.")
-    ] = "",
-    tools: Annotated[Path | None, typer.Option(help="A JSON file: a list of tools in OpenAI's format.")] = None,
-    jsonl: Annotated[
-        bool, typer.Option("--jsonl", help='Each line is a reply: a JSON string, or an object with the key "text".')
-    ] = False,
-) -> None:
+@verb(app)
+def parse(options: ParseOptions) -> None:
     """Parse the tool calls of replies from standard input.
 
     They are printed as JSON. The whole input is one reply; with --jsonl, each line is one.
     """
     from understudy.cli import parse as parsing
 
-    for line in parsing.parse_replies(sys.stdin.buffer, tool_parser, parsing.load_tools(tools) if tools else (), jsonl):
+    tools = parsing.load_tools(options.tools) if options.tools else ()
+    for line in parsing.parse_replies(sys.stdin.buffer, options.tool_parser, tools, options.jsonl):
         print(line)
 
 
-app.command()(view)
+verb(app)(view)
 
 
 def main() -> None:

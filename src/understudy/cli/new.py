@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from understudy.algorithms.presets import algorithm_preset_text, algorithm_presets
+from understudy.cli.grammar import Options, verb
 from understudy.core.errors import ConfigError, did_you_mean
 from understudy.core.files import RETRY_HINT, atomic_folder, os_errors_as_config_errors, write_text
 from understudy.runs.presets import DEFAULT_PRESET, preset_names, preset_text
@@ -24,69 +25,74 @@ PLACEHOLDER = "template_name"
 """Stands for the project's name in the names and texts of templates."""
 TEMPLATE_SUFFIX = ".tmpl"
 
-NameArgument = Annotated[
-    str, typer.Argument(metavar="NAME", help="The name of the new folder and of its Python module.")
-]
+
+class NewOptions(Options):
+    """Options of `new`."""
+
+    name: Annotated[str, typer.Argument(metavar="NAME")]
+    """The name of the new folder and of its Python module."""
 
 
-@app.command()
-def environment(
-    name: NameArgument,
-    database: Annotated[
-        bool, typer.Option("--database", help="With a database, simulated users and a policy instead of functions.")
-    ] = False,
-) -> None:
+class NewEnvironmentOptions(NewOptions):
+    """Options of `new environment`."""
+
+    database: bool = False
+    """With a database, simulated users and a policy instead of functions."""
+
+
+class NewConfigOptions(Options):
+    """Options of `new config`."""
+
+    name: Annotated[str, typer.Argument(metavar="NAME")]
+    """The name of the new file, without .toml."""
+    preset: Annotated[str, typer.Argument(metavar="PRESET")] = ""
+    """The preset or algorithm to copy. Default: the one of this name, or `retail_quick`."""
+
+
+@verb(app)
+def environment(options: NewEnvironmentOptions) -> None:
     """Write an environment: functions as tools, examples and a reward."""
-    _write_and_report("database" if database else "environment", name)
+    _write_and_report("database" if options.database else "environment", options.name)
 
 
-@app.command()
-def dataset(name: NameArgument) -> None:
+@verb(app)
+def dataset(options: NewOptions) -> None:
     """Write a dataset: a file of questions and answers, a reward and a tool."""
-    _write_and_report("dataset", name)
+    _write_and_report("dataset", options.name)
 
 
-@app.command()
-def mcp(name: NameArgument) -> None:
+@verb(app)
+def mcp(options: NewOptions) -> None:
     """Write an environment of an MCP server: a server, tasks and checks."""
-    _write_and_report("mcp", name)
+    _write_and_report("mcp", options.name)
 
 
-@app.command()
-def reward(name: NameArgument) -> None:
+@verb(app)
+def reward(options: NewOptions) -> None:
     """Write a reward for a domain."""
-    _write_and_report("reward", name)
+    _write_and_report("reward", options.name)
 
 
-@app.command()
-def user(name: NameArgument) -> None:
+@verb(app)
+def user(options: NewOptions) -> None:
     """Write a user simulator for a domain."""
-    _write_and_report("user", name)
+    _write_and_report("user", options.name)
 
 
-@app.command()
-def algorithm(name: NameArgument) -> None:
+@verb(app)
+def algorithm(options: NewOptions) -> None:
     """Write an RL algorithm: an advantage estimator and a loss."""
-    _write_and_report("algorithm", name)
+    _write_and_report("algorithm", options.name)
 
 
-@app.command()
-def config(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The name of the new file, without .toml.")],
-    preset: Annotated[
-        str,
-        typer.Argument(
-            metavar="PRESET",
-            help=f"The preset or algorithm to copy. Default: the one of this name, or `{DEFAULT_PRESET}`.",
-        ),
-    ] = "",
-) -> None:
+@verb(app)
+def config(options: NewConfigOptions) -> None:
     """Write the config file NAME.toml, a copy of a preset."""
-    same_name = name.removesuffix(".toml")
-    preset = preset or (same_name if same_name in (*preset_names(), *algorithm_presets()) else DEFAULT_PRESET)
+    same_name = options.name.removesuffix(".toml")
+    preset = options.preset or (same_name if same_name in (*preset_names(), *algorithm_presets()) else DEFAULT_PRESET)
     if preset not in (*preset_names(), *algorithm_presets()):
         raise ConfigError(f"unknown preset {did_you_mean(preset, [*preset_names(), *algorithm_presets()])}")
-    path = Path(f"{name.removesuffix('.toml')}.toml")
+    path = Path(f"{same_name}.toml")
     if path.exists():
         raise ConfigError(f"{path} already exists; choose another name, or remove it")
     write_text(path, preset_text(preset) if preset in preset_names() else algorithm_preset_text(preset))

@@ -4,78 +4,70 @@ import json
 import os
 import sys
 import webbrowser
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from pydantic import Field
 
+from understudy.cli.grammar import Options, validate_unused_options
 from understudy.cli.messages import print_message
-from understudy.core.errors import ConfigError
 
 DEFAULT_PORT = 7788
 """The default port, if it is free."""
+_OF_A_SERVER = ("port", "browser")
 
 
-def view(
-    paths: Annotated[
-        list[Path],
-        typer.Argument(metavar="RUN", help="The folder of a run or an evaluation, or a folder that contains some."),
-    ],
-    port: Annotated[
-        int | None,
-        typer.Option(
-            min=0, max=65535, help=f"The port of the page; 0 means a free one. Default: {DEFAULT_PORT} if free."
-        ),
-    ] = None,
-    browser: Annotated[
-        bool | None, typer.Option("--open/--no-open", help="Open a browser. Default: only on a desktop.")
-    ] = None,
-    export: Annotated[Path | None, typer.Option(help="Write the page to an HTML file that works offline.")] = None,
-    text: Annotated[bool, typer.Option("--text", help="Print a run or an evaluation as text.")] = False,
-    step: Annotated[int | None, typer.Option(help="Print an episode of this training step as text.")] = None,
-    episode: Annotated[int | None, typer.Option(help="Print the episode with this number as text, from 1.")] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print JSON: everything on the page except episodes.")
-    ] = False,
-) -> None:
+class ViewOptions(Options):
+    """Options of `view`."""
+
+    paths: Annotated[tuple[Path, ...], typer.Argument(metavar="RUN")]
+    """The folder of a run or an evaluation, or a folder that contains some."""
+    port: int | None = Field(default=None, ge=0, le=65535)
+    """The port of the page; 0 means a free one. Default: 7788 if free."""
+    browser: Annotated[bool | None, typer.Option("--open/--no-open")] = None
+    """Open a browser. Default: only on a desktop."""
+    export: Path | None = None
+    """Write the page to an HTML file that works offline."""
+    text: bool = False
+    """Print a run or an evaluation as text."""
+    step: int | None = None
+    """Print an episode of this training step as text."""
+    episode: int | None = None
+    """Print the episode with this number as text, from 1."""
+    as_json: Annotated[bool, typer.Option("--json")] = False
+    """Print JSON: everything on the page except episodes."""
+
+
+def view(options: ViewOptions) -> None:
     """Show runs and evaluations on a local web page, until Ctrl-C.
 
     The page has curves, results and episodes. --text, --step and --episode print text instead.
     """
-    of_a_server = {"--port": port, "--open": browser}
-    if text or step is not None or episode is not None:
-        beside = {"--export": export, "--json": as_json or None, **of_a_server}
-        _validate_unused_options("--text, --step and --episode", beside)
-        return print("\n\n".join(_as_text(run, step, episode) for run in paths))
+    if options.text or options.step is not None or options.episode is not None:
+        validate_unused_options(options, ("export", "as_json", *_OF_A_SERVER), "--text, --step and --episode")
+        return print("\n\n".join(_as_text(run, options.step, options.episode) for run in options.paths))
     from understudy.viewer import export as exports
     from understudy.viewer.library import RunLibrary
 
-    library = RunLibrary(paths)
-    if as_json:
-        _validate_unused_options("--json", {"--export": export, **of_a_server})
+    library = RunLibrary(options.paths)
+    if options.as_json:
+        validate_unused_options(options, ("export", *_OF_A_SERVER), "--json")
         answers = exports.collect_answers(library)
         return print(json.dumps({where: json.loads(answer) for where, answer in answers.items()}, indent=1))
-    if export:
-        _validate_unused_options("--export", of_a_server)
-        for line in exports.export_page(library, export):
+    if options.export:
+        validate_unused_options(options, _OF_A_SERVER, "--export")
+        for line in exports.export_page(library, options.export):
             print_message(line, "yellow")
-        return print(f"{export} opens in any browser")
+        return print(f"{options.export} opens in any browser")
     from understudy.viewer.server import serve_viewer
 
     def ready(address: str) -> None:
-        typer.echo(f"{address} shows {', '.join(map(str, paths))}. Press Ctrl-C to stop.", err=True)
-        if _has_desktop() if browser is None else browser:
+        typer.echo(f"{address} shows {', '.join(map(str, options.paths))}. Press Ctrl-C to stop.", err=True)
+        if _has_desktop() if options.browser is None else options.browser:
             webbrowser.open(address)
 
-    serve_viewer(library, [DEFAULT_PORT, 0] if port is None else [port], ready)
-
-
-def _validate_unused_options(way: str, beside: Mapping[str, object]) -> None:
-    """Raise ConfigError if an option has no effect beside the others."""
-    for option, value in beside.items():
-        if value is not None:
-            raise ConfigError(f"{option} has no effect beside {way}; leave it out")
+    serve_viewer(library, [DEFAULT_PORT, 0] if options.port is None else [options.port], ready)
 
 
 def _as_text(folder: Path, step: int | None, episode: int | None) -> str:

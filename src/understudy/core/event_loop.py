@@ -1,6 +1,6 @@
 """Event loops: one for each command, and one in the background for synchronous code that has to wait for coroutines.
 
-`gather_or_cancel` runs coroutines side by side in one of them.
+`cancelling_task_group` and `gather_or_cancel` run coroutines concurrently in one of them.
 """
 
 import asyncio
@@ -8,7 +8,8 @@ import atexit
 import signal
 import sys
 import threading
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+from contextlib import asynccontextmanager
 from types import FrameType
 from typing import Any, Generic, TypeVar
 
@@ -86,16 +87,23 @@ async def _with_interrupts(main: Coroutine[Any, Any, T]) -> T:
         signal.signal(signal.SIGINT, previous)
 
 
-async def gather_or_cancel(works: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
-    """Return the results of coroutines that run concurrently.
+@asynccontextmanager
+async def cancelling_task_group() -> AsyncIterator[asyncio.TaskGroup]:
+    """Yield a group of tasks that run concurrently, and wait for them at the end of the block.
 
-    The first error cancels the others. It is raised when they have ended and cleaned up.
+    The first error, of a task or of the block, cancels the tasks. It is raised when they have ended and cleaned up.
     """
     try:
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(each) for each in works]
+            yield group
     except BaseExceptionGroup as e:
         raise e.exceptions[0] from None
+
+
+async def gather_or_cancel(works: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+    """Return the results of coroutines that run concurrently. The first error cancels the others."""
+    async with cancelling_task_group() as group:
+        tasks = [group.create_task(work) for work in works]
     return [task.result() for task in tasks]
 
 

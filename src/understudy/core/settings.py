@@ -22,10 +22,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
-from types import UnionType
+from types import NoneType, UnionType
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 
 from pydantic import ValidationError
+from pydantic.fields import FieldInfo
 
 from understudy.core.errors import ConfigError, did_you_mean
 from understudy.core.records import Record
@@ -37,6 +38,7 @@ MAX_DEPTH = 32
 _TOO_LARGE = 2**63
 _MAX_SHOWN = 200
 """The largest number of characters of a value that an error text shows."""
+NO_VALUES: Mapping[str, Any] = {}
 _TABLE_NAME = "NAME"
 """Stands for the name of an entry of a table of records in a dotted key."""
 
@@ -64,9 +66,28 @@ def parse_toml(
     for name, layer in [(source, parse_values(text, source)), *layers]:
         _check_keys(_Section(config_type, config_type, name), _with_kinds(config_type, layer, values))
         values = merge_nested(_without_replaced_kinds(config_type, values, layer), layer)
+    _apply(config_type, values, overrides)
+    validate_no_secrets(values, source)  # before the values, because the error for a wrong value quotes it
+    return _validated(config_type, values)
+
+
+def parse_overrides(config_type: type[C], overrides: Sequence[str], values: Mapping[str, Any] = NO_VALUES) -> C:
+    """Parse a record that is not stored from `a.b=value` overrides of `values`. It may hold a secret.
+
+    Raise ConfigError for an unknown key or a wrong value.
+    """
+    found = dict(values)
+    _apply(config_type, found, overrides)
+    return _validated(config_type, found)
+
+
+def _apply(config_type: type[Record], values: dict[str, Any], overrides: Sequence[str]) -> None:
+    """Set overrides in nested values."""
     for override in sorted(overrides, key=lambda each: not _sets_kind(config_type, each)):
         _override(_Section(config_type, config_type, f"override {_shown(override)}"), values, override)
-    validate_no_secrets(values, source)  # before the values, because the error for a wrong value quotes it
+
+
+def _validated(config_type: type[C], values: Mapping[str, Any]) -> C:
     try:
         return config_type.model_validate(values)
     except ValidationError as e:
@@ -164,16 +185,43 @@ def matching_keys(config_type: type[Record], name: str) -> list[str]:
     return list(dict.fromkeys([*others.get(name, ()), *ends]))
 
 
+def find_field(config_type: type[Record], name: str) -> tuple[str, FieldInfo | None]:
+    """Return the dotted key that a name means, and its field; the name and None if it means none, or several.
+
+    A name is a key, its end, or another library's name for it. It may have `-` for `_`.
+    """
+    if found := _walk(config_type, name):
+        return found
+    match matching_keys(config_type, name.replace("-", "_")):
+        case [key] if f".{_TABLE_NAME}." not in key and (found := _walk(config_type, key)):
+            return found
+    return name, None
+
+
+def _walk(config_type: type[Record], name: str) -> tuple[str, FieldInfo] | None:
+    """Return a dotted key with `_` for `-`, except in the names of a table, and its field; None if it is no key."""
+    records: tuple[type[Record], ...] = (config_type,)
+    done: list[str] = []
+    field = None
+    parts = name.split(".")
+    while parts:
+        key = parts.pop(0).replace("-", "_")
+        owner = next((record for record in records if key in record.model_fields), None)
+        if owner is None:
+            return None
+        done, field, records = [*done, key], owner.model_fields[key], field_records(owner, key)
+        if _is_mapping(owner, key):
+            table = table_record(owner, key)
+            num_names = 1 if table else len(parts)
+            done, parts, records = [*done, *parts[:num_names]], parts[num_names:], (table,) if table else ()
+    return (".".join(done), field) if field else None
+
+
 def with_full_key(config_type: type[Record], override: str) -> str:
     """Return an override `name=value` with the full key, if the name can mean only one."""
     name, equals, value = override.partition("=")
-    name = name.strip()
-    if name.partition(".")[0] in config_type.model_fields:
-        return override
-    match matching_keys(config_type, name):
-        case [key] if f".{_TABLE_NAME}." not in key:
-            return f"{key}{equals}{value}"
-    return override
+    key, field = find_field(config_type, name.strip())
+    return f"{key}{equals}{value}" if field else override
 
 
 def read_text(path: str | Path) -> str:
@@ -338,7 +386,7 @@ def _override(section: _Section, values: dict[str, Any], override: str) -> None:
                 f"override {_shown(override)}: {table} is a table of sections; set {table}.NAME.KEY=VALUE"
             )
         if inner is None and _is_mapping(section.record, part):
-            values.setdefault(part, {})[".".join([*sections, key])] = _value(Any, text.strip())
+            _set_entry(section, values, part, f"{'.'.join([*sections, key])}={text}")
             return
         if inner is None:
             raise ConfigError(f"override {_shown(override)}: {section.path}{part} is a value, not a section")
@@ -348,8 +396,21 @@ def _override(section: _Section, values: dict[str, Any], override: str) -> None:
         path = f"{section.path}{key}"
         hint = f"; did you mean {path}.preset={text.strip()}?" if "preset" in records[0].model_fields else ""
         raise ConfigError(f"override {_shown(override)}: {path} is a section, not a value{hint}")
+    if _is_mapping(section.record, key) and not text.strip().startswith("{"):
+        _set_entry(section, values, key, text)
+        return
     values[key] = _value(section.record.model_fields[key].annotation, text.strip())
     section.check_value(key, values[key])
+
+
+def _set_entry(section: _Section, values: dict[str, Any], key: str, entry: str) -> None:
+    """Set one `NAME=value` in a dict with free keys."""
+    name, equals, text = entry.partition("=")
+    path = f"{section.path}{key}"
+    if not name or not equals or table_record(section.record, key):
+        raise ConfigError(f"{section.source}: {path} is a table; set {path}.NAME=VALUE")
+    is_text = get_args(section.record.model_fields[key].annotation)[1] is str
+    values.setdefault(key, {})[name.strip()] = _value(str if is_text else Any, text.strip())
 
 
 def _shown(override: str) -> str:
@@ -414,7 +475,7 @@ def _value(annotation: Any, text: str) -> Any:
 
     TOML if it is valid TOML, else plain text. `a,b` gives a list if the field is one.
     """
-    if annotation is str:
+    if {*_members(annotation)} <= {str, Path, NoneType}:
         return text
     try:
         value = loads_toml(f"value = {text}")["value"]

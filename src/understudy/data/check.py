@@ -22,9 +22,7 @@ from understudy.data.probe import HangingError, ProbeResult, check_limits, excep
 from understudy.envs.file_summary import FileSummary
 from understudy.envs.grading import UNREWARDED_PARTS
 from understudy.envs.task_source import (
-    ExampleSource,
     ExternalSource,
-    SharedRowsSource,
     TaskSource,
     find_source,
     list_file_summaries,
@@ -34,6 +32,7 @@ from understudy.envs.users import gives_consent
 from understudy.rollouts.agent import Agent, GoldAgent, NoopAgent
 from understudy.rollouts.rollout import EpisodeLimits, play_episode
 from understudy.sources.task_files.near_duplicates import NearDuplicateIndex
+from understudy.sources.tool_dataset import ExampleSource
 
 TasksBySplit = Mapping[Split, Sequence[Task]]
 ProgressTracker = Callable[[Iterable[Any], str], Iterable[Any]]
@@ -260,8 +259,7 @@ async def check_async(
 
 def _shared_rows(source: TaskSource) -> Iterator[str]:
     """Yield a problem if the episodes so far have changed rows of the world, which all episodes share."""
-    changed = source.find_changed_rows() if isinstance(source, SharedRowsSource) else ()
-    if changed:
+    if changed := source.find_changed_rows():
         yield (
             f"{source.name}: its tools changed {len(changed)} rows in place, such as {changed[0]}, so they stay "
             "changed in all later episodes; write a new row, as in `self._state.TABLE[key] = row.replace(…)`, and use "

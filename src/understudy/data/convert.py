@@ -16,12 +16,13 @@ from understudy.core.tasks import SPLITS, Split, Task
 from understudy.data.task_input import TaskInput
 from understudy.data.verify import DomainRegistry, validate_gold_calls
 from understudy.data.writer import FileFormat, open_output, validate_output_path
-from understudy.envs.task_source import ExampleSource, find_policy
+from understudy.envs.task_source import find_policy
 from understudy.formats import FormatTokenizer
 from understudy.formats.jinja import compile_template, read_chat_template
 from understudy.sources.task_files.prompt_rows import PromptRow
 from understudy.sources.task_files.skyrl_rows import SkyRLRow, to_skyrl_row
 from understudy.sources.task_files.splits import TaskGroups, assign_splits
+from understudy.sources.tool_dataset import ExampleSource
 
 ProgressTracker = Callable[[Iterable[Item[Task] | RowError], str], Iterable[Item[Task] | RowError]]
 """Passes items through and shows progress. The text names the step."""

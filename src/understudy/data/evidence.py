@@ -18,7 +18,7 @@ from understudy.core.errors import TaskError
 from understudy.core.messages import Message, ToolCall
 from understudy.core.tasks import Task
 from understudy.envs.rewards import states_fact
-from understudy.envs.task_source import TaskSource, WriteReportingSource
+from understudy.envs.task_source import TaskSource
 from understudy.rollouts.agent import GoldAgent
 from understudy.rollouts.rollout import EpisodeLimits, rollout
 
@@ -62,12 +62,7 @@ async def play_evidence(source: TaskSource, task: Task) -> Evidence:
     episode = await rollout(task, source.environment(task), GoldAgent(), _LIMITS)
     if episode.score is None:
         raise TaskError(f"task {task.id}: its gold episode failed ({episode.fault}): {episode.error}")
-    return find_evidence(task, episode.messages, gold_writes(source, task))
-
-
-def gold_writes(source: TaskSource, task: Task) -> tuple[ToolCall, ...]:
-    """Return the gold calls that change something; none if the source does not report them."""
-    return source.gold_writes(task) if isinstance(source, WriteReportingSource) else ()
+    return find_evidence(task, episode.messages, source.gold_writes(task))
 
 
 def find_evidence(task: Task, messages: Sequence[Message], writes: Sequence[ToolCall]) -> Evidence:

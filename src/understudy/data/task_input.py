@@ -16,7 +16,8 @@ from understudy.sources.loading import load_source
 from understudy.sources.task_files.config import NO_DATA, RowConfig
 from understudy.sources.task_files.files import RowFile, is_task_file, list_row_files
 from understudy.sources.task_files.opening import ReadFiles, name_files, read_files
-from understudy.sources.task_files.rows import SKYRL_ROWS, UNREADABLE, TaskRow, find_kind, is_whole_task, read_task_rows
+from understudy.sources.task_files.rows import SKYRL_ROWS, UNREADABLE, find_kind, is_whole_task, read_task_rows
+from understudy.sources.task_files.task_row import TaskRow
 
 InputForm = Literal["tasks", "skyrl", "questions", "other"]
 

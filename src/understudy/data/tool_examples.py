@@ -1,5 +1,6 @@
 """Rows with questions and answers as the examples of a `ToolDataset`, whose reward function scores them."""
 
+import functools
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -8,6 +9,7 @@ from understudy.core.items import Item, RowError, describe_row, items_or_raise
 from understudy.data.conversations.row_messages import InvalidRow
 from understudy.data.conversations.shapes import find_shape, list_shapes
 from understudy.sources.task_files.prompt_rows import is_prompt_row, to_tool_example
+from understudy.sources.task_files.task_row import read_one
 from understudy.sources.tool_dataset import ToolExample
 
 
@@ -26,7 +28,7 @@ def read_tool_examples(path: Path) -> Iterator[Item[ToolExample] | RowError]:
         if isinstance(item, RowError):
             yield item
         elif isinstance(item.value, dict) and is_prompt_row(item.value):
-            yield to_tool_example(item)
+            yield read_one(item.location, functools.partial(to_tool_example, item.value))
         else:
             yield RowError(item.location, *_explain(item.value))
 

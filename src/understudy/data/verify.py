@@ -17,10 +17,12 @@ from understudy.core.event_loop import BACKGROUND_LOOP
 from understudy.core.items import Item, RowError, RowErrorKind
 from understudy.core.tasks import Task
 from understudy.data.check import find_task_problems, lacks_reference, score_agent
-from understudy.envs.task_source import ExampleSource, StatefulSource, TaskSource, list_sources
+from understudy.envs.task_source import StatefulSource, TaskSource, list_sources
 from understudy.rollouts.agent import GoldAgent, NoopAgent
-from understudy.sources.loading import SOURCE_MODULES, list_domains, load_source
+from understudy.sources.loading import load_source
+from understudy.sources.references import SOURCE_MODULES, list_domains
 from understudy.sources.task_files.call_matching import is_call_matching
+from understudy.sources.tool_dataset import ExampleSource
 
 _KINDS: dict[str, RowErrorKind] = {
     "unknown_tool": "unknown tool",

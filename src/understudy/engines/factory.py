@@ -32,7 +32,7 @@ def open_engine(
         return TinkerEngine(folder, config, seed, process_group)
     from understudy.engines.local.engine import LocalEngine
 
-    return LocalEngine(folder, config.local_engine_config, seed, process_group, trainable)
+    return LocalEngine(folder, config.export_engine_config, seed, process_group, trainable)
 
 
 def open_exported_engine(export_folder: Path, folder: Path, config: EngineConfig, seed: int = 0) -> "LocalEngine":
@@ -41,7 +41,7 @@ def open_exported_engine(export_folder: Path, folder: Path, config: EngineConfig
     from understudy.engines.local.engine import LocalEngine
 
     if not (export_folder / "adapter_config.json").is_file():
-        return LocalEngine(export_folder, config.local_engine_config, seed, trainable=False)
-    engine = LocalEngine(folder, config.local_engine_config, seed, trainable=False)
+        return LocalEngine(export_folder, config.export_engine_config, seed, trainable=False)
+    engine = LocalEngine(folder, config.export_engine_config, seed, trainable=False)
     engine.load_adapters(export_folder)
     return engine

@@ -21,7 +21,7 @@ class ReferenceConfig(Record):
     """For `ema`: weight of the old average in an update. The rest is the current policy."""
 
     @model_validator(mode="after")
-    def _one_model(self) -> Self:
+    def _validate_model(self) -> Self:
         if bool(self.model) != (self.kind == "model"):
             raise ValueError("set model if kind is 'model', and only then")
         return self

@@ -56,7 +56,7 @@ class SkyRLEngineConfig(TrainedWeightsConfig):
         return {f"{head}.{key}": value for head, table in named.items() for key, value in table.items()}
 
     @property
-    def local_engine_config(self) -> LocalEngineConfig:
+    def export_engine_config(self) -> LocalEngineConfig:
         """Return the config of a local engine that opens an exported model."""
         shared = {name: getattr(self, name) for name in TrainedWeightsConfig.model_fields if name != "kind"}
         return LocalEngineConfig(**shared, train_embeddings=self.finetune == "full")

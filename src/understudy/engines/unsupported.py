@@ -21,5 +21,5 @@ class UnsupportedSetting:
 
 def raise_unsupported(settings: Iterable[UnsupportedSetting]) -> None:
     """Raise ConfigError if there are any settings. Its one line names all of them."""
-    if found := list(settings):
-        raise ConfigError("; ".join(map(str, found)))
+    if unsupported := list(settings):
+        raise ConfigError("; ".join(map(str, unsupported)))

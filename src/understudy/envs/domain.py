@@ -25,7 +25,6 @@ from understudy.core.tasks import (
     Score,
     Split,
     Task,
-    filter_tasks,
     gold_digest,
     iterate_epochs,
     read_tasks,
@@ -52,7 +51,7 @@ from understudy.envs.task_generation import (
     RecreateTask,
     distinct_tasks,
 )
-from understudy.envs.task_source import FULL_SLICE, Slice, validate_slice
+from understudy.envs.task_source import FULL_SLICE, Slice, StatefulSource, validate_slice
 from understudy.envs.tools import Toolkit
 from understudy.envs.users import ScriptedUser, User, UserFactory, make_user
 
@@ -97,7 +96,7 @@ class _GoldRun:
 
 
 @dataclass(frozen=True)
-class Domain:
+class Domain(StatefulSource):
     """A `TaskSource` made of a database, tools, a domain policy and tasks; `task_slice` narrows them.
 
     The least that a domain needs is `Domain(__name__, build_world, MyTools, {"family": make_task}, policy="…")`.
@@ -140,6 +139,8 @@ class Domain:
 
     reward_policy: RewardPolicy = "strict"
     """Whether violations of the policy (`Score.violations`) make the reward 0."""
+    has_brief_policy = True
+    reports_writes = True
 
     def __post_init__(self) -> None:
         if isinstance(self.task_list, Iterator):
@@ -156,7 +157,7 @@ class Domain:
     def slice(self, task_slice: Slice) -> "Domain":
         """Return this domain narrowed to `task_slice`. Raise `ConfigError` for unknown names."""
         validate_slice(
-            self.name, task_slice, self.families, [spec.name for spec in self._all_specs], has_brief_policy=True
+            self.name, task_slice, self.families, [spec.name for spec in self._all_specs], self.has_brief_policy
         )
         return dataclasses.replace(self, task_slice=task_slice)
 
@@ -175,7 +176,7 @@ class Domain:
         """
         if split not in self._split_tasks:
             self._split_tasks[split] = self._find_tasks(split)
-        return filter_tasks(self._split_tasks[split], self.task_slice.families, self.task_slice.difficulties)
+        return self.task_slice.select_tasks(self._split_tasks[split])
 
     def sample(self, split: Split, count: int, seed: int = 0) -> list[Task]:
         """Return `count` tasks of `stream`; fewer if the split has none."""
@@ -299,18 +300,12 @@ class Domain:
     @property
     def tool_specs(self) -> tuple[ToolSpec, ...]:
         """The tools that the agent sees."""
-        return tuple(
-            spec for spec in self._all_specs if not self.task_slice.tools or spec.name in self.task_slice.tools
-        )
+        return self.task_slice.select_tools(self._all_specs)
 
     @property
     def domain_policy(self) -> str:
         """The domain policy, which is the agent's system message."""
         return self._policies[self.task_slice.domain_policy]
-
-    def brief_policy(self) -> str:
-        """Return the brief version of the domain policy."""
-        return self._policies["brief"]
 
     def gold_writes(self, task: Task) -> tuple[ToolCall, ...]:
         """Return the agent's gold calls that change the database. Raise `TaskError` if a tool rejects a gold call."""

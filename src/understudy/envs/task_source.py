@@ -1,23 +1,19 @@
-"""TaskSource: the protocol of a source of tasks and episodes, and `Slice`, a subset of its tasks and tools."""
+"""TaskSource: the base of the sources of tasks and episodes, and `Slice`, a subset of its tasks and tools."""
 
 import contextlib
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal
 
 from understudy.core.errors import ConfigError, TaskError, did_you_mean
 from understudy.core.messages import Message, ToolCall, ToolSpec
 from understudy.core.records import Record
-from understudy.core.tasks import SPLITS, Difficulty, RewardPolicy, Split, Task
+from understudy.core.tasks import SPLITS, Difficulty, RewardPolicy, Split, Task, filter_tasks, iterate_epochs
 from understudy.envs.environment import Environment
 from understudy.envs.file_summary import FileSummary
 from understudy.envs.rewards import SHOWN_ONLY, FactRules, missing_facts
 from understudy.envs.state import State
 from understudy.envs.users import User, UserFactory
-
-if TYPE_CHECKING:
-    from understudy.sources.task_files.call_sequences import CallSequence
-    from understudy.sources.tool_dataset import ToolExample
 
 
 class Slice(Record):
@@ -31,6 +27,14 @@ class Slice(Record):
     """Tools that the agent sees and may call. A task whose gold calls another tool is invalid."""
     domain_policy: Literal["full", "brief"] = "full"
     """`full` is policy.md; `brief` is policy_brief.md, for small models and short contexts."""
+
+    def select_tasks(self, tasks: Sequence[Task]) -> list[Task]:
+        """Return the tasks of the slice's families and difficulties."""
+        return filter_tasks(tasks, self.families, self.difficulties)
+
+    def select_tools(self, specs: Sequence[ToolSpec]) -> tuple[ToolSpec, ...]:
+        """Return the tools of the slice."""
+        return tuple(spec for spec in specs if not self.tools or spec.name in self.tools)
 
 
 FULL_SLICE = Slice()
@@ -61,189 +65,158 @@ def validate_slice(
         raise ConfigError(f"{name} has no {task_slice.domain_policy} policy; use slice.domain_policy=full")
 
 
-class TaskSource(Protocol):
-    """Protocol of a source of tasks and episodes: a `Domain`, a benchmark, an MCP environment or a mixture."""
+REQUIRED_MEMBERS = ("name", "tool_specs", "domain_policy", "tasks", "environment")
+"""What each source of tasks must define. All other members of `TaskSource` have a default."""
+
+
+class TaskSource:
+    """Base of the sources of tasks and episodes: a `Domain`, a benchmark, an MCP environment, a mixture or your own.
+
+    A subclass defines `REQUIRED_MEMBERS`, as attributes, properties or methods, and overrides what else it has.
+    """
+
+    if TYPE_CHECKING:  # At run time, a dataclass would take an inherited property as the default of its field.
+
+        @property
+        @abstractmethod
+        def name(self) -> str:
+            """The name in tasks and results."""
+
+        @property
+        @abstractmethod
+        def tool_specs(self) -> Sequence[ToolSpec]:
+            """The tools that the agent sees."""
+
+        @property
+        @abstractmethod
+        def domain_policy(self) -> str:
+            """The domain policy, which is the agent's system message."""
+
+        @abstractmethod
+        def tasks(self, split: Split) -> list[Task]:
+            """Return the frozen tasks of a split that are in the slice."""
+
+        @abstractmethod
+        def environment(self, task: Task, user: User | None = None, seed: int = 0) -> Environment:
+            """Return a new episode of `task`. `user` replaces the user of the source."""
 
     @property
-    def name(self) -> str:
-        """The name in tasks and results."""
+    def has_brief_policy(self) -> bool:
+        """Whether `slice` accepts `domain_policy="brief"`."""
+        return False
+
+    @property
+    def reports_writes(self) -> bool:
+        """Whether `gold_writes` says which gold calls change something."""
+        return False
 
     @property
     def families(self) -> Sequence[str]:
         """The task families."""
-
-    @property
-    def tool_specs(self) -> Sequence[ToolSpec]:
-        """The tools that the agent sees."""
-
-    @property
-    def domain_policy(self) -> str:
-        """The domain policy, which is the agent's system message."""
-
-    def with_users(self, user_factory: UserFactory) -> "TaskSource":
-        """Return this source with users made by `user_factory`."""
+        return tuple(dict.fromkeys(task.family for split in SPLITS for task in self.tasks(split)))
 
     def slice(self, task_slice: Slice) -> "TaskSource":
-        """Return this source narrowed to `task_slice`. Raise `ConfigError` for unknown names."""
+        """Return this source narrowed to `task_slice`.
 
-    def tasks(self, split: Split) -> list[Task]:
-        """Return the frozen tasks of a split that are in the slice."""
+        Raise `ConfigError` for unknown names, and for any slice if the source does not override this method.
+        """
+        if task_slice != FULL_SLICE:
+            raise ConfigError(f"{self.name} cannot be narrowed; leave out the keys of slice, or implement `slice`")
+        return self
+
+    def with_users(self, user_factory: UserFactory) -> "TaskSource":
+        """Return this source with users made by `user_factory`. Raise `ConfigError` if its users cannot be replaced."""
+        raise ConfigError(f"the users of {self.name} cannot be replaced; use its own, or implement `with_users`")
+
+    def with_reward_policy(self, policy: RewardPolicy) -> "TaskSource":
+        """Return this source with another `reward.policy`: itself, unless violations of its policy can count."""
+        return self
+
+    def task_policy(self, task: Task) -> str:
+        """Return the system message of a task."""
+        return self.domain_policy
 
     def stream(self, split: Split, seed: int = 0) -> Iterator[Task]:
-        """Yield tasks of the slice without end, deterministic by seed. Yield nothing if the split has no tasks."""
+        """Yield tasks of the slice without end, deterministic by seed. Yield nothing if the split has no tasks.
 
-    def environment(self, task: Task, user: User | None = None, seed: int = 0) -> Environment:
-        """Return a new episode of `task`. `user` replaces the user of the source."""
+        The default is `tasks` in endless epochs, each shuffled with `seed`.
+        """
+        return iterate_epochs(self.tasks(split), seed)
+
+    def regenerate(self, task_id: str) -> Task | None:
+        """Make a generated task again from its id. Return None if the source generates no task with this id."""
+        return None
 
     def split_row_keys(self, task: Task) -> Sequence[tuple[str, str]]:
-        """Return the rows `(table, id)` that `task` uses. They must belong to its split only."""
+        """Return the rows `(table, id)` that `task` uses, which must belong to its split only."""
+        return ()
+
+    def find_changed_rows(self) -> Sequence[str]:
+        """Return the rows of a shared world, as `table.id`, that an episode has changed for all others."""
+        return ()
+
+    def fact_rules(self, task: Task) -> FactRules:
+        """Return what counts as telling the outputs of `task`. Raise `TaskError` if a gold call is refused."""
+        return SHOWN_ONLY
+
+    def gold_writes(self, task: Task) -> tuple[ToolCall, ...]:
+        """Return the agent's gold calls that change the state, or may change it, in order. See `reports_writes`."""
+        return ()
 
 
-@runtime_checkable
-class StatefulSource(Protocol):
-    """Protocol of a task source whose state can be inspected: replays show what each call changed.
+class StatefulSource(TaskSource, ABC):
+    """A task source whose state can be inspected: replays show what each call changed.
 
-    Code asks for this capability, and for those below, by `isinstance`. They have methods only, because `isinstance`
-    evaluates every attribute of a protocol.
+    Code asks for this and the two other capabilities by `isinstance`, never for a concrete source.
     """
 
+    @abstractmethod
     def initial_state(self, task: Task) -> State:
         """Return a new state with the task's setup applied."""
 
+    @abstractmethod
     def environment_from_state(self, state: State, task: Task, user: User | None = None, seed: int = 0) -> Environment:
         """Return an episode of `task` on `state`."""
 
+    @abstractmethod
     def gold_changes(self, task: Task) -> Mapping[str, Any]:
         """Return the changes that the task's gold calls make. Raise `TaskError` if a gold call is refused."""
 
 
-@runtime_checkable
-class SharedRowsSource(Protocol):
-    """Protocol of a task source whose episodes share the rows of one world."""
+class ExternalSource(TaskSource, ABC):
+    """A task source whose tools run outside of this process, on servers.
 
-    def find_changed_rows(self) -> Sequence[str]:
-        """Return the rows of the world, as `table.id`, that an episode has changed for all others."""
+    Its episodes are slow, and may have effects that no episode undoes.
+    """
 
-
-@runtime_checkable
-class FactRulesSource(Protocol):
-    """Protocol of a task source that has rules of its own for what counts as telling the outputs of a task."""
-
-    def fact_rules(self, task: Task) -> FactRules:
-        """Return the rules that the reward of `task` uses. Raise `TaskError` if a gold call is refused."""
-
-
-@runtime_checkable
-class PolicyRewardSource(Protocol):
-    """Protocol of a task source in which violations of the domain policy count."""
-
-    def with_reward_policy(self, policy: RewardPolicy) -> TaskSource:
-        """Return this source with another `reward.policy`."""
-
-
-@runtime_checkable
-class CompositeSource(Protocol):
-    """Protocol of a task source whose tasks are played by other sources: a mixture, or files of tasks."""
-
-    def leaf_sources(self) -> Sequence[TaskSource]:
-        """Return the sources that play the tasks, none of which is composite. Their names differ."""
-
-    def file_summaries(self) -> Sequence[FileSummary]:
-        """Return what was read from each file of tasks."""
-
-
-@runtime_checkable
-class RowSource(Protocol):
-    """Protocol of a task source that converts rows of its own benchmark to tasks."""
-
-    def to_task(self, id: str, split: Split, raw: Mapping[str, Any]) -> Task:
-        """Convert a row."""
-
-
-@runtime_checkable
-class SequenceSource(Protocol):
-    """Protocol of a task source that plays sequences of calls from other files."""
-
-    def has_tool(self, name: str) -> bool:
-        """Return whether the agent can call a tool by this name, with or without its server."""
-
-    def add_task(self, sequence: "CallSequence", split: Split) -> Task:
-        """Convert a sequence to a task that the source plays from then on. Raise `TaskError` if it cannot."""
-
-    async def record_sequence(self, sequence: "CallSequence") -> "CallSequence":
-        """Return a sequence with values in place of references, and the results of its calls.
-
-        Raise `TaskError` if it calls a tool that the source does not have, if a call fails, or if a reference has no
-        value.
-        """
-
-
-@runtime_checkable
-class WriteReportingSource(Protocol):
-    """Protocol of a task source that knows which gold calls change something."""
-
-    def gold_writes(self, task: Task) -> tuple[ToolCall, ...]:
-        """Return the agent's gold calls that change the state, or may change it, in order."""
-
-
-@runtime_checkable
-class ResourceSource(Protocol):
-    """Protocol of a task source whose servers have resources: texts beside the results of tools."""
-
-    async def read_resources(self, limit: int) -> list[str]:
-        """Return the texts of up to `limit` resources of each server."""
-
-
-@runtime_checkable
-class FolderSource(Protocol):
-    """Protocol of a task source that can be written as a folder of its own with other tasks."""
-
-    def write_folder(self, folder: Path, tasks: Sequence[Task]) -> None:
-        """Write the folder, which must not exist."""
-
-
-@runtime_checkable
-class RegeneratingSource(Protocol):
-    """Protocol of a task source that makes a generated task again from its id."""
-
-    def regenerate(self, task_id: str) -> Task | None:
-        """Return the generated task, or None if no task of the source has this id."""
-
-
-@runtime_checkable
-class ExternalSource(Protocol):
-    """Protocol of a task source whose tools run outside of this process: its episodes are slow, and may have effects
-    that no episode undoes."""
-
+    @abstractmethod
     def callable_specs(self) -> Sequence[ToolSpec]:
         """Return the tools that `check` may call with any arguments: those that change nothing but their episode."""
 
+    @abstractmethod
     def starts_servers(self) -> bool:
         """Return whether each episode waits for the start of a program, so that several should start at once."""
 
-
-@runtime_checkable
-class TaskPolicySource(Protocol):
-    """Protocol of a task source whose tasks may have system messages of their own."""
-
-    def task_policy(self, task: Task) -> str:
-        """Return the system message of a task."""
+    @abstractmethod
+    async def read_resources(self, limit: int) -> list[str]:
+        """Return the texts of up to `limit` resources of each server: texts beside the results of tools."""
 
 
-@runtime_checkable
-class ExampleSource(Protocol):
-    """Protocol of a task source whose tasks are made of examples, which hold the rows of files."""
+class CompositeSource(TaskSource, ABC):
+    """A task source whose tasks are played by other sources: a mixture, or files of tasks."""
 
-    def find_example(self, task: Task) -> "ToolExample":
-        """Return the example of a task."""
+    @property
+    def has_brief_policy(self) -> bool:
+        """Whether one of the sources that play the tasks has a brief policy."""
+        return any(leaf.has_brief_policy for leaf in self.leaf_sources())
 
+    @abstractmethod
+    def leaf_sources(self) -> Sequence[TaskSource]:
+        """Return the sources that play the tasks, none of which is composite. Their names differ."""
 
-@runtime_checkable
-class BriefPolicySource(Protocol):
-    """Protocol of a task source that has a brief policy: `slice.domain_policy=brief`."""
-
-    def brief_policy(self) -> str:
-        """Return the brief version of the domain policy."""
+    @abstractmethod
+    def file_summaries(self) -> Sequence[FileSummary]:
+        """Return what was read from each file of tasks."""
 
 
 def list_sources(source: TaskSource) -> Sequence[TaskSource]:
@@ -266,15 +239,12 @@ def find_source(source: TaskSource, domain: str) -> TaskSource:
 
 def with_reward_policy(source: TaskSource, reward: PolicyRewardConfig) -> TaskSource:
     """Return a source with the reward of a config. A source that has switched violations off itself stays as it is."""
-    if reward.policy == "strict" or not isinstance(source, PolicyRewardSource):
-        return source
-    return source.with_reward_policy(reward.policy)
+    return source if reward.policy == "strict" else source.with_reward_policy(reward.policy)
 
 
 def find_policy(source: TaskSource, task: Task) -> str:
     """Return the system message of a task of `source`."""
-    player = find_source(source, task.domain)
-    return player.task_policy(task) if isinstance(player, TaskPolicySource) else player.domain_policy
+    return find_source(source, task.domain).task_policy(task)
 
 
 def find_tool_specs(source: TaskSource, domain: str) -> Sequence[ToolSpec]:
@@ -288,7 +258,7 @@ def find_missing_facts(source: TaskSource, task: Task, transcript: Sequence[Mess
     If the gold calls are refused, because the source has changed since, each output must be shown itself.
     """
     player, rules = find_source(source, task.domain), SHOWN_ONLY
-    if task.outputs and isinstance(player, FactRulesSource):
+    if task.outputs:
         with contextlib.suppress(TaskError):
             rules = player.fact_rules(task)
     return missing_facts(transcript, task.outputs, rules)
@@ -301,6 +271,5 @@ def list_file_summaries(source: TaskSource) -> Sequence[FileSummary]:
 
 def find_task(source: TaskSource, task_id: str) -> Task | None:
     """Return the task with this id, generated or frozen, or None if the source has none."""
-    generated = source.regenerate(task_id) if isinstance(source, RegeneratingSource) else None
     frozen = (task for split in SPLITS for task in source.tasks(split) if task.id == task_id)
-    return generated or next(frozen, None)
+    return source.regenerate(task_id) or next(frozen, None)

@@ -7,28 +7,24 @@ rates. With the same seed, each task and trial has the same user for every agent
 
 import asyncio
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from understudy.core.errors import ConfigError, TaskError
 from understudy.core.event_loop import gather_or_cancel
 from understudy.core.tasks import SPLITS, Split, Task
 from understudy.core.trajectory import StopReason, Trajectory
-from understudy.engines.process_group import SINGLE_PROCESS, ProcessGroup
 from understudy.envs.task_source import TaskSource
 from understudy.envs.users import UserSimulatorFactory
-from understudy.evaluation.result import EvalKind, EvalResult, summarize_episodes
+from understudy.evaluation.result import EvalResult, summarize_episodes
 from understudy.formats import ChatFormat
 from understudy.rollouts.agent import Agent, DemonstrationAgent, GoldAgent, NoopAgent
-from understudy.rollouts.rollout import EpisodeLimits, episode_seed, play_episode
+from understudy.rollouts.rollout import DEFAULT_LIMITS, EpisodeLimits, RolloutRequest, episode_seed, play_episode
 from understudy.runs.config import EvalConfig
 from understudy.runs.storage.episode_store import EpisodeStore
 
 _MIN_REPEATED_TASKS = 100
 """Successive repetitions after which a generator is taken to have no other tasks, if few are wanted."""
-
-ProgressCallback = Callable[[int, int], None]
-EpisodeCallback = Callable[[Trajectory], None]
 
 
 class GoldCutOffError(TaskError):
@@ -36,77 +32,66 @@ class GoldCutOffError(TaskError):
 
 
 async def evaluate(
-    domain: TaskSource,
+    source: TaskSource,
     agent: Agent,
     tasks: Sequence[Task],
-    limits: EpisodeLimits | None = None,
+    limits: EpisodeLimits = DEFAULT_LIMITS,
     trials: int = 1,
     seed: int = 0,
     concurrency: int = 64,
-    on_progress: ProgressCallback | None = None,
-    kind: EvalKind = "agent",
-    process_group: ProcessGroup = SINGLE_PROCESS,
 ) -> EvalResult:
-    """Play `trials` episodes of each task, at most `concurrency` at a time, and return their result.
-
-    Each process of a group plays its share. `on_progress` is called with the numbers of finished and of all episodes.
-    """
-    played = await play_episodes(
-        domain, agent, tasks, limits, trials, seed, concurrency, on_progress, process_group=process_group
-    )
-    return summarize_episodes(domain, tasks, played, trials, seed).replace(kind=kind)
+    """Play `trials` episodes of each task, at most `concurrency` at a time, and return their result."""
+    request = RolloutRequest(source, agent, limits, seed)
+    episodes = await play_episodes(request, tasks, trials, concurrency)
+    return summarize_episodes(source, tasks, episodes, trials, seed)
 
 
 async def play_episodes(
-    domain: TaskSource,
-    agent: Agent,
+    request: RolloutRequest,
     tasks: Sequence[Task],
-    limits: EpisodeLimits | None = None,
     trials: int = 1,
-    seed: int = 0,
     concurrency: int = 64,
-    on_progress: ProgressCallback | None = None,
     store: EpisodeStore[Any] | None = None,
-    process_group: ProcessGroup = SINGLE_PROCESS,
-    on_episode: EpisodeCallback | None = None,
 ) -> list[Trajectory]:
-    """Play the episodes of an evaluation that are not in `store`. Return all episodes, grouped by task.
+    """Play `trials` episodes of each task that are not in `store`, at most `concurrency` at a time. Return all
+    episodes, grouped by task.
 
-    An episode's seed depends only on the evaluation's seed, the task and the trial. If an episode raises ConfigError,
-    for example at the cost limit, no further episode is started; the error is raised when the running episodes have
-    ended. Any other error, such as a bug in the agent, cancels them. `on_episode` gets each episode of this process.
+    If an episode raises ConfigError, for example at the cost limit, no further episode is started; the error is raised
+    when the running episodes have ended. Any other error, such as a bug in the agent, cancels them. The callbacks of
+    the request also get the episodes of this process that `store` has.
     """
-    gate, done, limits = asyncio.Semaphore(concurrency), itertools.count(1), limits or EpisodeLimits()
+    limits, process_group = request.limits, request.process_group
+    gate, num_ended = asyncio.Semaphore(concurrency), 0
     refusals: list[ConfigError] = []
 
-    async def episode(task: Task, trial: int) -> Trajectory:
-        first = episode_seed(seed, task, trial)
-        ended = store.find(task.id, range(first, first + limits.max_retries + 1)) if store else None
-        if ended is None:
+    async def play(task: Task, trial: int) -> Trajectory:
+        nonlocal num_ended
+        seed = episode_seed(request.seed, task, trial)
+        episode = store.find(task.id, range(seed, seed + limits.max_retries + 1)) if store else None
+        if episode is None:
             async with gate:
                 if refusals:
                     raise refusals[0]
-                ended = await play_episode(domain, task, agent, limits, first)
+                episode = await play_episode(request.environments, task, request.agent, limits, seed)
             if store:
-                ended = store.add(ended)
-        if on_episode:
-            on_episode(ended)
-        if on_progress:
-            on_progress(next(done), len(shard))
-        return ended
+                episode = store.add(episode)
+        num_ended += 1
+        request.on_episode(episode)
+        request.on_progress(num_ended, len(share))
+        return episode
 
-    async def attempt(task: Task, trial: int) -> Trajectory | None:
+    async def play_unless_refused(task: Task, trial: int) -> Trajectory | None:
         try:
-            return await episode(task, trial)
+            return await play(task, trial)
         except ConfigError as e:
             refusals.append(e)
             return None
 
-    shard = process_group.shard([(task, trial) for task in tasks for trial in range(trials)])
-    found = await gather_or_cancel(attempt(task, trial) for task, trial in shard)
+    share = process_group.shard([(task, trial) for task in tasks for trial in range(trials)])
+    played = await gather_or_cancel(play_unless_refused(task, trial) for task, trial in share)
     if refusals:
         raise refusals[0]
-    episodes = process_group.all_gather_shards([each for each in found if each is not None])
+    episodes = process_group.all_gather_shards([episode for episode in played if episode is not None])
     if store:
         store.add_missing(episodes)  # those of the other processes
     return episodes
@@ -114,12 +99,12 @@ async def play_episodes(
 
 async def evaluate_noop(domain: TaskSource, tasks: Sequence[Task]) -> EvalResult:
     """Return the result of the noop agent. It earns 0 on sound tasks."""
-    return await evaluate(domain, NoopAgent(), tasks, kind="noop")
+    return (await evaluate(domain, NoopAgent(), tasks)).replace(kind="noop")
 
 
 async def evaluate_gold(domain: TaskSource, tasks: Sequence[Task]) -> EvalResult:
     """Return the result of the gold agent. It earns 1 on sound tasks."""
-    return await evaluate(domain, GoldAgent(), tasks, kind="gold")
+    return (await evaluate(domain, GoldAgent(), tasks)).replace(kind="gold")
 
 
 async def play_demonstrations(
@@ -186,7 +171,7 @@ async def validate_noop_reward(domain: TaskSource, seed: int = 0, allow_noop_sol
     if next(domain.stream("train", seed), None) is None:
         raise ConfigError(f"{domain.name} has no train tasks in this slice; set another slice")
     tasks = domain.tasks("train")
-    episodes = await play_episodes(domain, NoopAgent(), tasks)
+    episodes = await play_episodes(RolloutRequest(domain, NoopAgent()), tasks)
     if episodes and not any(episode.score for episode in episodes):
         first = episodes[0]
         raise TaskError(

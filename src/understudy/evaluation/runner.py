@@ -38,8 +38,6 @@ from understudy.envs.task_source import TaskSource
 from understudy.envs.users import UserSimulatorFactory
 from understudy.evaluation.comparison import validate_comparable
 from understudy.evaluation.evaluate import (
-    EpisodeCallback,
-    ProgressCallback,
     eval_tasks,
     evaluate_gold,
     evaluate_noop,
@@ -52,7 +50,7 @@ from understudy.evaluation.noise import estimate_noise
 from understudy.evaluation.report import EvalReport
 from understudy.evaluation.result import EvalResult, ResultRow, repeat_name, summarize_episodes
 from understudy.rollouts.agent import Agent, NoopAgent
-from understudy.rollouts.rollout import episode_seed
+from understudy.rollouts.rollout import EpisodeCallback, ProgressCallback, RolloutRequest, episode_seed, report_nothing
 from understudy.runs.agents import make_agent
 from understudy.runs.config import TrainConfig
 from understudy.runs.endpoints import FAILURE_JUDGE_KEY, endpoint_configs, eval_endpoint_names
@@ -84,7 +82,7 @@ class EvalContext:
     strip_tokens: bool = False
     """Whether episodes are stored without their tokens."""
     process_group: ProcessGroup = SINGLE_PROCESS
-    on_episode: EpisodeCallback | None = None
+    on_episode: EpisodeCallback = lambda episode: None
     """Gets each episode that this process has played or read."""
     baselines: tuple[ResultRow, ...] = ()
     """Results of noop and gold. `run_eval` plays them if this is empty."""
@@ -132,7 +130,10 @@ def prepare_eval(
 
 
 async def run_eval(
-    spec: EvalSpec, context: EvalContext, folder: Path | None = None, on_progress: ProgressCallback | None = None
+    spec: EvalSpec,
+    context: EvalContext,
+    folder: Path | None = None,
+    on_progress: ProgressCallback = report_nothing,
 ) -> EvalReport:
     """Play the episodes that are not stored yet and return the report. With a folder, the report is written there."""
     context.baselines = context.baselines or await play_baselines(context.source, context.tasks)
@@ -145,7 +146,10 @@ async def run_eval(
 
 
 async def play_eval(
-    spec: EvalSpec, context: EvalContext, folder: Path | None = None, on_progress: ProgressCallback | None = None
+    spec: EvalSpec,
+    context: EvalContext,
+    folder: Path | None = None,
+    on_progress: ProgressCallback = report_nothing,
 ) -> list[list[Trajectory]]:
     """Play the episodes that are not stored yet. Return all episodes, one list for each repeat.
 
@@ -232,24 +236,21 @@ async def _play_repeat(
     context: EvalContext,
     store: EpisodeStore[EvalSpec] | None,
     number: int,
-    on_progress: ProgressCallback | None,
+    on_progress: ProgressCallback,
 ) -> list[Trajectory]:
     """Play one repeat, with the seed of the config plus `number`."""
     config = spec.config.eval
     size = len(context.tasks) * config.trials
-    return await play_episodes(
+    request = RolloutRequest(
         replace_users(context.source, context.users),
         context.agent,
-        context.tasks,
         spec.config.limits,
-        config.trials,
         config.seed + number,
-        context.concurrency,
-        (lambda done, _: on_progress(number * size + done, spec.repeats * size)) if on_progress else None,
-        store,
         context.process_group,
         context.on_episode,
+        on_progress=lambda ended, _: on_progress(number * size + ended, spec.repeats * size),
     )
+    return await play_episodes(request, context.tasks, config.trials, context.concurrency, store)
 
 
 def _results(spec: EvalSpec, context: EvalContext, played: Sequence[Sequence[Trajectory]]) -> list[EvalResult]:

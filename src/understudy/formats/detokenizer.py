@@ -1,6 +1,6 @@
 """Incremental detokenization, and stop strings."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from understudy.formats.tokenizer import FormatTokenizer
 
@@ -45,3 +45,16 @@ class StopStrings:
         text = self._tail + self._detokenizer.add(token)
         self._tail = text[-self._tail_length :] if self._tail_length else ""
         return any(string in text for string in self._strings)
+
+
+def find_stop_string(
+    tokens: Sequence[int], strings: Sequence[str], vocabulary: Callable[[], FormatTokenizer]
+) -> int | None:
+    """Return the number of tokens up to the one that completes the first stop string, or None if none occurs.
+
+    `vocabulary` is called only if there are stop strings.
+    """
+    if not strings:
+        return None
+    stops = StopStrings(vocabulary(), strings)
+    return next((count for count, token in enumerate(tokens, 1) if stops.feed(token)), None)

@@ -15,7 +15,7 @@ from understudy.core.errors import ConfigError, RolloutError, TaskError
 from understudy.core.messages import Message, ToolSpec, assign_call_ids
 from understudy.core.tasks import Task
 from understudy.core.trajectory import Trajectory
-from understudy.engines.base import Sampler, SamplingParams
+from understudy.engines.interface import Sampler, SamplingParams
 from understudy.formats import ChatFormat, ParsedMessage
 from understudy.formats.base import ParseStatus, mark_truncated_call
 from understudy.rollouts.supervised import append_rendered_turn

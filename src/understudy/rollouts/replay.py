@@ -95,8 +95,8 @@ async def _grade(environment: Environment, step: StepResult, stop: StopReason | 
 
 
 def _user_messages(episode: Trajectory) -> list[str]:
-    said = [message.content for message in episode.messages if message.role == "user"]
-    return said if episode.stop_reason is StopReason.DONE else [*said, _LEFT_OPEN]
+    texts = [message.content for message in episode.messages if message.role == "user"]
+    return texts if episode.stop_reason is StopReason.DONE else [*texts, _LEFT_OPEN]
 
 
 def _difference(recorded: Sequence[Message], seen: Sequence[Message]) -> str:

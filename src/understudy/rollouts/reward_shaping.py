@@ -44,7 +44,7 @@ class ShapingConfig(Record):
     """Name of the endpoint (`endpoints.NAME`) whose model gives the mark."""
 
     @model_validator(mode="after")
-    def _bounded(self) -> Self:
+    def _validate_weights(self) -> Self:
         if self.progress_weight + self.judge_weight > MAX_BONUS:
             raise ValueError(
                 f"progress_weight + judge_weight = {self.progress_weight + self.judge_weight:g} is above {MAX_BONUS}: "

@@ -60,12 +60,12 @@ def make_agent(name: str, config: TrainConfig, checkpoint: Path | None = None, b
 
 
 def _make_custom_agent(name: str, config: TrainConfig, budget: Budget | None) -> Agent:
-    found = import_object(name)
-    agent = found
-    if isinstance(found, type) or inspect.isfunction(found):
+    factory = import_object(name)
+    agent = factory
+    if isinstance(factory, type) or inspect.isfunction(factory):
         model = _open_agent_model(config, budget)
-        with task_code(f"the agent {name}", found):
-            agent = found(model)
+        with task_code(f"the agent {name}", factory):
+            agent = factory(model)
     if not callable(getattr(agent, "act", None)):
         kind = type(agent).__name__
         raise ConfigError(f"{name!r} is a {kind}, not an agent; it needs `async def act(task, episode, new, tools)`")

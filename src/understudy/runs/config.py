@@ -31,8 +31,8 @@ from understudy.core.records import Record
 from understudy.core.secrets import validate_no_secrets
 from understudy.core.settings import merge_nested, parse_toml, parse_values, read_text, with_full_key
 from understudy.core.tasks import Split
-from understudy.engines.base import SamplingParams, Temperature
 from understudy.engines.config import EngineConfig
+from understudy.engines.interface import SamplingParams, Temperature
 from understudy.engines.local.config import LocalEngineConfig
 from understudy.engines.reference_config import ReferenceConfig
 from understudy.envs.task_source import STRICT_REWARD, PolicyRewardConfig, Slice, TaskSource, with_reward_policy
@@ -158,8 +158,7 @@ class AlgorithmConfig(Record):
     @model_validator(mode="before")
     @classmethod
     def _apply_preset(cls, given: Any) -> Any:
-        name = given.get("preset") if isinstance(given, Mapping) else None
-        return merge_nested(load_algorithm_preset(name), given) if isinstance(name, str) and name else given
+        return with_preset_keys(given)
 
     @model_validator(mode="after")
     def _validate_group_size(self) -> Self:
@@ -175,6 +174,12 @@ class AlgorithmConfig(Record):
                 "compares the episodes of a group; give at least 2, or 0 for all"
             )
         return self
+
+
+def with_preset_keys(algorithm: Any) -> Any:
+    """Return the values of a section `algorithm` with the keys of its preset that it does not set itself."""
+    name = algorithm.get("preset") if isinstance(algorithm, Mapping) else None
+    return merge_nested(load_algorithm_preset(name), algorithm) if isinstance(name, str) and name else algorithm
 
 
 class EvalConfig(Record):
@@ -284,7 +289,7 @@ class TrainConfig(Record):
     tracking: TrackingConfig = TrackingConfig()
 
     @model_validator(mode="after")
-    def _hold_no_secret(self) -> Self:
+    def _validate_no_secrets(self) -> Self:
         validate_no_secrets(self.model_dump(), "config")  # it is stored with the run and sent to trackers
         return self
 
@@ -373,12 +378,13 @@ def parse_config(
     above: list[tuple[str, Mapping[str, Any]]] = []
     for layer in layers:
         values = parse_values(layer.text, layer.source)
-        algorithm = values.get("algorithm")
-        above += _algorithm_layer(algorithm.get("preset") if isinstance(algorithm, Mapping) else None)
+        if "algorithm" in values:
+            values["algorithm"] = with_preset_keys(values["algorithm"])
         above.append((layer.source, values))
     pairs = [override.partition("=") for override in overrides]
-    chosen = [value.strip() for key, _, value in pairs if key.strip() == "algorithm.preset"]
-    above += _algorithm_layer(chosen[-1] if chosen else None)
+    presets = [value.strip() for key, _, value in pairs if key.strip() == "algorithm.preset"]
+    if presets:
+        above.append(("the settings", {"algorithm": with_preset_keys({"preset": presets[-1]})}))
     if _is_steps_above_epochs([(where, parse_values(text, where)), *above], pairs):
         overrides = [*overrides, "epochs=0"]
     return parse_toml(TrainConfig, text, overrides, where, above)
@@ -394,23 +400,13 @@ def _is_steps_above_epochs(
     settings = {key.strip(): value.strip() for key, _, value in overrides}
     winner = ""
     for source, values in (*layers, ("the settings", settings)):
-        given = [
-            key for key in ("steps", "epochs") if key in values and not (key == "epochs" and _is_zero(values[key]))
-        ]
-        if len(given) > 1:
+        lengths = {key: values[key] for key in ("steps", "epochs") if key in values}
+        if str(lengths.get("epochs")) in ("0", "0.0"):
+            del lengths["epochs"]
+        if len(lengths) > 1:
             raise ConfigError(
                 f"{source}: steps = {values['steps']} and epochs = {values['epochs']} both set the length of the run; "
                 "give one of them"
             )
-        winner = "".join(given) or winner
+        winner = "".join(lengths) or winner
     return winner == "steps"
-
-
-def _is_zero(value: object) -> bool:
-    return str(value) in ("0", "0.0")
-
-
-def _algorithm_layer(preset: object) -> list[tuple[str, Mapping[str, Any]]]:
-    if not isinstance(preset, str) or not preset:
-        return []
-    return [(f"algorithm.preset = {preset!r}", {"algorithm": load_algorithm_preset(preset)})]

@@ -19,9 +19,9 @@ def training_endpoint_names(config: TrainConfig) -> dict[str, str]:
 
 def eval_endpoint_names(agent: str, config: TrainConfig, judge_failures: bool = False) -> dict[str, str]:
     """Return the endpoints that are called to play an agent's episodes: config key -> name of the endpoint."""
-    own = {AGENT_KEY: config.agent_endpoint} if uses_agent_endpoint(agent) else {}
+    agents = {AGENT_KEY: config.agent_endpoint} if uses_agent_endpoint(agent) else {}
     judge = {FAILURE_JUDGE_KEY: config.eval.failure_judge_endpoint} if judge_failures else {}
-    return own | _user_endpoint(config) | judge
+    return agents | _user_endpoint(config) | judge
 
 
 def endpoint_configs(config: TrainConfig, names: dict[str, str]) -> list[EndpointConfig]:
@@ -49,9 +49,9 @@ def validate_endpoint_overrides(
         parts = key.split(".")
         is_unused = parts[0] == "endpoints" and len(parts) > 1 and parts[1] not in used.values()
         if is_unused or (key == AGENT_KEY and key not in used):
-            asked = ", ".join(f"{each} = {name!r}" for each, name in used.items()) or "no endpoint is called"
+            called = ", ".join(f"{used_key} = {name!r}" for used_key, name in used.items()) or "no endpoint is called"
             raise ConfigError(
-                f"{key} has no effect with --agent {agent} ({asked}); add --agent api, name the endpoint, or leave it "
+                f"{key} has no effect with --agent {agent} ({called}); add --agent api, name the endpoint, or leave it "
                 "out"
             )
 

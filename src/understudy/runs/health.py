@@ -127,7 +127,7 @@ def check_step(metrics: StepMetrics, earlier: Sequence[StepMetrics], config: Hea
 
     `earlier` are the metrics of the steps before it, oldest first. Only those of the same phase are compared.
     """
-    same = [each for each in earlier if _phase(each) == _phase(metrics)]
+    same = [step for step in earlier if _phase(step) == _phase(metrics)]
     return _results({name: check(metrics, same, config) for name, check in _CHECKS.items()})
 
 
@@ -155,12 +155,9 @@ def _results(verdicts: Mapping[HealthCheck, CheckVerdict]) -> list[HealthCheckRe
 
 def _finite(line: StepMetrics, earlier: Sequence[StepMetrics], config: HealthConfig) -> CheckVerdict:
     checked = ("train/grad_norm", "train/entropy", "train/relative_weight_change", "rollout/reward")
-    bad = [name for name in line if (name in checked or _is_loss(name)) and _number(line, name) is None]
+    losses = [name for name in line if name.startswith("train/") and name.endswith("loss")]
+    bad = [name for name in line if (name in checked or name in losses) and _number(line, name) is None]
     return f"{', '.join(bad)} is not a finite number" if bad else ""
-
-
-def _is_loss(name: str) -> bool:
-    return name.startswith("train/") and name.endswith("loss")
 
 
 def _ratio(line: StepMetrics, earlier: Sequence[StepMetrics], config: HealthConfig) -> CheckVerdict:
@@ -225,10 +222,10 @@ def _is_off_policy(line: StepMetrics) -> bool:
 
 
 def _entropy(line: StepMetrics, earlier: Sequence[StepMetrics], config: HealthConfig) -> CheckVerdict:
-    found = _first_and_last_mean(line, earlier, config, lambda each: _number(each, "train/entropy"))
-    if found is None or "rollout/episodes" not in line:  # SFT lowers the entropy on purpose
+    means = _first_and_last_mean(line, earlier, config, lambda step: _number(step, "train/entropy"))
+    if means is None or "rollout/episodes" not in line:  # SFT lowers the entropy on purpose
         return None
-    then, now = found
+    then, now = means
     lost = now < config.min_entropy_ratio * then and not _succeeds([*earlier, line], config)
     return f"entropy fell from {then:.3g} to {now:.3g}: replies are nearly identical" if lost else ""
 
@@ -243,7 +240,7 @@ def _prefix_sharing(line: StepMetrics, earlier: Sequence[StepMetrics], config: H
 
 
 def _zero_variance_groups(line: StepMetrics, earlier: Sequence[StepMetrics], config: HealthConfig) -> CheckVerdict:
-    shares = _present([*earlier, line], lambda each: _share(each, "rollout/zero_variance_groups", "rollout/groups"))
+    shares = _present([*earlier, line], lambda step: _share(step, "rollout/zero_variance_groups", "rollout/groups"))
     if len(shares) < config.window or "train/value_loss" in line:  # with a critic, groups of equal rewards train too
         return None
     equal = statistics.fmean(shares[-config.window :])
@@ -282,21 +279,21 @@ def _malformed_replies(line: StepMetrics, earlier: Sequence[StepMetrics], config
 
 def _tool_calls(line: StepMetrics, earlier: Sequence[StepMetrics], config: HealthConfig) -> CheckVerdict:
     kinds = ("rollout/replies/tool_calls", "rollout/replies/repaired")
-    found = _first_and_last_mean(line, earlier, config, lambda each: _sum(each, kinds))
-    if found is None:
+    means = _first_and_last_mean(line, earlier, config, lambda step: _sum(step, kinds))
+    if means is None:
         return None
-    then, now = found
+    then, now = means
     lost = now < config.min_tool_call_ratio * then and not _improved(line, earlier, config)
     return f"{now:.1%} of the replies call a tool; in the first steps it was {then:.1%}" if lost else ""
 
 
 def _episode_length(line: StepMetrics, earlier: Sequence[StepMetrics], config: HealthConfig) -> CheckVerdict:
-    found = _first_and_last_mean(
-        line, earlier, config, lambda each: _share(each, "rollout/response_tokens", "rollout/episodes")
+    means = _first_and_last_mean(
+        line, earlier, config, lambda step: _share(step, "rollout/response_tokens", "rollout/episodes")
     )
-    if found is None:
+    if means is None:
         return None
-    then, now = found
+    then, now = means
     drift = now > config.max_length_drift * then or now * config.max_length_drift < then
     message = f"the model samples {now:.0f} tokens per episode; in the first steps it was {then:.0f}"
     return f"{message}, and success did not rise" if drift and not _improved(line, earlier, config) else ""
@@ -317,8 +314,8 @@ def _faults(line: StepMetrics, earlier: Sequence[StepMetrics], config: HealthCon
 
 
 def _initial_success(line: StepMetrics, config: HealthConfig) -> CheckVerdict:
-    found = {name: _number(line, name) for name in line if name.endswith("/success_rate")}
-    rates = [rate for name, rate in found.items() if rate is not None and name.count("/") == 2]
+    all_rates = {name: _number(line, name) for name in line if name.endswith("/success_rate")}
+    rates = [rate for name, rate in all_rates.items() if rate is not None and name.count("/") == 2]
     if not rates:
         return None
     best = max(rates)
@@ -381,7 +378,7 @@ def _number(line: StepMetrics, name: str) -> float | None:
 
 
 def _present(lines: Sequence[StepMetrics], value: Callable[[StepMetrics], float | None]) -> list[float]:
-    return [found for line in lines if (found := value(line)) is not None]
+    return [number for line in lines if (number := value(line)) is not None]
 
 
 def _series(lines: Sequence[StepMetrics], name: str) -> list[float]:
@@ -416,10 +413,10 @@ def _first_and_last_mean(
     value: Callable[[StepMetrics], float | None],
 ) -> tuple[float, float] | None:
     """Return the means over the first and the last `window` steps, or None if there are fewer than two windows."""
-    found, window = _present([*earlier, line], value), config.window
-    if len(found) < 2 * window:
+    values, window = _present([*earlier, line], value), config.window
+    if len(values) < 2 * window:
         return None
-    return statistics.fmean(found[:window]), statistics.fmean(found[-window:])
+    return statistics.fmean(values[:window]), statistics.fmean(values[-window:])
 
 
 def _succeeds(lines: Sequence[StepMetrics], config: HealthConfig) -> bool:
@@ -428,5 +425,5 @@ def _succeeds(lines: Sequence[StepMetrics], config: HealthConfig) -> bool:
 
 
 def _improved(line: StepMetrics, earlier: Sequence[StepMetrics], config: HealthConfig) -> bool:
-    found = _first_and_last_mean(line, earlier, config, lambda each: _number(each, "rollout/success_rate"))
-    return found is not None and (found[1] >= found[0] + SUCCESS_RATE_GAIN or found[1] >= HIGH_SUCCESS_RATE)
+    means = _first_and_last_mean(line, earlier, config, lambda step: _number(step, "rollout/success_rate"))
+    return means is not None and (means[1] >= means[0] + SUCCESS_RATE_GAIN or means[1] >= HIGH_SUCCESS_RATE)

@@ -13,8 +13,19 @@ from understudy.core.records import Record
 from understudy.core.version import __version__
 
 PACKAGES = (
-    *("torch", "transformers", "tokenizers", "peft", "safetensors", "vllm", "numpy", "pydantic", "mcp"),
-    *("wandb", "tensorboardX", "mlflow-skinny", "trackio"),
+    "torch",
+    "transformers",
+    "tokenizers",
+    "peft",
+    "safetensors",
+    "vllm",
+    "numpy",
+    "pydantic",
+    "mcp",
+    "wandb",
+    "tensorboardX",
+    "mlflow-skinny",
+    "trackio",
 )
 GIT_TIMEOUT = 10.0
 """Timeout of a git command in seconds. A checkout that exceeds it is left out."""
@@ -65,22 +76,22 @@ def collect_provenance(seeds: dict[str, int]) -> Provenance:
     )
 
 
-def provenance_changes(one: Provenance, other: Provenance) -> list[str]:
+def provenance_changes(earlier: Provenance, later: Provenance) -> list[str]:
     """Return the differences of versions and devices between two starts."""
-    names = sorted(one.versions.keys() | other.versions.keys())
-    pairs = [(name, one.versions.get(name, "none"), other.versions.get(name, "none")) for name in names]
-    pairs.append(("devices", ", ".join(one.gpus) or "none", ", ".join(other.gpus) or "none"))
-    return [f"{name}: {then} then, {now} now" for name, then, now in pairs if then != now]
+    names = sorted(earlier.versions.keys() | later.versions.keys())
+    entries = [(name, earlier.versions.get(name, "none"), later.versions.get(name, "none")) for name in names]
+    entries.append(("devices", ", ".join(earlier.gpus) or "none", ", ".join(later.gpus) or "none"))
+    return [f"{name}: {then} then, {now} now" for name, then, now in entries if then != now]
 
 
 def _versions() -> dict[str, str]:
-    found = {}
+    versions = {}
     for name in PACKAGES:
         try:
-            found[name] = metadata.version(name)
+            versions[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             continue
-    return found
+    return versions
 
 
 def _devices() -> list[str]:

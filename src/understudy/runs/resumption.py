@@ -87,8 +87,8 @@ def validate_resumed_config(folder: Path, stored: TrainConfig, config: TrainConf
 def _is_mutable(difference: str, stored: TrainConfig, config: TrainConfig) -> bool:
     """Return whether a resumed run may have this difference. All keys of endpoints not asked in training may change."""
     if match := _ENDPOINT_KEY.match(difference):
-        asked = {*training_endpoint_names(stored).values(), *training_endpoint_names(config).values()}
-        return match["key"] in ENDPOINT_KEYS or match["name"] not in asked
+        called = {*training_endpoint_names(stored).values(), *training_endpoint_names(config).values()}
+        return match["key"] in ENDPOINT_KEYS or match["name"] not in called
     return difference.startswith(MUTABLE_KEYS)
 
 

@@ -136,13 +136,13 @@ class Run:
         """Create a run in a folder that is missing or empty. Raise ConfigError if the folder has content."""
         with os_errors_as_config_errors(folder, "give another --out"):
             validate_new_folder(folder)
-            made = [path for path in folder.parents if not path.exists()]
+            created = [path for path in folder.parents if not path.exists()]
             folder.mkdir(parents=True, exist_ok=True)
             for name in _BY_STEP:
                 (folder / name).mkdir()  # if two processes create the same run, one fails here
             atomic_write(folder / CONFIG_FILE, dump_toml(config))
             run = cls(folder, config)
-            run._new, run._made = True, made
+            run._new, run._made = True, created
             run._record_provenance()
         return run
 
@@ -153,23 +153,23 @@ class Run:
         `config` may differ from the run's config in `resumption.MUTABLE_KEYS`. Raise ConfigError for other
         differences, and if the checkpoints of a run are gone.
         """
-        own = read_run_config(folder)
+        stored = read_run_config(folder)
         _starts(folder)
-        run = cls(folder, config or own)
+        run = cls(folder, config or stored)
         run._find_checkpoint()
         if run.last_checkpoint is None:
-            _validate_never_saved(folder, own)
-        validate_resumed_config(folder, own, run.config, run.step)
+            _validate_never_saved(folder, stored)
+        validate_resumed_config(folder, stored, run.config, run.step)
         if _has_changed_config(folder):
             run.warnings.append(f"{folder / CONFIG_FILE} was edited since the last start; its new values are used")
         with run._writing():
             for name in _BY_STEP:
                 (folder / name).mkdir(exist_ok=True)  # a copy of a run may lack empty folders
             rename_evaluations(folder, run.config)
-            if run.config.steps != own.steps:
+            if run.config.steps != stored.steps:
                 for path in folder.glob("result.*"):  # the result of the old last step
                     path.unlink()
-            if run.config != own:
+            if run.config != stored:
                 atomic_write(folder / CONFIG_FILE, dump_toml(run.config))
             if (folder / TASKS_FILE).exists():
                 run._tasks = TaskStore(folder)
@@ -400,13 +400,13 @@ def read_metrics(folder: Path, kind: RecordKind | None = None) -> list[dict[str,
 
     Without `kind`, the records of training and evaluation of a step are merged. Damaged lines are left out.
     """
-    found: dict[int, dict[str, Any]] = {}
+    by_step: dict[int, dict[str, Any]] = {}
     for line in _lines(folder / metrics.METRICS_FILE):
         if line.record is not None:
             record = dict(line.record)
             if record.pop("kind") == kind or kind is None:
-                found.setdefault(record["step"], {}).update(record)
-    return list(found.values())
+                by_step.setdefault(record["step"], {}).update(record)
+    return list(by_step.values())
 
 
 def read_warnings(folder: Path) -> list[dict[str, Any]]:
@@ -416,12 +416,12 @@ def read_warnings(folder: Path) -> list[dict[str, Any]]:
 
 def list_damaged_lines(folder: Path) -> list[str]:
     """Return one text for each file of records that has damaged lines, with the numbers of lines."""
-    found = []
+    problems = []
     for name in (metrics.METRICS_FILE, HEALTH_FILE):
         damaged = [str(line.number) for line in _lines(folder / name) if line.record is None and not line.is_cut_off]
         if damaged:
-            found.append(f"{folder / name}: damaged lines are left out: {', '.join(damaged[:_MAX_NAMED])}")
-    return found
+            problems.append(f"{folder / name}: damaged lines are left out: {', '.join(damaged[:_MAX_NAMED])}")
+    return problems
 
 
 def _starts(folder: Path) -> list[Provenance]:
@@ -440,8 +440,8 @@ def _starts(folder: Path) -> list[Provenance]:
 
 def episode_files(folder: Path) -> dict[int, Path]:
     """Return the files of a run's stored episodes by step, in order."""
-    found = {parse_step(path): path for path in sorted((folder / "trajectories").glob("step_*.jsonl"))}
-    return {step: path for step, path in found.items() if step is not None}
+    files = {parse_step(path): path for path in sorted((folder / "trajectories").glob("step_*.jsonl"))}
+    return {step: path for step, path in files.items() if step is not None}
 
 
 def episode_file(folder: Path, step: int) -> Path:
@@ -456,8 +456,8 @@ def episode_file(folder: Path, step: int) -> Path:
 def list_run_evaluations(folder: Path) -> list[RunEvaluation]:
     """Return the finished evaluations of a run, in the order of their steps."""
     reports = sorted((folder / "evaluations").glob(f"*/{REPORT_FILE}"))
-    found = [(path.parent, parse_step(path.parent)) for path in reports]
-    return [RunEvaluation(path, step) for path, step in found if step is not None]
+    evaluations = [(path.parent, parse_step(path.parent)) for path in reports]
+    return [RunEvaluation(path, step) for path, step in evaluations if step is not None]
 
 
 def eval_set_of(name: str) -> str:

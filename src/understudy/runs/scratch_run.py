@@ -22,7 +22,7 @@ def make_scratch_run(run: Run, folder: Path) -> Run:
         if (run.folder / name).exists():
             shutil.copy(run.folder / name, folder / name)
     for evaluation in list_run_evaluations(run.folder):
-        own = folder / "evaluations" / evaluation.name
-        own.mkdir()
-        shutil.copy(evaluation.folder / REPORT_FILE, own)
+        target = folder / "evaluations" / evaluation.name
+        target.mkdir()
+        shutil.copy(evaluation.folder / REPORT_FILE, target)
     return copy

@@ -35,7 +35,8 @@ from understudy.runs.config import ConfigLayer, TrainConfig, load_config, parse_
 from understudy.runs.eval_spec import is_eval_folder, read_spec
 from understudy.runs.presets import DEFAULT_PRESET, preset_names, preset_text
 from understudy.runs.run import CONFIG_FILE, PROVENANCE_FILE, is_run_folder, validate_config_file
-from understudy.sources.loading import list_domains, load_source
+from understudy.sources.loading import load_source
+from understudy.sources.references import list_domains
 
 TargetKind = Literal["preset", "domain", "config", "run", "checkpoint", "evaluation", "tasks", "model"]
 TARGET_KINDS: Mapping[TargetKind, str] = {
@@ -121,8 +122,8 @@ def has_target(arguments: Sequence[str]) -> bool:
 def split_arguments(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     """Return the names (TARGET, if it is given, and the configs after it) and the settings."""
     words = _join_settings(arguments)
-    names = [each for each in words if not _SETTING.match(each)]
-    return names, [each for each in words if _SETTING.match(each)]
+    names = [word for word in words if not _SETTING.match(word)]
+    return names, [word for word in words if _SETTING.match(word)]
 
 
 def _join_settings(words: Sequence[str]) -> list[str]:
@@ -243,8 +244,8 @@ def _is_mcp_environment(path: Path) -> bool:
 
 def _domain_setting(settings: Sequence[str]) -> str:
     """Return the domain that the settings set; empty if they set none."""
-    pairs = [setting.partition("=") for setting in settings]
-    return next((value.strip() for key, _, value in reversed(pairs) if key.strip() == "domain"), "")
+    parts = [setting.partition("=") for setting in settings]
+    return next((value.strip() for key, _, value in reversed(parts) if key.strip() == "domain"), "")
 
 
 def _load_target_config(target: Target, settings: Sequence[str], layers: Sequence[ConfigLayer]) -> TrainConfig:

@@ -16,7 +16,7 @@ from typing import Any
 
 from understudy.core.errors import ConfigError, RolloutError, install_hint
 from understudy.core.messages import Message, ToolCall, ToolSpec
-from understudy.engines.base import ConstrainedSampler, TokenConstraint
+from understudy.engines.interface import ConstrainedSampler, TokenConstraint
 from understudy.formats import ChatFormat, FormatTokenizer
 from understudy.serve.requests import ApiError, ChatCompletionRequest
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from understudy.core.errors import ConfigError
 from understudy.core.messages import Message, ToolCall
-from understudy.engines.base import ConstrainedSampler, StreamingSampler, TokenConstraint
+from understudy.engines.interface import ConstrainedSampler, StreamingSampler, TokenConstraint
 from understudy.formats import ChatFormat, FormatTokenizer
 from understudy.serve.constraints import build_constraint
 from understudy.serve.conversation_cache import ConversationCache

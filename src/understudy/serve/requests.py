@@ -23,7 +23,7 @@ from pydantic import (
 from understudy.core.errors import did_you_mean
 from understudy.core.messages import Message, ToolSpec, message_from_openai, order_tool_results
 from understudy.core.records import Record
-from understudy.engines.base import MinP, SamplingParams, Temperature, TopK, TopP
+from understudy.engines.interface import MinP, SamplingParams, Temperature, TopK, TopP
 
 MAX_DEPTH = 64
 """Largest nesting depth of a request's JSON."""

@@ -37,7 +37,7 @@ def serve_model(weights: ModelWeights, config: ServeConfig, on_message: Callable
     key, listener = require_api_key(config.api_key_var), open_socket(config)
     with listener:
         model = load_served_model(weights, config)
-        slow = detect_machine(weights.config.engine.local_engine_config).warnings
+        slow = detect_machine(weights.config.engine.export_engine_config).warnings
         for line in (*weights.warnings, *slow, model.sampler_note):
             on_message(line)
         if not (config.is_loopback or key):

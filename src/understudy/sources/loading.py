@@ -1,41 +1,18 @@
 """`load_source` returns a task source by its name.
 
-A name is the folder name of a shipped domain, `module:attribute` for any other `TaskSource`, `tau-bench:PATH#domain` or
-`tau2:PATH#domain` for a benchmark in your own checkout, `mcp:file.toml` for an MCP environment, the path of a file or
-folder of tasks, `hf:owner/name` for a data set, or `mix:a,b` for a mixture, which a list of names means too.
+A name is a reference (`references.py`), the path of a file or folder of tasks, `hf:owner/name` for a data set, or
+`mix:a,b` for a mixture, which a list of names means too.
 """
 
-import importlib
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 
-from understudy import domains
-from understudy.core.errors import ConfigError, did_you_mean
-from understudy.core.imports import import_object
-from understudy.envs.domain import Domain
-from understudy.envs.domain_validation import validate_domain
-from understudy.envs.task_source import TaskSource
+from understudy.core.errors import ConfigError
+from understudy.envs.task_source import TaskSource, list_sources
+from understudy.sources.mixture import Mixture, parse_weight
+from understudy.sources.references import load_reference
 from understudy.sources.task_files.config import NO_DATA, DataConfig
 from understudy.sources.task_files.files import is_task_file
-
-BENCHMARK_MODULES: Mapping[str, str] = {
-    "tau-bench": "understudy.sources.benchmarks.tau_bench",
-    "tau2": "understudy.sources.benchmarks.tau2_bench",
-}
-"""The module whose `open_domain` opens a benchmark, by the benchmark's prefix (before `:PATH#domain`)."""
-SOURCE_MODULES: Mapping[str, str] = {
-    **BENCHMARK_MODULES,
-    "mcp": "understudy.sources.mcp.source",
-}
-"""The module whose `open_domain` opens a source, for each prefix: the benchmarks and `mcp:`."""
-
-
-_MEMBERS = {name for name in vars(TaskSource) if not name.startswith("_")}
-
-
-def list_domains() -> list[str]:
-    """Return the names of the shipped domains, sorted."""
-    return sorted(path.parent.name for path in Path(domains.__file__).parent.glob("*/policy.md"))
+from understudy.sources.task_files.opening import open_data, open_task_file
 
 
 def load_source(name: str | Sequence[str], data: DataConfig = NO_DATA) -> TaskSource:
@@ -44,46 +21,43 @@ def load_source(name: str | Sequence[str], data: DataConfig = NO_DATA) -> TaskSo
     `data` says which sources the rows of files may name, how prompts are scored, and which files replace splits. Raise
     `ConfigError` for an unknown name, and for an attribute that is no `TaskSource`.
     """
-    from understudy.sources.task_files import opening  # it calls `load_source`
-
     if data.train or data.validation:
-        return opening.open_data(name, data)
+        return open_data(load_source(name, data.replace(train=(), validation=())), data)
     if not isinstance(name, str):
-        return opening.open_mixture(name, data) if len(name) > 1 else load_source(name[0], data)
-    module, _, attribute = name.partition(":")
-    if module == "mix":
-        return opening.open_mixture(attribute.split(","), data)
-    if is_task_file(name):
-        return opening.open_task_file(name, data)
-    if module in SOURCE_MODULES:
-        opened: TaskSource = importlib.import_module(SOURCE_MODULES[module]).open_domain(attribute)
-        return opened
-    if not attribute:
-        if name not in list_domains():
-            others = "use 'module:attribute' for your own domain, or 'tau-bench:PATH#retail' for a benchmark"
-            raise ConfigError(f"unknown domain {did_you_mean(name, list_domains())}; {others}")
-        module, attribute = f"{domains.__name__}.{name}", "DOMAIN"
-    found = import_object(f"{module}:{attribute}")
-    if isinstance(found, type):
-        raise ConfigError(f"{name!r} is a class; name an instance of it, such as DOMAIN = {attribute}(...)")
-    if missing := sorted(_MEMBERS - set(dir(found))):
-        kind = type(found).__name__
-        raise ConfigError(
-            f"{name!r} is a {kind} and not a TaskSource: it has no {', '.join(missing)}; "
-            "implement understudy.envs.task_source.TaskSource"
-        )
-    if isinstance(found, Domain):
-        validate_domain(found)
-    source: TaskSource = found
-    return source
+        return open_mixture(name, data) if len(name) > 1 else load_source(name[0], data)
+    if name.startswith("mix:"):
+        return open_mixture(name.removeprefix("mix:").split(","), data)
+    return open_task_file(name, data) if is_task_file(name) else load_reference(name)
 
 
-def load_domain(name: str) -> Domain:
-    """Return the `Domain` called `name`. Raise `ConfigError` if it is another kind of task source."""
-    found = load_source(name)
-    if not isinstance(found, Domain):
-        raise ConfigError(
-            f"{name!r} is a {type(found).__name__} and not a Domain; "
-            f"allowed: {', '.join(list_domains())}, or a Domain of your own as module:attribute"
-        )
-    return found
+def open_mixture(names: Sequence[str], data: DataConfig = NO_DATA) -> Mixture:
+    """Return the mixture of `NAME` or `NAME*WEIGHT` (the weight is 1 if not given).
+
+    Rows of files may also name the other sources of the mixture. Raise `ConfigError` if a weight is not positive, if a
+    source is listed twice, or if two sources that play tasks have the same name.
+    """
+    named = [parse_weight(each.strip()) for each in names]
+    opened = {name: load_source(name) for name, _ in named if not is_task_file(name)}
+    known = tuple(opened.values())
+    parts = tuple(opened.get(name) or open_task_file(name, data, known) for name, _ in named)
+    listed = [part.name for part in parts]
+    for name in listed:
+        if listed.count(name) > 1:
+            raise ConfigError(
+                f"{', '.join(names)}: {name} is listed {listed.count(name)} times; list it once with a weight, {name}*2"
+            )
+    _validate_leaves(parts)
+    return Mixture(parts, tuple(weight for _, weight in named))
+
+
+def _validate_leaves(parts: Sequence[TaskSource]) -> None:
+    """Raise `ConfigError` if two parts have different sources of the same name."""
+    known: dict[str, tuple[TaskSource, TaskSource]] = {}
+    for part in parts:
+        for leaf in list_sources(part):
+            first, same = known.setdefault(leaf.name, (part, leaf))
+            if same != leaf:
+                raise ConfigError(
+                    f"{first.name} and {part.name} both have a source {leaf.name!r}, and the two differ; put the files "
+                    "into one folder, and name the folder"
+                )

@@ -15,9 +15,8 @@ from understudy.core.tasks import RewardPolicy, Split, Task
 from understudy.envs.environment import Environment
 from understudy.envs.file_summary import FileSummary
 from understudy.envs.task_source import (
-    BriefPolicySource,
+    CompositeSource,
     PolicyRewardConfig,
-    RegeneratingSource,
     Slice,
     TaskSource,
     find_source,
@@ -32,7 +31,7 @@ _PART = re.compile(r"(?P<name>.+?)(?:\*(?P<weight>\d+(?:\.\d+)?))?")
 
 
 @dataclass(frozen=True)
-class Mixture:
+class Mixture(CompositeSource):
     """A `TaskSource` that mixes tasks of several sources in proportion to their weights."""
 
     sources: tuple[TaskSource, ...]
@@ -87,7 +86,7 @@ class Mixture:
                     task_slice.replace(
                         families=_select_names(source.name, task_slice.families, source.families),
                         tools=_select_names(source.name, task_slice.tools, tools[source.name]),
-                        domain_policy=task_slice.domain_policy if isinstance(source, BriefPolicySource) else "full",
+                        domain_policy=task_slice.domain_policy if source.has_brief_policy else "full",
                     )
                 )
                 for source in self.sources
@@ -112,8 +111,7 @@ class Mixture:
 
     def regenerate(self, task_id: str) -> Task | None:
         """Make a generated task of one of the sources again from its id."""
-        sources = (source for source in self.sources if isinstance(source, RegeneratingSource))
-        return next(filter(None, (source.regenerate(task_id) for source in sources)), None)
+        return next(filter(None, (source.regenerate(task_id) for source in self.sources)), None)
 
     def leaf_sources(self) -> Sequence[TaskSource]:
         """Return the sources that play the tasks."""

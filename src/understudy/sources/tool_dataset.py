@@ -18,19 +18,19 @@ agent calls tools, and its first reply without calls is its answer. A `ToolDatas
 import functools
 import hashlib
 import inspect
-from collections.abc import Awaitable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from understudy.core.errors import TaskError
 from understudy.core.json_values import replace_surrogates, validate_json_value
 from understudy.core.messages import Message, ToolCall, ToolSpec
 from understudy.core.records import Record
-from understudy.core.tasks import Difficulty, Scenario, Score, Split, Task, assign_splits, filter_tasks, iterate_epochs
+from understudy.core.tasks import Difficulty, Scenario, Score, Split, Task, assign_splits
 from understudy.core.user_code import user_code
 from understudy.envs.environment import ToolEnvironment
 from understudy.envs.rewards import product_score, to_reward
-from understudy.envs.task_source import FULL_SLICE, Slice, validate_slice
+from understudy.envs.task_source import FULL_SLICE, Slice, TaskSource, validate_slice
 from understudy.envs.tools import ToolkitBase
 from understudy.envs.users import User, UserFactory, make_user
 
@@ -96,6 +96,14 @@ class ToolExample(Record):
         )
 
 
+@runtime_checkable
+class ExampleSource(Protocol):
+    """Protocol of a task source whose tasks are made of examples, which hold the rows of files."""
+
+    def find_example(self, task: Task) -> ToolExample:
+        """Return the example of a task."""
+
+
 class ToolEpisode(ToolkitBase, tools=False):
     """Base of the episodes of a `ToolDataset`. Public methods that a subclass adds are its tools.
 
@@ -136,7 +144,7 @@ class ToolEpisode(ToolkitBase, tools=False):
 
 
 @dataclass(frozen=True)
-class ToolDataset:
+class ToolDataset(TaskSource):
     """A `TaskSource` of examples; `task_slice` narrows it."""
 
     name: str
@@ -177,11 +185,7 @@ class ToolDataset:
     @property
     def tool_specs(self) -> tuple[ToolSpec, ...]:
         """The tools that the agent sees."""
-        return tuple(
-            spec
-            for spec in self.episode_class.specs()
-            if not self.task_slice.tools or spec.name in self.task_slice.tools
-        )
+        return self.task_slice.select_tools(self.episode_class.specs())
 
     def with_users(self, user_factory: UserFactory) -> "ToolDataset":
         """Return this data set with users made by `user_factory`."""
@@ -194,16 +198,7 @@ class ToolDataset:
 
     def tasks(self, split: Split) -> list[Task]:
         """Return the tasks of a split that are in the slice."""
-        tasks = (task for task, _ in self._by_id.values() if task.split == split)
-        return filter_tasks(list(tasks), self.task_slice.families, self.task_slice.difficulties)
-
-    def stream(self, split: Split, seed: int = 0) -> Iterator[Task]:
-        """Yield the tasks of the slice in endless epochs, each shuffled with `seed`."""
-        return iterate_epochs(self.tasks(split), seed)
-
-    def split_row_keys(self, task: Task) -> Sequence[tuple[str, str]]:
-        """Return no rows: a data set has no database."""
-        return ()
+        return self.task_slice.select_tasks([task for task, _ in self._by_id.values() if task.split == split])
 
     def task_policy(self, task: Task) -> str:
         """Return the system message of a task: its example's, or the data set's."""

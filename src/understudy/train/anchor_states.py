@@ -21,15 +21,15 @@ def anchor_states(messages: Sequence[Message]) -> Iterator[Hashable]:
     conversation.
     """
     done: frozenset[str] = frozenset()
-    asked: dict[str, ToolCall] = {}
+    calls: dict[str, ToolCall] = {}
     latest: list[tuple[str, str]] = []
     for message in messages:
         if message.role == "assistant":
             yield done, tuple(latest)
-            asked, latest = {call.id: call for call in message.tool_calls}, []
+            calls, latest = {call.id: call for call in message.tool_calls}, []
             continue
         latest.append((message.role, message.content))
-        call = asked.get(message.tool_call_id) if message.role == "tool" else None
+        call = calls.get(message.tool_call_id) if message.role == "tool" else None
         if call and not is_failure(message):
             done |= {json.dumps([call.name, call.arguments, message.content], sort_keys=True)}
 
@@ -45,10 +45,10 @@ def index_anchor_states(groups: Sequence[Group]) -> list[list[int]]:
     for number, group in enumerate(groups):
         for episode in group.episodes:
             row = [-1] * len(episode.tokens)
-            given = set(episode.given_replies)  # they have a state, and no span
+            given_replies = set(episode.given_replies)  # they have a state, and no span
             places = [i for i, message in enumerate(episode.messages) if message.role == "assistant"]
-            found = zip(places, anchor_states(episode.messages), strict=True)
-            states = [state for place, state in found if place not in given]
+            replies = zip(places, anchor_states(episode.messages), strict=True)
+            states = [state for place, state in replies if place not in given_replies]
             for span, state in zip(episode.reply_spans(), states, strict=True):
                 index = known.setdefault((number, state), len(known))
                 row[slice(*span)] = [index] * (span[1] - span[0])

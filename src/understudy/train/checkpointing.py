@@ -6,7 +6,7 @@ A run that stops early writes a checkpoint from which it can be resumed.
 import math
 from typing import NoReturn
 
-from understudy.engines.base import Engine
+from understudy.engines.interface import Engine
 from understudy.evaluation.report import read_report
 from understudy.runs.run import Run, list_run_evaluations
 from understudy.runs.storage.checkpoints import list_checkpoints

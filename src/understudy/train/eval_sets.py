@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from understudy.core.errors import ConfigError
 from understudy.core.tasks import Split, Task
-from understudy.envs.task_source import BriefPolicySource, Slice, TaskSource, list_sources, with_reward_policy
+from understudy.envs.task_source import Slice, TaskSource, list_sources, with_reward_policy
 from understudy.evaluation.evaluate import eval_tasks, select_tasks
 from understudy.evaluation.result import ResultRow
 from understudy.runs.config import TrainConfig
@@ -37,15 +37,15 @@ def make_eval_sets(config: TrainConfig, domain: TaskSource) -> list[EvalSet]:
 
     Raise ConfigError if `eval.split`, one of `eval.ood_domains` or a test set has no tasks.
     """
-    found = [EvalSet(domain, eval_tasks(domain, config.eval), config)]
+    eval_sets = [EvalSet(domain, eval_tasks(domain, config.eval), config)]
     if config.eval.ood_domains:
         ood = ood_source(config, domain)
         tasks = [task for part in ood.sources for task in _ood_tasks(config, part)]
-        found.append(EvalSet(ood, tasks, _ood_config(config, len(tasks)), OOD_SET))
+        eval_sets.append(EvalSet(ood, tasks, _ood_config(config, len(tasks)), OOD_SET))
     test_sets = [_test_set(config, name) for name in config.data.tests]
     for test_set in test_sets:
         _validate_held_out(config, domain, test_set)
-    return [*found, *test_sets]
+    return [*eval_sets, *test_sets]
 
 
 def base_eval_sets(config: TrainConfig, eval_sets: Sequence[EvalSet]) -> list[EvalSet]:
@@ -80,15 +80,14 @@ def _test_set(config: TrainConfig, name: str) -> EvalSet:
             f"{OOD_SET!r} beside eval.ood_domains"
         )
     data = DataConfig(sources=(*config.data.sources, *config.source_references), reward=config.data.reward)
-    found = with_reward_policy(load_source(config.data.tests[name], data), config.reward)
-    tools = {spec.name for spec in found.tool_specs}
-    is_brief = any(isinstance(leaf, BriefPolicySource) for leaf in list_sources(found))
+    loaded = with_reward_policy(load_source(config.data.tests[name], data), config.reward)
+    tools = {spec.name for spec in loaded.tool_specs}
     part = Slice(
         tools=tuple(tool for tool in config.slice.tools if tool in tools),
-        domain_policy=config.slice.domain_policy if is_brief else "full",
+        domain_policy=config.slice.domain_policy if loaded.has_brief_policy else "full",
     )
-    test_config, source = config.replace(domain=config.data.tests[name], data=data, slice=part), found.slice(part)
-    split: Split = next((each for each in ("test", "validation", "train") if source.tasks(each)), "test")
+    test_config, source = config.replace(domain=config.data.tests[name], data=data, slice=part), loaded.slice(part)
+    split: Split = next((split for split in ("test", "validation", "train") if source.tasks(split)), "test")
     tasks = source.tasks(split)
     if not tasks:
         raise ConfigError(f"data.tests.{name} = {config.data.tests[name]!r} has no tasks; name another file")

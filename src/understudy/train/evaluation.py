@@ -26,7 +26,7 @@ async def evaluate_step(context: TrainingContext, step: int, stage: str) -> Metr
 
     Each evaluation is stored in the run. If it is stored already, its report is read instead.
     """
-    found: Metrics = {}
+    metrics: Metrics = {}
     for eval_set in base_eval_sets(context.config, context.eval_sets) if step == 0 else context.eval_sets:
         folder = context.run.evaluation_folder(step, stage, eval_set.name)
         if (folder / REPORT_FILE).is_file():
@@ -37,11 +37,11 @@ async def evaluate_step(context: TrainingContext, step: int, stage: str) -> Metr
             return None
         noop = next(row.result for row in report.rows if row.result.kind == "noop")
         rate, name = report.agent_rows[-1].result.success_rate, f" on {eval_set.name}" if eval_set.name else ""
-        found_text = f"success {rate.mean:.3f} [{rate.low:.3f}, {rate.high:.3f}] of {rate.tasks} tasks"
-        context.report(f"{stage}{name}: {found_text}; doing nothing {noop.success_rate.mean:.3f}", 0, 0, {})
+        summary = f"success {rate.mean:.3f} [{rate.low:.3f}, {rate.high:.3f}] of {rate.tasks} tasks"
+        context.report(f"{stage}{name}: {summary}; doing nothing {noop.success_rate.mean:.3f}", 0, 0, {})
         prefix = _metric_prefix(eval_set, context.config.eval.split)
-        found |= eval_metrics(report.agent_rows[-1].result, noop, prefix)
-    return found
+        metrics |= eval_metrics(report.agent_rows[-1].result, noop, prefix)
+    return metrics
 
 
 def eval_metrics(eval_result: EvalResult, noop_result: EvalResult, prefix: str) -> Metrics:
@@ -50,16 +50,16 @@ def eval_metrics(eval_result: EvalResult, noop_result: EvalResult, prefix: str) 
     Their names are `<prefix>/<domain>/success_rate`, `…/reward` and `…/noop_success_rate`. A domain without a scored
     episode is left out.
     """
-    found = {}
+    metrics = {}
     for domain in sorted({result.domain for result in eval_result.task_results}):
-        own, none = eval_result.filter_domain(domain), noop_result.filter_domain(domain)
-        earned = [reward for result in own.task_results for reward in result.rewards if reward is not None]
-        if earned:
-            of = f"{prefix}/{domain.replace('/', '_')}"
-            found[f"{of}/success_rate"] = own.success_rate.mean
-            found[f"{of}/reward"] = sum(earned) / len(earned)
-            found[f"{of}/noop_success_rate"] = none.success_rate.mean
-    return found
+        domain_result, domain_noop = eval_result.filter_domain(domain), noop_result.filter_domain(domain)
+        rewards = [reward for result in domain_result.task_results for reward in result.rewards if reward is not None]
+        if rewards:
+            name = f"{prefix}/{domain.replace('/', '_')}"
+            metrics[f"{name}/success_rate"] = domain_result.success_rate.mean
+            metrics[f"{name}/reward"] = sum(rewards) / len(rewards)
+            metrics[f"{name}/noop_success_rate"] = domain_noop.success_rate.mean
+    return metrics
 
 
 def _metric_prefix(eval_set: EvalSet, split: Split) -> str:
@@ -98,7 +98,7 @@ async def _run_eval(
     if played is None:
         return None
     context.gather_costs()
-    episodes = [episode for each in played for episode in each]
+    episodes = [episode for repeat in played for episode in repeat]
     validate_fault_rate(episodes, context.config.max_fault_rate, context.run.resume_command)
     context.engine.reset_prefix_cache()  # a resumed run skips this evaluation, so training must not reuse its prefixes
     usage = {}

@@ -11,13 +11,14 @@ from understudy.clients.cost import COST_FILE, CostTracker
 from understudy.core.event_loop import run_async
 from understudy.core.interruption import interruptible
 from understudy.core.trajectory import Trajectory
-from understudy.engines.base import Engine, require_critic, require_reference
 from understudy.engines.factory import open_engine
+from understudy.engines.interface import Engine, require_critic, require_reference
 from understudy.engines.local.gpu_usage import GPUUsage
 from understudy.engines.local.machine import detect_machine, peak_memory_bytes
 from understudy.engines.process_group import SINGLE_PROCESS, ProcessGroup
 from understudy.envs.task_source import find_tool_specs
 from understudy.evaluation.report import RunReport, read_run_report
+from understudy.rollouts.rollout import EpisodeCallback
 from understudy.runs.config import TrainConfig
 from understudy.runs.health import check_initial_eval, check_step, health_metrics
 from understudy.runs.metrics import add_prefixes
@@ -30,9 +31,9 @@ from understudy.train.data_files import DataFiles
 from understudy.train.evaluation import evaluate_step
 from understudy.train.phases.phases import TrainPhase, make_phases
 from understudy.train.phases.sft import play_gold
-from understudy.train.planning import memory
+from understudy.train.planning.memory import GIB
 from understudy.train.preparation import PreparedRun, config_warnings, context_warnings, prepare_run
-from understudy.train.state import EpisodeListener, ProgressReporter, TrainingContext, TrainingProgress
+from understudy.train.state import ProgressReporter, TrainingContext, TrainingProgress
 from understudy.train.step_records import has_eval_record, log_eval, log_step, report_issues, stop_unhealthy_run
 
 
@@ -41,7 +42,7 @@ def train(
     run: Run,
     report: ProgressReporter,
     process_group: ProcessGroup = SINGLE_PROCESS,
-    on_episode: EpisodeListener = lambda episode: None,
+    on_episode: EpisodeCallback = lambda episode: None,
     on_interrupt: Callable[[], None] = lambda: None,
 ) -> RunReport:
     """Run `train_async` in an event loop of its own. Raise RuntimeError if one is running."""
@@ -53,7 +54,7 @@ async def train_async(
     run: Run,
     report: ProgressReporter,
     process_group: ProcessGroup = SINGLE_PROCESS,
-    on_episode: EpisodeListener = lambda episode: None,
+    on_episode: EpisodeCallback = lambda episode: None,
     on_interrupt: Callable[[], None] = lambda: None,
 ) -> RunReport:
     """Train to the end and return the results. All processes of a group call this, each with its own `run`.
@@ -69,15 +70,8 @@ async def train_async(
     prepared.data_files.validate_unchanged(run)
     # Before anything else is played: limits that are too small for the gold episodes are refused here.
     gold = await play_gold(config, prepared.domain, prepared.format) if run.step < config.sft.steps else []
-    machine = detect_machine(config.engine.local_engine_config)
-    planned = memory.plan_run_memory(config, prepared.model_folder, machine, process_group.world_size)
-    for line in (
-        *run.warnings,
-        *machine.warnings,
-        *config_warnings(config),
-        *prepared.data_files.notes,
-        *map(memory.summarize_memory_plan, planned),
-    ):
+    machine = detect_machine(config.engine.export_engine_config)
+    for line in (*run.warnings, *machine.warnings, *config_warnings(config), *prepared.data_files.notes):
         report(line, 0, 0, {})
     engine = open_engine(prepared.model_folder, config.resolved_engine, config.seed, process_group)
     tracker_names = config.trackers if process_group.rank == 0 else ()
@@ -113,10 +107,7 @@ async def train_async(
                 gpu_usage=gpu_usage,
                 cost_tracker=prepared.cost_tracker,
             )
-            result = await _train(context, prepared.data_files, gold)
-        for plan in planned:
-            report(memory.format_measured_peak(plan, peak_memory_bytes(machine.device)), 0, 0, {})
-        return result
+            return await _train(context, prepared.data_files, gold)
     finally:
         engine.close()
 
@@ -156,7 +147,7 @@ async def _step(context: TrainingContext, progress: TrainingProgress, step: int,
     """Train one step. Its metrics are checked and written before its checkpoint."""
     config = context.config
     metrics = await phase.run_step(step)
-    peak = {"peak_memory_gib": peak_memory_bytes(context.device) / memory.GIB}
+    peak = {"peak_memory_gib": peak_memory_bytes(context.device) / GIB}
     metrics = add_prefixes(metrics | peak | context.gpu_usage.pop_metrics())
     results = check_step(metrics, progress.history, config.health)
     metrics |= health_metrics(results)

@@ -67,12 +67,12 @@ def advantage_metrics(batch: Batch) -> Metrics:
     """
     if batch.advantages is None:
         return {}
-    found = batch.advantages[batch.mask]
+    advantages = batch.advantages[batch.mask]
     return {
-        "advantage_mean": float(found.mean()),
-        "advantage_std": float(found.std(correction=0)),
-        "advantage_min": float(found.min()),
-        "advantage_max": float(found.max()),
+        "advantage_mean": float(advantages.mean()),
+        "advantage_std": float(advantages.std(correction=0)),
+        "advantage_min": float(advantages.min()),
+        "advantage_max": float(advantages.max()),
     }
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from understudy.algorithms.custom import validate_custom_functions
+from understudy.clients.chat import Budget, open_chat_model
 from understudy.clients.cost import CostTracker, validate_prices
 from understudy.core.errors import ConfigError
 from understudy.engines.models import find_model
@@ -20,12 +21,12 @@ from understudy.rollouts.agent import NoopAgent
 from understudy.rollouts.reward_shaping import RewardJudge, ShapedEnvironmentFactory, ShapingConfig
 from understudy.rollouts.rollout import EpisodeLimits, play_episode
 from understudy.runs.config import TrainConfig
-from understudy.runs.endpoints import endpoint_configs, training_endpoint_names
+from understudy.runs.endpoints import REWARD_JUDGE_KEY, endpoint_configs, training_endpoint_names
 from understudy.runs.trackers import validate_trackers
 from understudy.train.data_files import DataFiles, read_data_files
 from understudy.train.engine_support import unsupported_settings
 from understudy.train.eval_sets import EvalSet, make_eval_sets
-from understudy.train.selection import make_reward_judge, validate_reference
+from understudy.train.reference import validate_reference
 
 _NUM_PROBED_TASKS = 8
 """Number of tasks that are probed for progress scores. A mixture needs several, since its domains differ in scoring."""
@@ -60,7 +61,7 @@ _WITHOUT_EFFECT: Mapping[str, tuple[Callable[[TrainConfig], bool], str]] = {
         lambda config: not config.algorithm.overlong.buffer_fraction,
         "algorithm.overlong.buffer_fraction = 0",
     ),
-    "engine.vllm": (lambda config: config.engine.local_engine_config.sampler == "torch", "engine.sampler = 'torch'"),
+    "engine.vllm": (lambda config: config.engine.export_engine_config.sampler == "torch", "engine.sampler = 'torch'"),
     "preferences": (lambda config: not config.preferences.steps, "preferences.steps = 0"),
     "preferences.undesirable_weight": (
         lambda config: config.preferences.steps > 0 and config.preferences.kind != "kto",
@@ -117,10 +118,19 @@ async def prepare_run(
     if config.steps and config.algorithm.shaping.progress_weight:
         await _validate_progress_scores(config, domain)
     format = chat_format_from_config(folder, config.format, today)
-    sources = (domain, *(each.source for each in eval_sets))
+    sources = (domain, *(eval_set.source for eval_set in eval_sets))
     summaries = [summary for source in sources for summary in list_file_summaries(source)]
     files = read_data_files(config, domain, format, done_steps, summaries)
     return PreparedRun(folder, format, domain, eval_sets, users, noop_reward, files, reward_judge, cost_tracker)
+
+
+def make_reward_judge(config: TrainConfig, budget: Budget | None = None) -> RewardJudge | None:
+    """Return the judge that grades failed episodes, if `algorithm.shaping` asks for one.
+
+    Raise ConfigError if its endpoint is unknown, has no model or names a key that is not set.
+    """
+    name = training_endpoint_names(config).get(REWARD_JUDGE_KEY)
+    return RewardJudge(open_chat_model(config.endpoints, name, REWARD_JUDGE_KEY, "grader", budget)) if name else None
 
 
 def config_warnings(config: TrainConfig) -> list[str]:

@@ -122,10 +122,8 @@ def _exit_status(process_group: Sequence["subprocess.Popen[bytes]"], failed: int
     if status > 0 and first > 0 and first not in STOPPED_STATUSES:
         return first
     how = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
-    said = logs[failed].read_text(encoding="utf-8", errors="replace").strip() if failed else ""
-    print(
-        f"understudy: process {failed + 1} of {len(process_group)} {how}{': ' if said else ''}{said}", file=sys.stderr
-    )
+    log = logs[failed].read_text(encoding="utf-8", errors="replace").strip() if failed else ""
+    print(f"understudy: process {failed + 1} of {len(process_group)} {how}{': ' if log else ''}{log}", file=sys.stderr)
     return status if status > 0 else 128 - status
 
 

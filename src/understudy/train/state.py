@@ -14,14 +14,14 @@ from understudy.clients.cost import CostTracker
 from understudy.core.errors import ConfigError, RunStoppedError
 from understudy.core.files import read_bytes
 from understudy.core.tasks import Task
-from understudy.core.trajectory import Trajectory
-from understudy.engines.base import Engine
+from understudy.engines.interface import Engine
 from understudy.engines.local.gpu_usage import GPUUsage
 from understudy.engines.process_group import SINGLE_PROCESS, ProcessGroup
 from understudy.envs.task_source import TaskSource
 from understudy.envs.users import UserSimulatorFactory
 from understudy.formats import ChatFormat
 from understudy.rollouts.reward_shaping import RewardJudge
+from understudy.rollouts.rollout import EpisodeCallback
 from understudy.runs.config import TrainConfig
 from understudy.runs.metrics import RecordKind
 from understudy.runs.run import Run, read_metrics
@@ -39,7 +39,6 @@ of the last step.
 
 If the total is 0, the name is a line of text to show.
 """
-EpisodeListener = Callable[[Trajectory], None]
 """Gets each episode as it ends."""
 
 
@@ -60,7 +59,7 @@ class TrainingContext:
     is_interrupted: Callable[[], bool]
     """Returns whether the user pressed Ctrl-C. All processes of the group must call it together."""
     process_group: ProcessGroup = SINGLE_PROCESS
-    on_episode: EpisodeListener = lambda episode: None
+    on_episode: EpisodeCallback = lambda episode: None
     """Gets each episode that this process has played."""
     reward_judge: RewardJudge | None = None
     """Grades failed episodes, if `algorithm.shaping` asks for it."""

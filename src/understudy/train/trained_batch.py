@@ -37,10 +37,10 @@ class TrainedBatch:
         numbers = {id(episode): number for number, episode in enumerate(played, 1)}
         rewards, advantages = self._batch.rewards.tolist(), self._batch.advantages.tolist()
         skipped = self._logprobs.isnan().all(1).tolist()
-        found = []
+        records = []
         for row, episode in enumerate(self._episodes):
             sampled = self._logprobs[row][self._batch.mask[row]].tolist()
-            found.append(
+            records.append(
                 EpisodeTrainingData(
                     number=numbers[id(episode)],
                     reward=rewards[row],
@@ -49,4 +49,4 @@ class TrainedBatch:
                     optimizer_steps=row % self._num_minibatches if self._num_minibatches else 0,
                 )
             )
-        return found
+        return records

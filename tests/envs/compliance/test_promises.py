@@ -5,7 +5,7 @@ import pytest
 from support.proposals import AIRLINE, CANCEL, GET, ORDER, RETAIL, after_proposal, call, kinds, say, user
 from understudy.core.messages import ToolCall, ToolSpec
 from understudy.envs.environment import ConfirmedWrite
-from understudy.sources.loading import load_domain
+from understudy.sources.references import load_domain
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from understudy.core.messages import ToolCall
 from understudy.envs.compliance.proposals import check_attempt
 from understudy.envs.compliance.violations import find_violations
 from understudy.envs.environment import ConfirmedWrite, ConsentGate
-from understudy.sources.loading import load_domain
+from understudy.sources.references import load_domain
 
 
 @pytest.mark.parametrize(

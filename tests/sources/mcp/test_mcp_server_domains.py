@@ -21,7 +21,6 @@ import understudy
 from understudy.cli.main import app
 from understudy.core.errors import ConfigError
 from understudy.core.tasks import Task
-from understudy.sources.loading import list_domains, load_domain
 from understudy.sources.mcp.server import (
     SESSION_CHECK_SECONDS,
     SESSION_IDLE_SECONDS,
@@ -38,6 +37,7 @@ from understudy.sources.mcp.servers.domain import (
     domain_server,
     state_changes,
 )
+from understudy.sources.references import list_domains, load_domain
 
 ENVIRONMENT = {"PYTHONPATH": str(Path(understudy.__file__).parent.parent)}
 COMMAND = ("-c", "from understudy.cli.main import main; main()", "mcp", "serve")

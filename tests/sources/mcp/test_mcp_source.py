@@ -21,14 +21,15 @@ from understudy.envs.task_source import Slice
 from understudy.evaluation.evaluate import evaluate
 from understudy.formats.parsing.parse import parse_reply
 from understudy.rollouts.agent import Agent, GoldAgent, NoopAgent
-from understudy.rollouts.rollout import EpisodeLimits, play_episode, play_group, rollout
+from understudy.rollouts.rollout import EpisodeLimits, RolloutRequest, play_episode, rollout
+from understudy.rollouts.scheduler import play_groups
 from understudy.sources.loading import load_source
 from understudy.sources.mcp.cassette import EMPTY_HISTORY, Cassette
 from understudy.sources.mcp.config import MCPServerConfig
 from understudy.sources.mcp.session import MCPSession
 from understudy.sources.mcp.source import MCPTaskSource
 from understudy.sources.mcp.tool_result import ToolResult
-from understudy.sources.task_files.call_sequences import SequenceStep, read_spec_row
+from understudy.sources.task_files.call_sequences import SequenceStep, read_sequences
 from understudy.sources.task_files.config import DataConfig
 
 
@@ -141,9 +142,8 @@ def test_server_crash_is_fault_instead_of_zero_reward(tmp_path: Path) -> None:
     task = source.tasks("train")[0]
 
     async def episodes() -> list[Trajectory]:
-        deadly = await play_group(
-            source, task, FixedCallsAgent({"tool": "die"}), EpisodeLimits(max_retries=1), group_size=2, seed=0
-        )
+        request = RolloutRequest(source, FixedCallsAgent({"tool": "die"}), EpisodeLimits(max_retries=1))
+        (deadly,) = await play_groups(request, iter([task]), group_size=2, num_groups=1)
         return [*deadly.episodes, await play_episode(source, task, GoldAgent(), EpisodeLimits(), seed=0)]
 
     *deadly, after = run_async(episodes())
@@ -485,7 +485,7 @@ def test_reference_to_a_field_that_the_server_does_not_return_is_named(tmp_path:
 def test_sequences_of_other_files_are_played(tmp_path: Path) -> None:
     source = load_source(f"mcp:{write_environment(tmp_path)}")
     assert isinstance(source, MCPTaskSource)
-    (item,) = read_spec_row(Item("specs:1", counting_spec("It is ${step2.count}.")), "specs/0")
+    (item,) = read_sequences(Item("specs:1", counting_spec("It is ${step2.count}.")), "specs/0")
     assert isinstance(item, Item)
     task = source.add_task(item.value, "train")
     assert (task.domain, task.family, task.gold_calls[2].arguments) == (source.name, "counting", {"text": "It is 3."})

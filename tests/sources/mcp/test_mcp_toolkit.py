@@ -230,7 +230,7 @@ def test_max_seconds_limits_episode_time() -> None:
 async def wait_for_changed_tools(kit: MCPToolkit) -> None:
     """Wait until the server has reported a change of its tools."""
     for _ in range(6000):
-        if kit._sessions["u"].tools_changed:
+        if kit._live._sessions["u"].tools_changed:
             return
         await asyncio.sleep(0.01)
     pytest.fail("the server reports no change of its tools")
@@ -243,7 +243,7 @@ def test_changed_tools_are_refreshed_or_raise_fault(protocol: str) -> None:
 
     async def episodes() -> tuple[list[str], str]:
         async with MCPToolkit({"u": config}) as kit:
-            catalog = ToolCatalog({"u": kit._catalog.server_tools["u"]}, {"u": config})
+            catalog = ToolCatalog({"u": kit._live.catalog.server_tools["u"]}, {"u": config})
             await call_result(kit, "change")
             await wait_for_changed_tools(kit)
             followed = [await call_result(kit, "count"), str([spec.name for spec in kit.specs()])]
@@ -343,7 +343,7 @@ def test_killed_server_is_fault_of_its_episode_only() -> None:
 
 def session_process(kit: MCPToolkit) -> int:
     """Return the process id of a toolkit's only session."""
-    (session,) = kit._sessions.values()
+    (session,) = kit._live._sessions.values()
     assert session._log is not None
     assert psutil.pid_exists(session._log.process)
     return session._log.process
@@ -436,7 +436,7 @@ def test_episodes_that_start_servers_late_do_not_deadlock(tmp_path: Path) -> Non
 
     async def both() -> list[list[str]]:
         async with MCPToolkit(servers, pools=pools) as kit:
-            catalog = kit._catalog
+            catalog = kit._live.catalog
         add, say = ("add", {"amount": 1}), ("say", {"text": "x"})
         return await asyncio.gather(episode(catalog, "x", add, say), episode(catalog, "y", say, add))
 

@@ -4,6 +4,7 @@ import asyncio
 import json
 import random
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from support.call_rows import ACTIONS, SHAPES, tau_row
 from support.shelves import FixedReplies
 from understudy.core.errors import ConfigError, TaskError
-from understudy.core.items import Item, RowError
+from understudy.core.items import Item
 from understudy.core.messages import Message, ToolCall
 from understudy.core.tasks import Task, TaskLimits
 from understudy.core.trajectory import StopReason, Trajectory
@@ -23,8 +24,9 @@ from understudy.envs.task_source import Slice, find_missing_facts
 from understudy.envs.users import InstructionUser, OpeningOnlyUser
 from understudy.rollouts.agent import GoldAgent, NoopAgent
 from understudy.rollouts.rollout import EpisodeLimits, rollout
-from understudy.sources.task_files.call_matching import CallMatching, CallTask, match_calls
+from understudy.sources.task_files.call_matching import CallMatching, match_calls
 from understudy.sources.task_files.call_rows import read_call_row
+from understudy.sources.task_files.task_row import TaskRow
 
 FIND = {"name": "find_user", "kwargs": {"email": "mia@mail.com"}}
 ORDER = {"name": "get_order", "kwargs": {"order_id": "W17"}}
@@ -32,10 +34,8 @@ CANCEL = {"name": "cancel_order", "kwargs": {"order_id": "W17", "reason": "late"
 REFUND = {"name": "refund", "kwargs": {"amounts": [5, 7.5], "to": "card"}}
 
 
-def items(*rows: dict[str, Any]) -> list[Item[CallTask]]:
-    found = [item for n, row in enumerate(rows) for item in read_call_row(Item(f"rows:{n + 1}", row), f"rows/{n}")]
-    assert not any(isinstance(item, RowError) for item in found)
-    return [item for item in found if isinstance(item, Item)]
+def items(*rows: dict[str, Any]) -> list[Item[TaskRow]]:
+    return [Item(f"rows:{n + 1}", read_call_row(row, f"rows/{n}")) for n, row in enumerate(rows)]
 
 
 def source(*rows: dict[str, Any], **given: Any) -> CallMatching:
@@ -233,7 +233,7 @@ def test_limits_of_the_row_end_the_episode() -> None:
 
     def limited(**limits: int) -> CallMatching:
         task = item.value.task.replace(limits=TaskLimits(**limits))
-        return match_calls("retail", [Item("rows:1", item.value.replace(task=task))])
+        return match_calls("retail", [Item("rows:1", replace(item.value, task=task))])
 
     made = limited(max_turns=4, max_tools=3)
     assert reward(made, FIND, ORDER, CANCEL, "Done.") == 1.0
@@ -266,7 +266,7 @@ def test_splits_families_and_slices() -> None:
 def test_a_task_alone_holds_all_that_its_source_needs() -> None:
     made = source(row({**ORDER, "result": {"total": 42.5}}, CANCEL, outputs=["42.5"], user_strategy="react"))
     task = Task.model_validate_json(the_task(made).model_dump_json(exclude_defaults=True))
-    again = match_calls(task.domain, [Item("tasks:1", CallTask(task=task, has_split=True))])
+    again = match_calls(task.domain, [Item("tasks:1", TaskRow(task, task.split))])
     assert the_task(again) == task == the_task(made)
     assert again.name == made.name
 

@@ -5,21 +5,19 @@ from typing import Any
 import pytest
 
 from support.call_rows import ACTIONS, SHAPES, skyrl_row, tau_row
-from understudy.core.items import Item, RowError
-from understudy.sources.task_files.call_matching import CallTask
+from understudy.core.items import RowError
 from understudy.sources.task_files.call_rows import is_call_row, read_call_row
+from understudy.sources.task_files.task_row import TaskRow, read_one
 
 
-def read(row: dict[str, Any], domain: str = "") -> CallTask:
-    (item,) = read_call_row(Item("rows:1", row), "rows/1", domain)
-    assert isinstance(item, Item), item
-    return item.value
+def read(row: dict[str, Any]) -> TaskRow:
+    return read_call_row(row, "rows/1")
 
 
 def refusal(row: dict[str, Any]) -> RowError:
-    (item,) = read_call_row(Item("rows:1", row), "rows/1")
-    assert isinstance(item, RowError)
-    return item
+    error = read_one("rows:1", lambda: read_call_row(row, "rows/1"))
+    assert isinstance(error, RowError)
+    return error
 
 
 @pytest.mark.parametrize("domain", ACTIONS)
@@ -39,17 +37,17 @@ def test_every_shape_of_a_row_gives_the_same_task(shape: str, domain: str) -> No
 
 def test_columns_name_policy_split_and_user() -> None:
     row = read(skyrl_row("retail", user_strategy="react"))
-    assert (row.domain_policy, row.has_split, row.task.split) == ("You serve retail.", True, "train")
+    assert (row.domain_policy, row.split, row.task.split) == ("You serve retail.", "train", "train")
     assert row.task.scenario.user_kind == "react"
     plain = read(tau_row("retail"))
-    assert (plain.domain_policy, plain.has_split, plain.task.scenario.user_kind) == ("", False, None)
+    assert (plain.domain_policy, plain.split, plain.task.scenario.user_kind) == ("", None, None)
     assert read(tau_row("retail", split="val")).task.split == "validation"
 
 
-def test_domain_falls_back_to_data_source_and_then_to_the_caller() -> None:
+def test_domain_falls_back_to_data_source() -> None:
     row = skyrl_row("retail", extra_info={})
     assert read(row).task.domain == "retail"
-    assert read(tau_row("retail", domain=None), "shop").task.domain == "shop"
+    assert read(tau_row("retail", domain=None)).task.domain == ""
 
 
 def test_recorded_results_follow_their_calls() -> None:

@@ -20,8 +20,7 @@ from understudy.sources.task_files.call_sequences import (
     CallSequence,
     is_sequence_row,
     is_spec_row,
-    read_sequence_row,
-    read_spec_row,
+    read_sequences,
     to_sequence_row,
 )
 from understudy.sources.task_files.skyrl_rows import to_skyrl_row
@@ -67,13 +66,13 @@ def row(*steps: dict[str, Any], **truth: Any) -> dict[str, Any]:
 
 
 def read_spec(value: dict[str, Any]) -> CallSequence:
-    (item,) = read_spec_row(Item("s:1", value), "s/1")
+    (item,) = read_sequences(Item("s:1", value), "s/1")
     assert isinstance(item, Item), item
     return item.value
 
 
 def read_row(value: dict[str, Any]) -> CallSequence:
-    (item,) = read_sequence_row(Item("s:1", value), "s/1")
+    (item,) = read_sequences(Item("s:1", value), "s/1")
     assert isinstance(item, Item), item
     return item.value
 
@@ -133,7 +132,7 @@ def test_must_call_is_a_tool_or_a_server(must: Any, servers: tuple[str, ...], mi
 
 
 def test_made_up_results_must_be_read_to_be_used() -> None:
-    made = match_calls("demo", [Item("s:1", read_spec(spec()).to_call_task("demo"))])
+    made = match_calls("demo", [Item("s:1", read_spec(spec()).to_task_row("demo"))])
     assert (made.refused, check(made).problems, sorted(made.write_tools)) == ((), (), ["slack.send"])
     (found,) = made.rows.values()
     price, send = found.task.gold_calls
@@ -141,7 +140,7 @@ def test_made_up_results_must_be_read_to_be_used() -> None:
     close = json.loads(result)["close"]
     assert send.arguments == {"to": ["@me"], "text": f"it is {close} now"}
     assert close not in json.dumps(PRICE) + found.task.scenario.opening
-    other = read_spec(spec(task={"task_id": "b"})).to_call_task().task
+    other = read_spec(spec(task={"task_id": "b"})).to_task_row().task
     assert close not in other.model_dump_json()
     guessed = {**send.arguments, "text": "it is ${step1.close} now"}
     assert play(made, call(send.name, **guessed), "Sent.")[0] == 0.0
@@ -149,7 +148,7 @@ def test_made_up_results_must_be_read_to_be_used() -> None:
 
 def test_last_read_must_be_told() -> None:
     value = read_spec(spec(PRICE, {"step": 2, "server": "fmp", "tool": "fmp_get_news", "params": {"of": "${step1}"}}))
-    made = match_calls("demo", [Item("s:1", value.to_call_task("demo"))])
+    made = match_calls("demo", [Item("s:1", value.to_task_row("demo"))])
     assert (made.refused, check(made).problems, made.write_tools) == ((), (), frozenset())
     (found,) = made.rows.values()
     (told,) = found.task.outputs
@@ -161,11 +160,11 @@ def test_last_read_must_be_told() -> None:
 
 def test_recorded_results_replace_made_up_ones() -> None:
     value = read_spec(spec({**PRICE, "result": [{"close": 512.5}]}, SEND))
-    task = value.to_call_task("demo").task
+    task = value.to_task_row("demo").task
     assert task.gold_calls[1].arguments["text"] == "it is 512.5 now"
-    told = read_spec(spec({**PRICE, "result": {"close": 512.5}})).to_call_task("demo").task
+    told = read_spec(spec({**PRICE, "result": {"close": 512.5}})).to_task_row("demo").task
     assert told.outputs == ("512.5",)
-    long = read_spec(spec({**PRICE, "result": {"close": 512.5, "open": 500}})).to_call_task("demo")
+    long = read_spec(spec({**PRICE, "result": {"close": 512.5, "open": 500}})).to_task_row("demo")
     assert [error.kind for error in match_calls("demo", [Item("s:1", long)]).refused] == ["does nothing"]
 
 
@@ -224,7 +223,7 @@ def test_reference_that_is_no_path_in_an_earlier_result_is_an_error(text: str) -
     ],
 )
 def test_wrong_part_of_a_spec_is_named(value: dict[str, Any], field: str, named: str) -> None:
-    (error,) = read_spec_row(Item("s:1", value), "s/1")
+    (error,) = read_sequences(Item("s:1", value), "s/1")
     assert isinstance(error, RowError)
     assert (error.location.startswith("s:1"), error.field) == (True, field)
     assert named in error.problem
@@ -233,14 +232,14 @@ def test_wrong_part_of_a_spec_is_named(value: dict[str, Any], field: str, named:
 def test_valid_tasks_of_a_spec_are_read_beside_invalid_ones() -> None:
     one = spec()["tasks"][0]
     value = spec(tasks=[one, {**one, "solution": 1}, {**one, "task_id": "c"}])
-    first, second, third = read_spec_row(Item("s:1", value), "s/1")
+    first, second, third = read_sequences(Item("s:1", value), "s/1")
     assert (isinstance(first, Item), isinstance(third, Item)) == (True, True)
     assert (isinstance(second, RowError) and second.location) == "s:1.tasks[1]"
 
 
 def test_list_place_in_a_made_up_result_is_bounded() -> None:
     steps = [PRICE, {**SEND, "params": {"text": "${step1.rows[999].x} ${step1.ids.123456}"}}]
-    task = read_spec(spec(*steps)).to_call_task("demo").task
+    task = read_spec(spec(*steps)).to_task_row("demo").task
     result = next(json.loads(message.content) for message in task.gold if message.role == "tool")
     assert (len(result["rows"]), list(result["ids"])) == (1000, ["123456"])
 
@@ -248,10 +247,10 @@ def test_list_place_in_a_made_up_result_is_bounded() -> None:
 @pytest.mark.parametrize("form", ["task", "skyrl"])
 def test_limits_survive_the_conversion_to_a_file_of_tasks(form: str, tmp_path: Path) -> None:
     """The converted task is played with the row's limits: 4 turns of calls and one for the answer, 5 tools."""
-    call_task = read_row(row()).to_call_task("demo-calls")
-    written: Record = call_task.task
+    found = read_row(row()).to_task_row("demo-calls")
+    written: Record = found.task
     if form == "skyrl":
-        written = to_skyrl_row(call_task.task, "You research.", "demo-calls")
+        written = to_skyrl_row(found.task, "You research.", "demo-calls")
     (tmp_path / "converted.jsonl").write_text(written.model_dump_json(exclude_defaults=True) + "\n")
     source = load_source(str(tmp_path / "converted.jsonl"))
     (task,) = source.tasks("test")
@@ -264,6 +263,6 @@ def test_limits_survive_the_conversion_to_a_file_of_tasks(form: str, tmp_path: P
 
 
 def test_task_without_limits_keeps_its_fingerprint() -> None:
-    task = read_row(row(max_turns=None, limits={})).to_call_task().task
+    task = read_row(row(max_turns=None, limits={})).to_task_row().task
     assert task.limits is None
     assert "limits" not in task.model_dump()

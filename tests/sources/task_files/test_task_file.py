@@ -104,7 +104,7 @@ def test_slice_narrows_a_file(tmp_path: Path) -> None:
     narrow = source.slice(Slice(families=(family,), domain_policy="brief", tools=("find_user",)))
     assert narrow.tasks("train") == [task for task in TASKS[:8] if task.family == family]
     assert [spec.name for spec in narrow.tool_specs] == ["find_user"]
-    assert narrow.domain_policy == DOMAIN.brief_policy()
+    assert narrow.domain_policy == DOMAIN.slice(Slice(domain_policy="brief")).domain_policy
     with pytest.raises(ConfigError, match="family 'nothing'"):
         source.slice(Slice(families=("nothing",)))
 

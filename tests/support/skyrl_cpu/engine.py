@@ -14,7 +14,7 @@ import ray  # noqa: E402
 import torch  # noqa: E402
 from skyrl.backends.skyrl_train.inference_servers.base import InferenceEngineInterface  # noqa: E402
 
-from understudy.engines.base import SamplingParams  # noqa: E402
+from understudy.engines.interface import SamplingParams  # noqa: E402
 from understudy.engines.local.config import LocalEngineConfig  # noqa: E402
 from understudy.engines.local.model import LocalModel  # noqa: E402
 from understudy.engines.local.sampling.sampler import LocalSampler  # noqa: E402

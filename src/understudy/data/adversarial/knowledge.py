@@ -9,10 +9,9 @@ from dataclasses import dataclass
 
 from understudy.core.messages import Message, ToolCall, ToolSpec
 from understudy.core.tasks import SPLITS, Split, Task
-from understudy.data.evidence import gold_writes
 from understudy.envs.rewards import call_key, extract_numbers, is_number, states_fact
 from understudy.envs.state import State
-from understudy.envs.task_source import ExternalSource, StatefulSource, TaskSource, WriteReportingSource
+from understudy.envs.task_source import ExternalSource, StatefulSource, TaskSource
 from understudy.envs.users import asks_for_consent
 from understudy.sources.task_files.inferred_tools import hands_over, only_reads
 
@@ -79,7 +78,7 @@ class SourceKnowledge:
     @property
     def reports_writes(self) -> bool:
         """Whether it is known which calls change something."""
-        return isinstance(self.source, WriteReportingSource)
+        return self.source.reports_writes
 
     @functools.cached_property
     def outputs(self) -> Sequence[str]:
@@ -125,7 +124,7 @@ class SourceKnowledge:
         A server reports every call that might; those whose names say that they read, or run code, are left out.
         """
         by_name = isinstance(self.source, ExternalSource)
-        return [call for call in gold_writes(self.source, task) if not (by_name and only_reads(call.name))]
+        return [call for call in self.source.gold_writes(task) if not (by_name and only_reads(call.name))]
 
     def facts_of(self, task: Task) -> Sequence[str]:
         """Return what the agent must tell: the outputs, each in one wording, or the answer of a task without them.

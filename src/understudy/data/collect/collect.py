@@ -22,8 +22,8 @@ from understudy.data.collect.build_examples import (
 )
 from understudy.data.writer import open_output
 from understudy.envs.task_source import TaskSource, find_tool_specs
-from understudy.evaluation.evaluate import ProgressCallback
 from understudy.evaluation.runner import play_eval, prepare_eval
+from understudy.rollouts.rollout import ProgressCallback
 from understudy.runs.episodes import partial_folder, read_stored_episodes
 from understudy.runs.eval_spec import EvalSpec
 from understudy.runs.storage.episode_store import has_progress, strip_tokens

@@ -17,10 +17,10 @@ from jsonschema.validators import validator_for
 from understudy.core.errors import ConfigError, TaskError
 from understudy.core.messages import ToolCall, ToolSpec
 from understudy.core.tasks import Split, assign_splits
-from understudy.data.evidence import gold_writes, leaf_texts
+from understudy.data.evidence import leaf_texts
 from understudy.data.synthesis.call_plan import Path, fact_text, probe_task, read_result, run_calls
 from understudy.data.verify import TaskIssue
-from understudy.envs.task_source import ResourceSource, TaskSource
+from understudy.envs.task_source import ExternalSource, TaskSource
 from understudy.envs.validation_time import find_validation_problem
 
 ROUNDS = 3
@@ -151,7 +151,7 @@ async def explore(source: TaskSource, split: Split, seed: int) -> Exploration:
         for call in task.gold_calls:
             found._examples.setdefault(call.name, []).append(call.arguments)
             found.shown += "".join(f"{text}\n" for text in leaf_texts(call.arguments))
-    if isinstance(source, ResourceSource):
+    if isinstance(source, ExternalSource):
         found.add(await source.read_resources(MAX_RESOURCES))
     await _divide(found, source)
     done = set[str]()
@@ -190,7 +190,7 @@ async def _run_each(source: TaskSource, calls: Sequence[ToolCall], split: Split)
 
 def writes_of(source: TaskSource, call: ToolCall) -> tuple[ToolCall, ...]:
     """Return the call if it changes something, else ()."""
-    return gold_writes(source, probe_task(source, "train", [call]))
+    return source.gold_writes(probe_task(source, "train", [call]))
 
 
 def _draw_calls(found: Exploration, rng: random.Random) -> Iterator[ToolCall]:
@@ -205,7 +205,7 @@ def _draw_calls(found: Exploration, rng: random.Random) -> Iterator[ToolCall]:
 
 def _nothing_to_read(source: TaskSource) -> str:
     names = ", ".join(spec.name for spec in source.tool_specs) or "none"
-    if isinstance(source, ResourceSource):
+    if isinstance(source, ExternalSource):
         return (
             f"{source.name}: no tool is known to change nothing, and tasks are made from what tools show; set "
             f'read_only_tools = ["get_*"] (or isolation = "shared") in its TOML file; its tools: {names}'

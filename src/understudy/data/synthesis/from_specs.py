@@ -16,10 +16,11 @@ from understudy.core.readers import read_rows
 from understudy.data.synthesis.synthesis_files import ProgressTracker
 from understudy.data.verify import find_reward_issue
 from understudy.data.writer import open_output, validate_output_path
-from understudy.envs.task_source import SequenceSource, TaskSource
+from understudy.envs.task_source import TaskSource
 from understudy.sources.loading import load_source
-from understudy.sources.task_files.call_matching import CallTask, match_calls
-from understudy.sources.task_files.call_sequences import CallSequence, read_sequences, to_sequence_row
+from understudy.sources.task_files.call_matching import match_calls
+from understudy.sources.task_files.call_sequences import CallSequence, SequenceSource, read_sequences, to_sequence_row
+from understudy.sources.task_files.task_row import TaskRow
 
 
 @dataclass(frozen=True)
@@ -76,10 +77,10 @@ def _open_servers(reference: str) -> tuple[TaskSource, SequenceSource]:
 
 def _prove_by_calls(sequences: Sequence[Item[CallSequence]], name: str) -> list[Item[CallSequence] | RowError]:
     """Return each task, or why it cannot be played by comparing calls."""
-    tasks, refused = list[Item[CallTask]](), dict[str, RowError]()
+    tasks, refused = list[Item[TaskRow]](), dict[str, RowError]()
     for item in sequences:
         try:
-            tasks.append(Item(item.location, item.value.to_call_task(name)))
+            tasks.append(Item(item.location, item.value.to_task_row(name)))
         except ValueError as e:  # a recorded result lacks a field that a later call refers to
             refused[item.location] = RowError(item.location, "tool_sequence", str(e))
     refused |= {error.location: error for error in match_calls(name, tasks).refused}

@@ -21,9 +21,8 @@ from understudy.core.messages import ToolCall, ToolSpec
 from understudy.core.tasks import Difficulty
 from understudy.data.synthesis.call_plan import CallPlan, FactPlace, PlannedCall, call_range
 from understudy.data.synthesis.explore import Exploration, Leaf, Observation, is_free_text, words
-from understudy.domains.authoring.task_builder import PhraseSampler
+from understudy.domains.authoring.phrases import PhraseSampler
 from understudy.envs.rewards import states_fact
-from understudy.envs.task_source import WriteReportingSource
 
 FAMILIES: Mapping[str, tuple[Difficulty, ...]] = {
     "lookup": ("easy",),
@@ -94,7 +93,7 @@ class _Maker:
             "report": self._report,
         }
         # a source that reports no writes is a data set, whose reward compares the answer itself
-        self._bare = not isinstance(found.source, WriteReportingSource)
+        self._bare = not found.source.reports_writes
 
     def _gather(self, reads: int) -> CallPlan | None:
         units = self._draw_units(reads)

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from pydantic import ValidationError
 
@@ -27,7 +27,7 @@ from understudy.data.writer import (
     rows_to_parquet,
     validate_output_path,
 )
-from understudy.envs.task_source import FolderSource, TaskSource
+from understudy.envs.task_source import TaskSource
 from understudy.sources.task_files.skyrl_rows import to_skyrl_row
 
 if TYPE_CHECKING:
@@ -69,6 +69,14 @@ def validate_jsonl_path(out: Path) -> Path:
     if out.suffix != ".jsonl":
         raise ConfigError(f"{out}: samples are written as JSONL; give a name that ends in .jsonl")
     return out
+
+
+@runtime_checkable
+class FolderSource(Protocol):
+    """Protocol of a task source that can be written as a folder of its own with other tasks: an MCP environment."""
+
+    def write_folder(self, folder: Path, tasks: Sequence[Task]) -> None:
+        """Write the folder, which must not exist."""
 
 
 @dataclass(frozen=True)

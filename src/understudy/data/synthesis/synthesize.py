@@ -30,7 +30,7 @@ from understudy.data.synthesis.limits import (
 from understudy.data.synthesis.proposal import ProposalRequest
 from understudy.data.synthesis.rules import FAMILIES, plan_by_rules
 from understudy.data.verify import TaskIssue, find_gold_call_issue, find_play_issue, find_reward_issue
-from understudy.domains.authoring.task_builder import PhraseSampler
+from understudy.domains.authoring.phrases import PhraseSampler
 from understudy.envs.domain import Domain
 from understudy.envs.task_source import StatefulSource, TaskSource
 from understudy.sources.mixture import Mixture

@@ -4,29 +4,23 @@ from collections.abc import Mapping, Sequence
 
 from understudy.core.tasks import Difficulty
 from understudy.domains.airline.goals import booking, info, rebooking, reservation_change
-from understudy.domains.airline.goals.base import AirlineGoalFactory
 from understudy.domains.airline.state import Reservation
 from understudy.domains.airline.task_builder import AirlineTaskBuilder
-from understudy.domains.authoring.identification import (
-    IDENTIFICATION_MODES,
-    KNOWLEDGE_LEVELS,
-    IdentificationMode,
-    Knowledge,
-)
+from understudy.domains.authoring.identification import IDENTIFICATION_MODES, KNOWLEDGE_LEVELS, IdentificationMode
+from understudy.domains.authoring.request import Draw, GoalFunction, draw_goal
 from understudy.domains.authoring.task_builder import GoalSpec
 
-GRANTABLE_SHARE = 0.72
-"""Share of requests that are allowed."""
+AirlineGoal = GoalFunction[AirlineTaskBuilder, Reservation]
 
-_ACTIONS: tuple[AirlineGoalFactory, ...] = (
+_ACTIONS: tuple[AirlineGoal, ...] = (
     reservation_change.cancel_reservation,
     reservation_change.add_insurance,
     reservation_change.add_bags,
     reservation_change.correct_name,
 )
-_QUESTIONS: tuple[AirlineGoalFactory, ...] = (info.ask_price_paid, info.ask_flight_status)
+_QUESTIONS: tuple[AirlineGoal, ...] = (info.ask_price_paid, info.ask_flight_status)
 
-FAMILIES: Mapping[str, Sequence[AirlineGoalFactory]] = {
+FAMILIES: Mapping[str, Sequence[AirlineGoal]] = {
     "cancel": (reservation_change.cancel_reservation,),
     "insurance": (reservation_change.add_insurance,),
     "bags": (reservation_change.add_bags,),
@@ -52,7 +46,7 @@ mind when asked to confirm."""
 
 
 def draw_goals(
-    builder: AirlineTaskBuilder, family: str, difficulty: Difficulty
+    b: AirlineTaskBuilder, family: str, difficulty: Difficulty
 ) -> tuple[IdentificationMode, Sequence[GoalSpec]]:
     """Draw how the customer is identified, and the requests of one conversation in order.
 
@@ -60,33 +54,23 @@ def draw_goals(
     agent has to ask more. Hard: two or three requests.
     """
     easy = difficulty == "easy"
-    identity = builder.rng.choice(IDENTIFICATION_MODES[difficulty])
-    knowledge = "described" if family == "find" else builder.rng.choice(KNOWLEDGE_LEVELS[difficulty])
-    first, *others = builder.reservations()
+    identification = b.rng.choice(IDENTIFICATION_MODES[difficulty])
+    knowledge = "described" if family == "find" else b.rng.choice(KNOWLEDGE_LEVELS[difficulty])
+    first, *others = b.reservations()
     if family == "several" and easy:
-        request = _one_of(
-            builder, (reservation_change.cancel_reservation, reservation_change.add_insurance), first, "told", easy
-        )
-        return identity, (info.ask_price_paid(builder, first, "told", True, easy), request)
-    more = [_further(builder, other) for other in others] if difficulty == "hard" or family == "several" else []
-    makers = FAMILIES[family][: 1 if easy and family in ("status", "fare") else None]
-    request = _one_of(builder, makers, first, knowledge, easy)
-    if not others and (difficulty == "hard" or family == "several"):
-        more = [(info.ask_price_paid if family == "fare" else info.ask_fare)(builder, first, "told", True, True)]
-    return identity, (*more, request) if family == "handover" else (request, *more)
+        goal = draw_goal(b, _ACTIONS[:2], first, "told", easy=True)
+        return identification, (info.ask_price_paid(b, Draw(first, "told", True, easy)), goal)
+    several = difficulty == "hard" or family == "several"
+    more = [_further_goal(b, other) for other in others] if several else []
+    functions = FAMILIES[family][: 1 if easy and family in ("status", "fare") else None]
+    goal = draw_goal(b, functions, first, knowledge, easy=easy)
+    if several and not others:
+        question = info.ask_price_paid if family == "fare" else info.ask_fare
+        more = [question(b, Draw(first, "told", True, True))]
+    return identification, (*more, goal) if family == "handover" else (goal, *more)
 
 
-def _further(builder: AirlineTaskBuilder, reservation: Reservation) -> GoalSpec:
+def _further_goal(b: AirlineTaskBuilder, reservation: Reservation) -> GoalSpec:
     """Draw one more request, about another reservation, that does not use the customer's gift card."""
-    reservation = builder.set_fields(reservation, payment=builder.find_payment("card"))
-    return _one_of(builder, _ACTIONS + _QUESTIONS, reservation, builder.rng.choice(("told", "described")), True)
-
-
-def _one_of(
-    builder: AirlineTaskBuilder,
-    factories: Sequence[AirlineGoalFactory],
-    about: Reservation,
-    knowledge: Knowledge,
-    easy: bool,
-) -> GoalSpec:
-    return builder.rng.choice(factories)(builder, about, knowledge, builder.draw_bool(GRANTABLE_SHARE), easy)
+    reservation = b.set_fields(reservation, payment=b.find_payment("card"))
+    return draw_goal(b, _ACTIONS + _QUESTIONS, reservation, b.rng.choice(("told", "described")), easy=True)

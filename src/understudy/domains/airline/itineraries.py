@@ -47,10 +47,10 @@ def find_paths(state: AirlineState, origin: str, destination: str, stops: int) -
     return [(key, other) for key, f in first for other, g in second if _connects(f, g)]
 
 
-def list_offers(state: AirlineState, found: Sequence[tuple[str, ...]], date: str, cabin: Cabin) -> list[FlightOffer]:
+def list_offers(state: AirlineState, paths: Sequence[tuple[str, ...]], date: str, cabin: Cabin) -> list[FlightOffer]:
     """Return the offers of these paths on a date, by departure. Sold-out offers are included and marked."""
-    made = (make_offer(state, flights, date, cabin) for flights in found)
-    return sorted((o for o in made if o), key=lambda o: (o.departs, o.arrives, o.flights))
+    offers = (make_offer(state, flights, date, cabin) for flights in paths)
+    return sorted((o for o in offers if o), key=lambda o: (o.departs, o.arrives, o.flights))
 
 
 def make_offer(state: AirlineState, flights: Sequence[str], date: str, cabin: Cabin) -> FlightOffer | None:
@@ -79,15 +79,15 @@ def list_flown(state: AirlineState, trips: Sequence[Trip]) -> Iterator[tuple[str
     """Yield number, date and status of the trips' flights that have departed or landed."""
     for trip in trips:
         for flight in trip.flights:
-            found = find_day(state, flight, trip.date)
-            if found is not None and found.status in _GONE:
-                yield flight, trip.date, found.status
+            day = find_day(state, flight, trip.date)
+            if day is not None and day.status in _GONE:
+                yield flight, trip.date, day.status
 
 
 def list_cancelled(state: AirlineState, reservation: Reservation) -> list[tuple[str, str]]:
     """Return number and date of the reservation's flights that the airline has cancelled."""
     days = ((key, find_day(state, *key)) for key in reservation.flights)
-    return [key for key, found in days if found is not None and found.status == "cancelled"]
+    return [key for key, day in days if day is not None and day.status == "cancelled"]
 
 
 def _connects(first: Flight, second: Flight) -> bool:

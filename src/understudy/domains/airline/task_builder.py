@@ -8,7 +8,6 @@ from typing import Any
 
 from understudy.core.messages import Message
 from understudy.core.tasks import Fact
-from understudy.domains.airline import phrases
 from understudy.domains.airline.itineraries import day_key
 from understudy.domains.airline.policy_rules import COOLING_OFF
 from understudy.domains.airline.route_network import city_of
@@ -31,7 +30,8 @@ from understudy.domains.airline.world import (
     set_price,
 )
 from understudy.domains.authoring import task_builder
-from understudy.domains.authoring.identification import NUMBER_KNOWN_LEVELS, Knowledge, entity_lookup
+from understudy.domains.authoring.identification import Knowledge, entity_lookup
+from understudy.domains.authoring.request import Draw
 from understudy.domains.authoring.task_builder import gold_call, gold_text
 
 DEFAULT_SEATS = 5
@@ -43,28 +43,22 @@ _ASKED = (
 
 
 @dataclass(frozen=True)
-class ReservationMention(task_builder.EntityMention):
+class ReservationMention(task_builder.NumberedMention):
     """A reservation as user and agent refer to it. Its city differs from those of the user's others."""
 
     reservation: Reservation
     city: str
     """The destination of the outbound trip."""
-    knowledge: Knowledge
 
     @property
     def proposal_phrase(self) -> str:
         """The agent's words for the reservation in a proposal, by which the user recognizes it."""
-        return f"reservation {self.reservation.id}" + ("" if self.by_code else f" to {self.city}")
-
-    @property
-    def by_code(self) -> bool:
-        """Whether the user knows the code."""
-        return self.knowledge in NUMBER_KNOWN_LEVELS
+        return f"reservation {self.reservation.id}" + ("" if self.by_number else f" to {self.city}")
 
     @property
     def required_terms(self) -> tuple[str, ...]:
         """The terms that a proposal must contain for the user to recognize the reservation."""
-        return (self.reservation.id,) if self.by_code else (f"{self.city}|{destination_airport(self.reservation)}",)
+        return (self.reservation.id,) if self.by_number else (f"{self.city}|{destination_airport(self.reservation)}",)
 
 
 @dataclass
@@ -79,6 +73,10 @@ class AirlineTaskBuilder(task_builder.TaskBuilder):
         """The customer."""
         return self.world.customers[self.email]
 
+    def identity(self) -> dict[str, str]:
+        """Return what identifies the customer."""
+        return {"email": self.email, "name": self.customer.name, "zip": self.customer.address.split()[-1]}
+
     def current_state(self) -> AirlineState:
         """Return the world with the setup so far."""
         state = self.world.fork()
@@ -87,29 +85,30 @@ class AirlineTaskBuilder(task_builder.TaskBuilder):
 
     def reservations(self) -> list[Reservation]:
         """Return the customer's reservations in random order."""
-        own = [self.world.reservations[key] for key in self.customer.reservations]
-        return self.rng.sample(own, len(own))
+        reservations = [self.world.reservations[key] for key in self.customer.reservations]
+        return self.rng.sample(reservations, len(reservations))
 
-    def reservation_mention(self, reservation: Reservation, knowledge: Knowledge) -> ReservationMention:
+    def reservation_mention(self, draw: Draw[Reservation]) -> ReservationMention:
         """Return the reservation as the user refers to it."""
+        reservation, knowledge = draw.entity, draw.knowledge
         others = [key for key in self.customer.reservations if key != reservation.id]
         if knowledge == "wrong" and not others:
             knowledge = "asked"
-        where, code = city_of(destination_airport(reservation)), f"reservation {reservation.id}"
-        facts = (self._reservation_fact(reservation, where, knowledge),)
-        described = self.fill_template(phrases.DESCRIBED, city=where)
+        city, code = city_of(destination_airport(reservation)), f"reservation {reservation.id}"
+        facts = (self._reservation_fact(reservation, city, knowledge),)
+        described = self.phrase("described", city=city)
+        doubt: tuple[Message, ...] = ()
         if knowledge == "wrong":
             wrong = self.rng.choice(others)
-            said = f"reservation {wrong} to {where}"
-            doubt = (_read(wrong), gold_text(f"Reservation {wrong} does not go to {where}. Which reservation is it?"))
-            reads = entity_lookup(_read, self.customer.reservations, reservation.id, knowledge, *doubt)
-            return ReservationMention(
-                "trip", said, code, reservation, where, knowledge, facts=facts, lookup_turns=reads
-            )
-        said = {"told": code, "described": described}.get(knowledge) or self.fill_template(phrases.VAGUE)
-        known = code if knowledge in ("told", "asked") else described
-        reads = entity_lookup(_read, self.customer.reservations, reservation.id, knowledge)
-        return ReservationMention("trip", said, known, reservation, where, knowledge, facts=facts, lookup_turns=reads)
+            said, known = f"reservation {wrong} to {city}", code
+            doubt = (_read(wrong), gold_text(f"Reservation {wrong} does not go to {city}. Which reservation is it?"))
+        else:
+            said = {"told": code, "described": described}.get(knowledge) or self.phrase("vague")
+            known = code if knowledge in ("told", "asked") else described
+        reads = entity_lookup(_read, self.customer.reservations, reservation.id, knowledge, *doubt)
+        return ReservationMention(
+            "trip", said, known, reservation, city, knowledge=knowledge, facts=facts, lookup_turns=reads
+        )
 
     def set_upcoming(self, reservation: Reservation, *, one_way: bool = False, **fields: Any) -> Reservation:
         """Set up a valid reservation in the future, with some fields changed."""
@@ -193,12 +192,12 @@ class AirlineTaskBuilder(task_builder.TaskBuilder):
         cards = [key for key in self.customer.payments if key != current and not key.startswith("certificate")]
         return self.rng.choice(cards) if cards else ""
 
-    def _reservation_fact(self, reservation: Reservation, where: str, knowledge: Knowledge) -> Fact:
+    def _reservation_fact(self, reservation: Reservation, city: str, knowledge: Knowledge) -> Fact:
         """Return what the user says when asked for the reservation."""
         if knowledge in ("described", "vague"):
-            return Fact(text=self.fill_template(phrases.NO_CODE, city=where), keywords=_ASKED)
-        texts = phrases.MISTAKEN if knowledge == "wrong" else phrases.CODE
-        return Fact(text=self.fill_template(texts, id=reservation.id), keywords=_ASKED, in_opening=knowledge == "told")
+            return Fact(text=self.phrase("no_code", city=city), keywords=_ASKED)
+        name = "mistaken" if knowledge == "wrong" else "code"
+        return Fact(text=self.phrase(name, id=reservation.id), keywords=_ASKED, in_opening=knowledge == "told")
 
 
 def destination_airport(reservation: Reservation) -> str:

@@ -13,7 +13,9 @@ from understudy.domains.airline.itineraries import (
     find_day,
     find_paths,
     list_cancelled,
+    list_flown,
     list_offers,
+    make_offer,
 )
 from understudy.domains.airline.policy_rules import (
     COOLING_OFF,
@@ -28,6 +30,7 @@ from understudy.domains.airline.policy_rules import (
 )
 from understudy.domains.airline.state import (
     NOW,
+    AirlineState,
     Cabin,
     Customer,
     FlightStatus,
@@ -36,14 +39,34 @@ from understudy.domains.airline.state import (
     Trip,
     TripDirection,
 )
-from understudy.domains.airline.tools_base import AirlineActionResult, AirlineCustomerSummary, AirlineToolsBase
 from understudy.domains.airline.world import draw_reservation_code, set_price
-from understudy.domains.authoring.payments import Payment, get_balance
+from understudy.domains.authoring.customer_toolkit import CustomerToolkit
+from understudy.domains.authoring.money import Money
+from understudy.domains.authoring.payments import Payment, apply_charge, get_balance
 from understudy.envs.calculator import evaluate_expression
+from understudy.envs.state import State
 
 Date = Annotated[str, "like 2025-05-20"]
 Flights = Annotated[tuple[str, ...], "one flight number, or two for a connection"]
 Code = Annotated[str, "airport code"]
+
+
+class AirlineCustomerSummary(Record):
+    """The customer who was found."""
+
+    name: str
+    level: str
+    reservations: tuple[str, ...]
+
+
+class AirlineActionResult(Record):
+    """The result of a change."""
+
+    status: str
+    reservation: str = ""
+    certificate: str = ""
+    refund: Money | None = None
+    charge: Money | None = None
 
 
 class FlightStatusReport(Record):
@@ -58,8 +81,17 @@ class FlightStatusReport(Record):
     """Minutes."""
 
 
-class AirlineTools(AirlineToolsBase):
+class AirlineTools(CustomerToolkit[Customer]):
     """The tools of airline support."""
+
+    _state: AirlineState
+
+    def __init__(self, state: State) -> None:
+        super().__init__(state)
+        self._checked: set[str] = set()
+        """Keys of the flights and dates whose status was read."""
+        self._offered: set[tuple[tuple[str, ...], str, Cabin]] = set()
+        """Flights, date and cabin of the offers that searches have returned."""
 
     def find_customer(self, email: str) -> AirlineCustomerSummary:
         """Find the customer by email. Do this first."""
@@ -69,8 +101,8 @@ class AirlineTools(AirlineToolsBase):
         """Find the customer by full name and zip code, if the email is unknown."""
         name, zip = " ".join(name.split()).casefold(), zip.strip()
         customers = self._state.customers.items()
-        found = (e for e, c in customers if c.name.casefold() == name and c.address.endswith(f" {zip}"))
-        return self._identify(next(found, ""), f"no customer has the name {name!r} and the zip {zip!r}")
+        emails = (e for e, c in customers if c.name.casefold() == name and c.address.endswith(f" {zip}"))
+        return self._identify(next(emails, ""), f"no customer has the name {name!r} and the zip {zip!r}")
 
     def get_customer(self) -> Customer:
         """Get the customer's address, membership level, payment methods and reservations."""
@@ -98,19 +130,13 @@ class AirlineTools(AirlineToolsBase):
     def get_flight_status(self, flight: Annotated[str, "like KA210"], date: Date) -> FlightStatusReport:
         """Get the status of a flight on a date. Delays are in minutes."""
         self._customer()
-        found = find_day(self._state, flight, date)
-        if found is None:
+        day = find_day(self._state, flight, date)
+        if day is None:
             raise ToolError(f"there is no flight {flight!r} on {date!r}")
         self._checked.add(day_key(flight, date))
         plan = self._state.flights[flight]
-        return FlightStatusReport(
-            flight=flight,
-            route=plan.route,
-            departs=plan.departs,
-            arrives=plan.arrives,
-            status=found.status,
-            delay=found.delay,
-        )
+        times = {"departs": plan.departs, "arrives": plan.arrives}
+        return FlightStatusReport(flight=flight, route=plan.route, **times, status=day.status, delay=day.delay)
 
     def book_flights(
         self,
@@ -129,9 +155,11 @@ class AirlineTools(AirlineToolsBase):
         customer, names = self._customer(), _names(passengers)
         if bool(return_flights) != bool(return_date):
             raise ToolError("a round trip needs return_flights and return_date; a one-way trip has neither")
-        ways = [(flights, date)] + ([(return_flights, return_date)] if return_flights else [])
-        trips = tuple(self._trip(numbers, when, cabin, len(names)) for numbers, when in ways)
-        _back(trips)
+        directions = [(flights, date)] + ([(return_flights, return_date)] if return_flights else [])
+        trips = tuple(self._trip(numbers, when, cabin, len(names)) for numbers, when in directions)
+        if return_flights and trips[1].route.split("-") != trips[0].route.split("-")[::-1]:
+            out, back = (trip.route for trip in trips)
+            raise ToolError(f"the return flights have to lead back on the route {out}, not {back}")
         self._validate_order(trips)
         booking = Reservation(
             id=self._new_code(),
@@ -190,7 +218,7 @@ class AirlineTools(AirlineToolsBase):
         trips = tuple(self._trip(trip.flights, trip.date, cabin, heads) for trip in old)
         self._take_seats(old, reservation.cabin, -heads)
         self._take_seats(trips, cabin, heads)
-        difference = heads * (_fares(trips) - _fares(old))
+        difference = heads * sum((new.fare - trip.fare for new, trip in zip(trips, old, strict=True)), Decimal("0.00"))
         return self._settle(reservation.replace(trips=trips, cabin=cabin), difference, payment_id, "cabin changed")
 
     def correct_name(self, reservation_id: str, name: str, new_name: str) -> AirlineActionResult:
@@ -247,14 +275,119 @@ class AirlineTools(AirlineToolsBase):
         self._state.transferred = True
         return AirlineActionResult(status="transferred")
 
+    def _identify(self, email: str, unknown: str) -> AirlineCustomerSummary:
+        customer = self._find(email, unknown)
+        return AirlineCustomerSummary(name=customer.name, level=customer.level, reservations=customer.reservations)
+
+    def _reservation(self, reservation_id: str) -> Reservation:
+        return self._own("reservation", reservation_id, self._customer().reservations, self._state.reservations)
+
+    def _readable_reservation(self, reservation_id: str) -> Reservation:
+        """Return a reservation that was read and is not cancelled. Raise `ToolError` otherwise."""
+        reservation = self._reservation(reservation_id)
+        if reservation_id not in self._read:
+            raise ToolError(f"read reservation {reservation_id} first")
+        if reservation.cancelled:
+            raise ToolError(f"reservation {reservation_id} is cancelled")
+        return reservation
+
+    def _upcoming_reservation(self, reservation_id: str) -> Reservation:
+        """Return a reservation that was read, is not cancelled, and of which no flight has departed."""
+        reservation = self._readable_reservation(reservation_id)
+        self._validate_not_flown(reservation.trips)
+        return reservation
+
+    def _validate_not_flown(self, trips: Sequence[Trip]) -> None:
+        for flight, date, status in list_flown(self._state, trips):
+            raise ToolError(f"flight {flight} of {date} has {status}")
+
+    def _validate_recent(self, reservation: Reservation, what: str) -> None:
+        if reservation.age > COOLING_OFF:
+            raise ToolError(
+                f"reservation {reservation.id} was booked on {reservation.booked}, more than 24 hours ago; {what}"
+            )
+
+    def _trip(self, flights: Sequence[str], date: str, cabin: Cabin, passenger_count: int) -> Trip:
+        """Return a trip of flights that a search has offered and that have seats for all passengers."""
+        what = f"{' and '.join(flights)} on {date} in {cabin}"
+        if (tuple(flights), date, cabin) not in self._offered:
+            raise ToolError(f"no search has offered {what}; search first")
+        offer = make_offer(self._state, flights, date, cabin)
+        assert offer is not None
+        if offer.seats == "sold out":
+            raise ToolError(f"{what} is sold out")
+        if offer.seats < passenger_count:
+            raise ToolError(f"{what} has {offer.seats} seats for {passenger_count} passengers")
+        first, last = self._state.flights[flights[0]], self._state.flights[flights[-1]]
+        return Trip(date=date, route=f"{first.origin}-{last.destination}", flights=tuple(flights), fare=offer.fare)
+
+    def _validate_order(self, trips: Sequence[Trip]) -> None:
+        """Raise `ToolError` unless the return departs after the outbound arrives."""
+        if len(trips) > 1:
+            out, back = trips
+            arrives = f"{out.date} {self._state.flights[out.flights[-1]].arrives}"
+            departs = f"{back.date} {self._state.flights[back.flights[0]].departs}"
+            if departs <= arrives:
+                raise ToolError(f"the return on {departs} would be before the outbound arrives on {arrives}")
+
+    def _take_seats(self, trips: Sequence[Trip], cabin: Cabin, passenger_count: int) -> None:
+        """Take seats. A negative number of passengers returns them."""
+        for key in (day_key(flight, trip.date) for trip in trips for flight in trip.flights):
+            day = self._state.days[key]
+            place = day.cabins[cabin]
+            cabins = {**day.cabins, cabin: place.replace(seats=place.seats - passenger_count)}
+            self._state.days[key] = day.replace(cabins=cabins)
+
+    def _settle(self, reservation: Reservation, amount: Decimal, payment_id: str, status: str) -> AirlineActionResult:
+        """Charge an amount to the given payment method, by default the reservation's. A negative amount is a refund."""
+        if amount < 0:
+            return self._refund(reservation, -amount, payment_id, status)
+        payment_id, charged = payment_id or reservation.payment, dict(reservation.charged)
+        self._charge(payment_id, amount)
+        if amount and payment_id != reservation.payment:
+            charged[payment_id] = charged.get(payment_id, Decimal("0.00")) + amount
+        self._save(reservation.replace(paid=reservation.paid + amount, charged=charged))
+        return AirlineActionResult(status=status, charge=amount or None)
+
+    def _refund(self, reservation: Reservation, amount: Decimal, payment_id: str, status: str) -> AirlineActionResult:
+        """Refund an amount to the payment methods that have paid, the last one first.
+
+        What a certificate has paid is refunded before that, and lost. Raise `ToolError` if `payment_id` names a
+        payment method that has paid nothing.
+        """
+        shares = reservation.shares
+        if payment_id and payment_id not in shares:
+            raise ToolError(f"{payment_id} has not paid for reservation {reservation.id}; refunds go to what has paid")
+        certificate = reservation.certificate - min(amount, reservation.certificate)
+        refund = left = amount - (reservation.certificate - certificate)
+        for name, share in reversed(shares.items()):
+            back = min(left, share)
+            self._charge(name, -back)
+            shares[name] -= back
+            left -= back
+        charged = {name: share for name, share in shares.items() if share and name != reservation.payment}
+        self._save(reservation.replace(paid=reservation.paid - amount, certificate=certificate, charged=charged))
+        return AirlineActionResult(status=status, refund=refund)
+
+    def _charge(self, payment_id: str, amount: Decimal) -> None:
+        customer = self._customer()
+        if payment_id.startswith("certificate"):
+            raise ToolError(f"{payment_id} pays for new bookings only; a card or a gift card is needed here")
+        payments = apply_charge(customer.payments, payment_id, amount)
+        if payments != customer.payments:
+            self._save_customer(customer.replace(payments=payments))
+
+    def _save(self, reservation: Reservation) -> None:
+        self._state.reservations[reservation.id] = reservation
+
     def _search(self, origin: str, destination: str, date: str, cabin: Cabin, stops: int) -> list[FlightOffer]:
         self._customer()
         for code in (origin, destination):
             if code not in self._state.airports:
                 raise ToolError(f"there is no airport {code!r}; list_airports shows all codes")
-        found = list_offers(self._state, find_paths(self._state, origin, destination, stops), date, cabin)
-        self._offered |= {(one.flights, date, cabin) for one in found}
-        return found
+        offers = list_offers(self._state, find_paths(self._state, origin, destination, stops), date, cabin)
+        self._offered |= {(offer.flights, date, cabin) for offer in offers}
+        return offers
 
     def _new_code(self) -> str:
         """Return the code of the next reservation, independent of other changes."""
@@ -267,10 +400,10 @@ class AirlineTools(AirlineToolsBase):
         """Pay a new booking. The rest of a certificate is lost."""
         customer, covered = self._customer(), Decimal("0.00")
         if certificate_id:
-            held = get_balance(customer.payments, certificate_id)
-            if not certificate_id.startswith("certificate") or held is None:
+            balance = get_balance(customer.payments, certificate_id)
+            if not certificate_id.startswith("certificate") or balance is None:
                 raise ToolError(f"{certificate_id} is not a certificate")
-            covered = min(held, booking.paid)
+            covered = min(balance, booking.paid)
             remaining = {key: payment for key, payment in customer.payments.items() if key != certificate_id}
             customer = customer.replace(payments=remaining)
         self._save_customer(customer.replace(reservations=(*customer.reservations, booking.id)))
@@ -297,12 +430,10 @@ class AirlineTools(AirlineToolsBase):
             raise ToolError(f"read the status of flight {flight} on {date} first")
         if reservation.compensated:
             raise ToolError(f"reservation {reservation.id} was compensated for flight {reservation.compensated}")
-        found = self._state.days[day_key(flight, date)]
-        if found.status != "cancelled" and found.delay < MIN_COMPENSATED_DELAY:
-            raise ToolError(
-                f"flight {flight} on {date} has the status {found.status} and a delay of {found.delay} minutes"
-            )
-        return compensation(reservation, cancelled=found.status == "cancelled")
+        day = self._state.days[day_key(flight, date)]
+        if day.status != "cancelled" and day.delay < MIN_COMPENSATED_DELAY:
+            raise ToolError(f"flight {flight} on {date} has the status {day.status} and a delay of {day.delay} minutes")
+        return compensation(reservation, cancelled=day.status == "cancelled")
 
 
 def _names(passengers: Sequence[str]) -> tuple[str, ...]:
@@ -321,13 +452,3 @@ def _bags(bags: int, passenger_count: int) -> int:
 def _not_basic(reservation: Reservation) -> None:
     if reservation.cabin == "basic economy":
         raise ToolError(f"reservation {reservation.id} is basic economy: neither changed nor compensated")
-
-
-def _fares(trips: Sequence[Trip]) -> Decimal:
-    return sum((trip.fare for trip in trips), Decimal("0.00"))
-
-
-def _back(trips: Sequence[Trip]) -> None:
-    """Raise `ToolError` unless the return trip, if any, has the reverse route of the outbound trip."""
-    if len(trips) > 1 and trips[1].route.split("-") != trips[0].route.split("-")[::-1]:
-        raise ToolError(f"the return flights have to lead back on the route {trips[0].route}, not {trips[1].route}")

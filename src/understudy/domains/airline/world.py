@@ -5,11 +5,10 @@ Each customer, with their reservations, belongs to one split. All splits share a
 
 import functools
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import date, datetime, timedelta
 from decimal import Decimal
 
-from understudy.core.tasks import Split
 from understudy.domains.airline import route_network
 from understudy.domains.airline.itineraries import day_key, find_paths
 from understudy.domains.airline.policy_rules import INSURANCE_PRICE, bags_price
@@ -23,7 +22,7 @@ from understudy.domains.airline.state import (
     Trip,
 )
 from understudy.domains.authoring.payments import Payment
-from understudy.domains.authoring.people import FIRST_NAMES, draw_address, draw_email, draw_names, select_split
+from understudy.domains.authoring.people import FIRST_NAMES, draw_address, draw_counts, draw_email, draw_names
 
 CUSTOMERS, RESERVATIONS = 400, 700
 LETTERS, DIGITS = "ABCDEFGHJLMNPRSTUVWXYZ", "23456789"
@@ -40,20 +39,18 @@ def build_world(seed: int = 0) -> AirlineState:
     state = AirlineState(flights=timetable, days=days, airports=route_network.build_airports())
     customers: dict[str, Customer] = {}
     reservations: dict[str, Reservation] = {}
-    codes, addresses = _codes(rng), _addresses(rng)
-    for name, count in zip(draw_names(rng, CUSTOMERS), _counts(rng), strict=True):
-        customer = _customer(rng, name, next(addresses), [next(codes) for _ in range(count)])
+    codes = _distinct(lambda: draw_reservation_code(rng))
+    addresses = _distinct(lambda: draw_address(rng))
+    names, counts = draw_names(rng, CUSTOMERS), draw_counts(rng, 150, 200, 50)
+    for name, count in zip(names, counts, strict=True):
+        address, keys = next(addresses), tuple(next(codes) for _ in range(count))
+        level: MembershipLevel = rng.choice(("regular", "regular", "silver", "gold"))
+        customer = Customer(name=name, address=address, payments=_payments(rng), reservations=keys, level=level)
         customers[draw_email(rng, name)] = customer
         reservations |= {r.id: r for r in _reservations(rng, state, customer)}
     return AirlineState(
         customers=customers, reservations=reservations, flights=timetable, days=days, airports=state.airports
     )
-
-
-@functools.cache
-def customer_keys(split: Split) -> tuple[str, ...]:
-    """Return the customers of a split."""
-    return select_split(tuple(build_world().customers), split)
 
 
 def draw_reservation_code(rng: random.Random) -> str:
@@ -82,34 +79,13 @@ def set_price(customer: Customer, reservation: Reservation) -> Reservation:
     return reservation.replace(paid=heads * (fares + INSURANCE_PRICE * reservation.insurance) + bags)
 
 
-def _codes(rng: random.Random) -> Iterator[str]:
-    """Yield distinct codes."""
+def _distinct(draw: Callable[[], str]) -> Iterator[str]:
+    """Yield what `draw` returns, but nothing whose last word has come before, such as the zip code of an address."""
     seen: set[str] = set()
-    for code in iter(lambda: draw_reservation_code(rng), ""):
-        if code not in seen:
-            seen.add(code)
-            yield code
-
-
-def _addresses(rng: random.Random) -> Iterator[str]:
-    """Yield addresses with distinct zip codes."""
-    seen: set[str] = set()
-    for address in iter(lambda: draw_address(rng), ""):
-        if (zip_code := address.split()[-1]) not in seen:
-            seen.add(zip_code)
-            yield address
-
-
-def _counts(rng: random.Random) -> list[int]:
-    """Return the number of reservations of each customer: one, two or three."""
-    counts = [1] * 150 + [2] * 200 + [3] * 50
-    rng.shuffle(counts)
-    return counts
-
-
-def _customer(rng: random.Random, name: str, address: str, codes: list[str]) -> Customer:
-    level: MembershipLevel = rng.choice(("regular", "regular", "silver", "gold"))
-    return Customer(name=name, address=address, payments=_payments(rng), reservations=tuple(codes), level=level)
+    for text in iter(draw, ""):
+        if (last := text.split()[-1]) not in seen:
+            seen.add(last)
+            yield text
 
 
 def _payments(rng: random.Random) -> dict[str, Payment]:
@@ -123,11 +99,10 @@ def _payments(rng: random.Random) -> dict[str, Payment]:
 
 def _reservations(rng: random.Random, state: AirlineState, customer: Customer) -> Iterator[Reservation]:
     """Yield reservations from home to different cities, so that a city identifies a reservation."""
-    origin = home_airport(customer)
-    for code, destination in zip(
-        customer.reservations, rng.sample([c for c in route_network.AIRPORTS if c != origin], 3), strict=False
-    ):
-        yield set_price(customer, _reservation(rng, state, customer, code, (origin, destination)))
+    home = home_airport(customer)
+    destinations = rng.sample([code for code in route_network.AIRPORTS if code != home], 3)
+    for code, destination in zip(customer.reservations, destinations, strict=False):
+        yield set_price(customer, _reservation(rng, state, customer, code, (home, destination)))
 
 
 def _reservation(
@@ -136,14 +111,17 @@ def _reservation(
     cabin: Cabin = rng.choice(("basic economy", "economy", "economy", "business"))
     out = rng.choice(PAST_DATES if rng.random() < 0.2 else FUTURE_DATES)
     dates = [out] if rng.random() < 0.5 else [out, add_days(out, rng.randint(2, 6))]
-    ways = [find_paths(state, *way, 0) or find_paths(state, *way, 1) for way in (ends, ends[::-1])]
-    trips = [make_trip(state, rng.choice(found), when, cabin) for when, found in zip(dates, ways, strict=False)]
+    paths = [find_paths(state, *route, 0) or find_paths(state, *route, 1) for route in (ends, ends[::-1])]
+    trips = [make_trip(state, rng.choice(flights), day, cabin) for day, flights in zip(dates, paths, strict=False)]
+    first, last = customer.name.split(" ", 1)
+    booked = draw_booking_time(rng, min(out, TODAY))
+    relatives = rng.sample([name for name in FIRST_NAMES if name != first], rng.choice((0, 0, 0, 1, 1, 2)))
     return Reservation(
         id=code,
-        booked=draw_booking_time(rng, min(out, TODAY)),
+        booked=booked,
         cabin=cabin,
         trips=tuple(trips),
-        passengers=_passengers(rng, customer.name),
+        passengers=(customer.name, *(f"{name} {last}" for name in relatives)),
         payment=rng.choice([key for key in customer.payments if not key.startswith("certificate")]),
         paid=Decimal(0),
         bags=rng.choice((0, 0, 1, 2)),
@@ -160,10 +138,3 @@ def draw_booking_time(rng: random.Random, before: str) -> str:
 def add_days(when: str, count: int) -> str:
     """Return the date `count` days later."""
     return f"{date.fromisoformat(when) + timedelta(days=count)}"
-
-
-def _passengers(rng: random.Random, name: str) -> tuple[str, ...]:
-    """Return the customer and sometimes relatives with the same last name."""
-    first, last = name.split(" ", 1)
-    others = rng.sample([other for other in FIRST_NAMES if other != first], rng.choice((0, 0, 0, 1, 1, 2)))
-    return (name, *(f"{other} {last}" for other in others))

@@ -1,12 +1,10 @@
 """Identification of customers, and what they know about the entity that they ask about."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
 from understudy.core.messages import Message
-from understudy.core.tasks import Difficulty, Fact
-from understudy.domains.authoring.scenarios import UserProfile
-from understudy.domains.authoring.task_builder import GoalSpec, TaskBuilder, gold_text
+from understudy.core.tasks import Difficulty
 
 IdentificationMode = Literal["opened", "asked", "other"]
 """How a customer is identified: by an email or number, given in the first message (opened) or when asked (asked), or by
@@ -28,78 +26,6 @@ KNOWLEDGE_LEVELS: Mapping[Difficulty, Sequence[Knowledge]] = {
 NUMBER_KNOWN_LEVELS: Sequence[Knowledge] = ("told", "asked", "wrong")
 """The levels at which the customer gives the number."""
 
-EMAIL_PHRASES = (
-    "My email is {email}.",
-    "My email address is {email}.",
-    "You can find me under {email}.",
-    "The email on my account is {email}.",
-    "My account is under {email}.",
-    "I'm registered with {email}.",
-    "You should have me on file as {email}.",
-    "I signed up with {email}.",
-    "The account is registered to {email}.",
-    "Email: {email}.",
-    "My account email is {email}.",
-    "My login is {email}.",
-    "You can look me up by {email}.",
-    "I use {email} for my account.",
-    "It's under the email {email}.",
-)
-NO_EMAIL_PHRASES = (
-    "I don't have my email handy. My name is {name} and my zip is {zip}.",
-    "I forgot which email I used. I'm {name}, zip {zip}.",
-    "I'm not sure which email is on the account. It's under {name}, zip code {zip}.",
-    "Sorry, I don't remember the email. Name: {name}, zip: {zip}.",
-    "I can't recall the email address. My name is {name}, and I live in {zip}.",
-    "I have several emails and don't know which one you have. I'm {name}, zip code {zip}.",
-    "No idea which email I gave you. Can you look up {name}, {zip}?",
-    "I don't have access to that email right now. You can search for {name}, zip {zip}.",
-    "Someone else set up the account, so I don't know the email. It's for {name}, zip {zip}.",
-)
-NAME_PHRASES = (
-    "My name is {name}.",
-    "I'm {name}.",
-    "The name is {name}.",
-    "It's {name}.",
-    "Name: {name}.",
-    "This is {name}.",
-)
-ZIP_PHRASES = (
-    "My zip is {zip}.",
-    "My zip code is {zip}.",
-    "The zip code is {zip}.",
-    "Zip: {zip}.",
-    "The zip is {zip}.",
-    "Zip code {zip}.",
-)
-_EMAIL = ("email", "e-mail")
-_NAME, _ZIP = ("your name", "full name", "first name", "last name"), ("zip", "postal code", "postcode")
-
-
-def build_customer_profile(
-    builder: TaskBuilder, identification: IdentificationMode, name: str, email: str, zip_code: str, role: str
-) -> UserProfile:
-    """Return the profile of a customer: name, role and what identifies them."""
-    known = (
-        builder.fill_template(NO_EMAIL_PHRASES, name=name, zip=zip_code)
-        if identification == "other"
-        else builder.fill_template(EMAIL_PHRASES, email=email)
-    )
-    facts = (
-        Fact(text=known, keywords=_EMAIL, in_opening=identification == "opened"),
-        Fact(text=builder.fill_template(NAME_PHRASES, name=name), keywords=_NAME),
-        Fact(text=builder.fill_template(ZIP_PHRASES, zip=zip_code), keywords=_ZIP),
-    )
-    return UserProfile(name, role, facts)
-
-
-def identification_questions(identification: IdentificationMode, what: str = "") -> Iterator[Message]:
-    """Yield the gold agent's first question, if any: for the email, for `what`, or for both."""
-    if identification != "opened" and what:
-        yield gold_text(f"What are your email and your {what}?")
-    elif identification != "opened" or what:
-        yield gold_text(f"What is your {what or 'email'}?")
-
 
 def entity_lookup(
     read: Callable[[str], Message], keys: Sequence[str], target: str, knowledge: Knowledge, *doubt: Message
@@ -110,14 +36,3 @@ def entity_lookup(
     order until `target` is found.
     """
     return (*doubt, *map(read, (target,) if knowledge in NUMBER_KNOWN_LEVELS else keys[: keys.index(target) + 1]))
-
-
-def gold_turns_of_goals(goals: Sequence[GoalSpec]) -> Iterator[Message]:
-    """Yield the gold turns of each request in order: its lookups, unless already made, and its own turns."""
-    read: list[Message] = []
-    for goal in goals:
-        for turn in goal.mention.lookup_turns if goal.mention else ():
-            if turn not in read:
-                yield turn
-            read.append(turn)
-        yield from goal.gold_turns

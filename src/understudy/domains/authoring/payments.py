@@ -7,12 +7,27 @@ from understudy.core.errors import ToolError
 from understudy.core.records import Record
 from understudy.domains.authoring.money import Money
 
+PAYMENT_KINDS: Mapping[str, str] = {
+    "card": "credit card",
+    "certificate": "travel certificate",
+    "credit": "delivery credit",
+    "gift": "gift card",
+    "hsa": "HSA card",
+    "paypal": "PayPal account",
+}
+"""The kinds of payment methods in words, by the first part of an id."""
+
 
 class Payment(Record):
     """A payment method. Its id names the kind: card_41, paypal_7, gift_23."""
 
     balance: Money | None = None
     """The remaining balance of a gift card."""
+
+
+def payment_kind(payment_id: str) -> str:
+    """Return the kind of a payment method in words, such as "credit card" for card_41."""
+    return PAYMENT_KINDS[payment_id.partition("_")[0]]
 
 
 def get_balance(payments: Mapping[str, Payment], payment_id: str) -> Decimal | None:

@@ -35,6 +35,13 @@ def draw_names(rng: random.Random, count: int) -> list[str]:
     return rng.sample([f"{first} {last}" for first in FIRST_NAMES for last in LAST_NAMES], count)
 
 
+def draw_counts(rng: random.Random, *people: int) -> list[int]:
+    """Return the number of rows of each person, shuffled: 1 for the first number of people, 2 for the second, …."""
+    counts = [count for count, number in enumerate(people, 1) for _ in range(number)]
+    rng.shuffle(counts)
+    return counts
+
+
 def draw_email(rng: random.Random, name: str) -> str:
     """Return an email address for a name, like amy.lee42@mail.com."""
     return f"{name.lower().replace(' ', '.')}{rng.randint(10, 99)}@mail.com"

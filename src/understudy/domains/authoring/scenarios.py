@@ -6,28 +6,6 @@ from dataclasses import dataclass
 from understudy.core.tasks import Difficulty, Fact, Persona, Scenario, UserAction, UserGoal
 from understudy.domains.authoring.task_builder import GoalSpec, TaskBuilder
 
-GREETINGS = (
-    *("", "", "", "Hi. ", "Hello. ", ""),
-    *("Hi there. ", "", "Good afternoon. ", "Good morning. ", "Hey. ", "Hello there. "),
-    *("", "Hi! ", "Hello! ", "Good evening. ", "", "Hey there. "),
-    *("Hi, thanks for taking my message. ", "Hello, I hope you can help me. ", "Hi, quick question. "),
-)
-"""Greetings of the first message; many are empty."""
-FURTHER_REQUEST_INTROS = (
-    *("Also, ", "One more thing: ", "I also have another request: "),
-    *("After that, ", "And then, ", "Next, "),
-    *("On top of that, ", "While you're at it, ", "Another thing: "),
-    *("In addition, ", "Then there's this: ", "And while I have you, "),
-)
-"""Introductions of a further request in the first message."""
-CHANGES_OF_MIND = (
-    *("I changed my mind.", "Wait, that's not right.", "Actually, let me change that."),
-    *("Hold on, I thought about it again.", "Sorry, I got that wrong.", "On second thought, no."),
-    *("Sorry, I need to correct myself.", "Wait, I made a mistake.", "Hang on, that's not what I want."),
-    *("Actually, no.", "Hmm, I changed my mind about that.", "Sorry, scratch that."),
-)
-"""Introductions of a change of mind."""
-
 PERSONAS: Mapping[Difficulty, Sequence[Persona]] = {
     "easy": ("plain", "plain", "terse"),
     "medium": ("plain", "chatty", "terse"),
@@ -71,11 +49,11 @@ def _opening(builder: TaskBuilder, profile: UserProfile, goals: Sequence[GoalSpe
     """Return the first message: the first request, sometimes the others, and the identification."""
     texts = [goals[0].opening_text]
     for goal in goals[1:] if builder.draw_bool(0.5) else ():
-        texts.append(builder.fill_template(FURTHER_REQUEST_INTROS) + _lower(goal.later_text))
+        texts.append(builder.phrase("further_request") + _lower(goal.later_text))
     for fact in profile.facts:
         if fact.in_opening:
             texts.insert(builder.rng.choice((0, len(texts))), fact.text)
-    return builder.fill_template(GREETINGS) + " ".join(texts)
+    return builder.phrase("greeting") + " ".join(texts)
 
 
 def _lower(text: str) -> str:

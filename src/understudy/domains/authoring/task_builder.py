@@ -1,15 +1,13 @@
 """TaskBuilder: the parts of a task that is being generated, for the user's side and for the gold agent's."""
 
 import random
-from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from understudy.core.messages import Message, ToolCall
-from understudy.core.tasks import Fact, Split, SuccessCheck, UserAction, UserGoal
-
-HELD_OUT_EVERY = 3
-"""Every third phrase of a tuple occurs in the test split only."""
+from understudy.core.tasks import Fact, SuccessCheck, UserAction, UserGoal
+from understudy.domains.authoring.identification import NUMBER_KNOWN_LEVELS, Knowledge
+from understudy.domains.authoring.phrases import PhraseSampler
 
 
 @dataclass(frozen=True)
@@ -26,6 +24,28 @@ class EntityMention:
     """The facts about it that the user tells when asked."""
     lookup_turns: tuple[Message, ...] = field(default=(), kw_only=True)
     """The gold agent's calls and questions that find the entity."""
+
+    @property
+    def required_terms(self) -> tuple[str, ...]:
+        """The terms that a proposal must contain for the user to recognize the entity."""
+        return ()
+
+
+@dataclass(frozen=True)
+class NumberedMention(EntityMention):
+    """How the user refers to an entity with a number, such as an order."""
+
+    knowledge: Knowledge = field(kw_only=True)
+
+    @property
+    def by_number(self) -> bool:
+        """Whether the user knows the number."""
+        return self.knowledge in NUMBER_KNOWN_LEVELS
+
+    @property
+    def told_when_asked(self) -> bool:
+        """Whether the user identifies the entity only when asked."""
+        return self.knowledge in ("asked", "vague")
 
 
 @dataclass(frozen=True)
@@ -82,32 +102,12 @@ class GoalSpec:
         return capitalize_sentences(text.replace(f"{{{self.mention.placeholder}}}", phrase) if self.mention else text)
 
 
-class PhraseSampler:
-    """Sampler of the wording of one task, from tuples of phrases with the same meaning.
-
-    The random stream is separate from the one that draws the world and the goals, so phrases can be added or changed
-    without changing what a task is about. Every third phrase of a tuple (index 2, 5, …) is held out for the test
-    split: test tasks draw only from these, and training and validation tasks only from the others. All splits draw
-    from all phrases of a tuple with fewer than three.
-    """
-
-    def __init__(self, task_id: str, split: Split) -> None:
-        """Seed the draws with the task's id."""
-        self.rng = random.Random(f"wording of {task_id}")
-        """Generator for wording that is computed, such as the form of a date."""
-        self._split = split
-
-    def choose(self, texts: Sequence[str]) -> str:
-        """Return one of the texts that the split may use."""
-        if len(texts) < HELD_OUT_EVERY:
-            return self.rng.choice(texts)
-        is_test = self._split == "test"
-        return self.rng.choice([text for i, text in enumerate(texts, 1) if (i % HELD_OUT_EVERY == 0) == is_test])
-
-
 @dataclass
 class TaskBuilder:
     """The random draws of one task, and the setup that results. Domains add their world and their user."""
+
+    grantable_share: ClassVar[float] = 0.72
+    """Share of the requests that the policy allows."""
 
     rng: random.Random
     """Generator for the world and the goals."""
@@ -119,9 +119,9 @@ class TaskBuilder:
         """Return True with this probability."""
         return self.rng.random() < probability
 
-    def fill_template(self, texts: Sequence[str], **words: str) -> str:
-        """Return one of the texts with its placeholders filled."""
-        text = self.phrases.choose(texts)
+    def phrase(self, name: str, /, **words: str) -> str:
+        """Return a phrase of the list `name` in `phrases.toml`, with its placeholders filled."""
+        text = self.phrases.choose(self.phrases.texts[name])
         for name, word in words.items():
             text = text.replace(f"{{{name}}}", word)
         return text

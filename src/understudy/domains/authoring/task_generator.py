@@ -3,37 +3,58 @@ determines it.
 """
 
 import random
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Generic, TypeVar
 
 from understudy.core.messages import Message
 from understudy.core.tasks import DIFFICULTIES, Difficulty, Split, Task
 from understudy.domains.authoring import scenarios
-from understudy.domains.authoring.people import pick_person
+from understudy.domains.authoring.people import pick_person, select_split
+from understudy.domains.authoring.phrases import PhraseSampler, load_phrases
 from understudy.domains.authoring.scenarios import UserProfile
-from understudy.domains.authoring.task_builder import GoalSpec, PhraseSampler, TaskBuilder
+from understudy.domains.authoring.task_builder import GoalSpec, TaskBuilder
+from understudy.envs.state import State
 from understudy.envs.task_generation import interleave_families
 
+StateT = TypeVar("StateT", bound=State)
 BuilderT = TypeVar("BuilderT", bound=TaskBuilder)
 CallerT = TypeVar("CallerT")
 """Type of the domain's caller: how the customer is identified."""
 
 
 @dataclass(frozen=True)
-class TaskGenerator(Generic[BuilderT, CallerT]):
+class TaskGenerator(Generic[StateT, BuilderT, CallerT]):
     """The functions of a domain that draw the parts of its tasks."""
 
-    domain: str
-    customer_keys: Callable[[Split], tuple[str, ...]]
-    """Returns the keys of the customers of a split."""
-    make_builder: Callable[[random.Random, PhraseSampler, str], BuilderT]
+    package: str
+    """`__name__` of the domain's package, which has a file `phrases.toml`. Its last part is the domain's name."""
+    build_world: Callable[[], StateT]
+    """Returns the initial state."""
+    customers: str
+    """The table of the customers, who are divided among the splits."""
+    make_builder: Callable[[random.Random, PhraseSampler, StateT, str], BuilderT]
     """Returns the builder of a task for the customer with a key."""
     draw_goals: Callable[[BuilderT, str, Difficulty], tuple[CallerT, Sequence[GoalSpec]]]
-    """Returns how the customer is identified, and the requests of one conversation in order."""
+    """Returns how the customer is identified, and the requests of one conversation of a family, in order."""
     build_user_profile: Callable[[BuilderT, CallerT], UserProfile]
     generate_gold_turns: Callable[[BuilderT, CallerT, Sequence[GoalSpec]], Iterable[Message]]
     """Returns the turns of the gold agent."""
+
+    @property
+    def domain(self) -> str:
+        """The name of the domain."""
+        return self.package.rpartition(".")[2]
+
+    @cached_property
+    def phrases(self) -> Mapping[str, Sequence[str]]:
+        """The lists of phrases of the domain by name."""
+        return load_phrases(self.package)
+
+    def customer_keys(self, split: Split) -> tuple[str, ...]:
+        """Return the keys of the customers of a split."""
+        return select_split(tuple(self.build_world().tables()[self.customers]), split)
 
     def generate(
         self, split: Split, seed: int, families: Sequence[str], difficulties: Sequence[Difficulty]
@@ -69,7 +90,8 @@ class TaskGenerator(Generic[BuilderT, CallerT]):
         turn = number * len(DIFFICULTIES) + DIFFICULTIES.index(difficulty)
         builder = self.make_builder(
             random.Random(identity.partition("+")[0]),
-            PhraseSampler(identity, split),
+            PhraseSampler(identity, split, self.phrases),
+            self.build_world(),
             pick_person(self.customer_keys(split), f"{split}/{seed}/{family}", turn),
         )
         who, goals = self.draw_goals(builder, family, difficulty)

@@ -9,16 +9,15 @@ from understudy.domains.authoring.identification import (
     IdentificationMode,
     Knowledge,
 )
+from understudy.domains.authoring.request import Draw, GoalFunction, draw_goal
 from understudy.domains.authoring.task_builder import GoalSpec
 from understudy.domains.doordash.goals import claim, info, order_change, purchase
-from understudy.domains.doordash.goals.base import DoordashGoalFactory
 from understudy.domains.doordash.state import Order
 from understudy.domains.doordash.task_builder import DoordashTaskBuilder
 
-GRANTABLE_SHARE = 0.7
-"""Share of requests that are allowed."""
+DoordashGoal = GoalFunction[DoordashTaskBuilder, Order]
 
-_ACTIONS: tuple[DoordashGoalFactory, ...] = (
+_ACTIONS: tuple[DoordashGoal, ...] = (
     order_change.cancel_order,
     order_change.change_address,
     order_change.change_dropoff,
@@ -26,9 +25,9 @@ _ACTIONS: tuple[DoordashGoalFactory, ...] = (
     claim.claim_missing_items,
 )
 """Requests that only change an order and the account, so that several fit into one conversation."""
-_QUESTIONS: tuple[DoordashGoalFactory, ...] = (info.ask_price_paid, info.track_order)
+_QUESTIONS: tuple[DoordashGoal, ...] = (info.ask_price_paid, info.track_order)
 
-FAMILIES: Mapping[str, Sequence[DoordashGoalFactory]] = {
+FAMILIES: Mapping[str, Sequence[DoordashGoal]] = {
     "cancel": (order_change.cancel_order,),
     "address": (order_change.change_address,),
     "dropoff": (order_change.change_dropoff,),
@@ -58,7 +57,7 @@ their mind when asked to confirm."""
 
 
 def draw_goals(
-    builder: DoordashTaskBuilder, family: str, difficulty: Difficulty
+    b: DoordashTaskBuilder, family: str, difficulty: Difficulty
 ) -> tuple[IdentificationMode, Sequence[GoalSpec]]:
     """Draw how the customer is identified, and the requests of one conversation in order.
 
@@ -66,32 +65,22 @@ def draw_goals(
     agent has to ask more. Hard: two or three requests. A transfer to a human agent comes last.
     """
     easy = difficulty == "easy"
-    identity = builder.rng.choice(IDENTIFICATION_MODES[difficulty])
-    first, *others = builder.orders()
+    identification = b.rng.choice(IDENTIFICATION_MODES[difficulty])
+    first, *others = b.orders()
     if family == "several" and easy:
-        question = info.ask_price_paid(builder, first, "told", True, easy)
-        return identity, (question, _one_of(builder, _ACTIONS, first, "told", easy))
+        question = info.ask_price_paid(b, Draw(first, "told", True, easy))
+        return identification, (question, draw_goal(b, _ACTIONS, first, "told", easy=True))
     last = family == "handover" and difficulty == "hard"
-    knowledge: Knowledge = "told" if last else builder.rng.choice(KNOWLEDGE_LEVELS[difficulty])
-    request = _one_of(builder, FAMILIES[family], first, knowledge, easy)
-    more = _more(builder, family, others) if difficulty == "hard" or family == "several" else []
-    return identity, (*more, request) if last else (request, *more)
+    knowledge: Knowledge = "told" if last else b.rng.choice(KNOWLEDGE_LEVELS[difficulty])
+    goal = draw_goal(b, FAMILIES[family], first, knowledge, easy=easy)
+    more = _more(b, family, others) if difficulty == "hard" or family == "several" else []
+    return identification, (*more, goal) if last else (goal, *more)
 
 
-def _more(builder: DoordashTaskBuilder, family: str, others: Sequence[Order]) -> list[GoalSpec]:
+def _more(b: DoordashTaskBuilder, family: str, others: Sequence[Order]) -> list[GoalSpec]:
     """Draw further requests, about the customer's other orders if there are any."""
     if not others:
         make = purchase.order_cheapest if family == "menu" else info.ask_menu
-        return [make(builder, builder.orders()[0], "told", True, True)]
-    makers = _QUESTIONS if family == "handover" else _ACTIONS + _QUESTIONS
-    return [_one_of(builder, makers, order, builder.rng.choice(("told", "described")), True) for order in others]
-
-
-def _one_of(
-    builder: DoordashTaskBuilder,
-    factories: Sequence[DoordashGoalFactory],
-    order: Order,
-    knowledge: Knowledge,
-    easy: bool,
-) -> GoalSpec:
-    return builder.rng.choice(factories)(builder, order, knowledge, builder.draw_bool(GRANTABLE_SHARE), easy)
+        return [make(b, Draw(b.orders()[0], "told", True, True))]
+    functions = _QUESTIONS if family == "handover" else _ACTIONS + _QUESTIONS
+    return [draw_goal(b, functions, order, b.rng.choice(("told", "described")), easy=True) for order in others]

@@ -2,30 +2,26 @@
 
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Any
+from typing import Any, ClassVar
 
 from understudy.core.messages import Message
 from understudy.core.tasks import Fact
 from understudy.domains.authoring import task_builder
-from understudy.domains.authoring.identification import Knowledge, entity_lookup
+from understudy.domains.authoring.identification import NUMBER_KNOWN_LEVELS, entity_lookup
+from understudy.domains.authoring.request import Draw
 from understudy.domains.authoring.task_builder import gold_call, gold_text
-from understudy.domains.doordash import phrases
 from understudy.domains.doordash.policy_rules import MAX_REFUNDS
-from understudy.domains.doordash.state import Customer, DoordashState, Order, Restaurant, Status, format_time_ago
+from understudy.domains.doordash.state import Customer, DoordashState, Order, Status, format_time_ago
 from understudy.domains.doordash.world import delivery_fields, draw_delivery, draw_minutes_ago, draw_status_fields
 
 _ASKED = ("which order", "what order", "order number", "order id", "number of", "which of", "order you")
 
 
 @dataclass(frozen=True)
-class DoordashOrderMention(task_builder.EntityMention):
+class DoordashOrderMention(task_builder.NumberedMention):
     """An order as customer and agent refer to it. `dish` distinguishes it from others of the same restaurant."""
 
     order: Order
-    by_number: bool
-    """Whether the customer knows the number."""
-    told_when_asked: bool = False
-    """Whether the customer identifies the order only when asked."""
     dish: str = ""
 
     @property
@@ -47,6 +43,8 @@ class DoordashOrderMention(task_builder.EntityMention):
 class DoordashTaskBuilder(task_builder.TaskBuilder):
     """The random draws of one task."""
 
+    grantable_share: ClassVar[float] = 0.7
+
     world: DoordashState
     email: str
 
@@ -55,46 +53,47 @@ class DoordashTaskBuilder(task_builder.TaskBuilder):
         """The customer."""
         return self.world.customers[self.email]
 
+    def identity(self) -> dict[str, str]:
+        """Return what identifies the customer."""
+        return {"email": self.email, "phone": self.customer.phone, "name": self.customer.name}
+
     def orders(self) -> list[Order]:
         """Return the customer's orders in random order."""
         own = [self.world.orders[key] for key in self.customer.orders]
         return self.rng.sample(own, len(own))
 
-    def find_restaurant(self, name: str) -> Restaurant:
-        """Return a restaurant."""
-        return self.world.restaurants[name]
-
-    def order_mention(self, order: Order, knowledge: Knowledge, itemized: bool = False) -> DoordashOrderMention:
+    def order_mention(self, draw: Draw[Order], itemized: bool = False) -> DoordashOrderMention:
         """Return the order as the customer refers to it. With `itemized`, the request names a dish itself."""
+        order, knowledge = draw.entity, draw.knowledge
         own = [self.world.orders[key] for key in self.customer.orders]
         others = [other for other in own if other.restaurant != order.restaurant]
         if knowledge == "wrong" and not others:
             knowledge = "asked"
         same = [other.id for other in own if other.restaurant == order.restaurant]
-        twice = not itemized and len(same) > 1
-        dish = self.rng.choice(order.items).name if twice else ""
-        described = self.fill_template(phrases.WITH if dish else phrases.FROM, item=dish, restaurant=order.restaurant)
-        number = f"order {order.id}"
-        if knowledge in ("described", "vague"):
-            said = described if knowledge == "described" else self.fill_template(phrases.VAGUE)
-            fact = self.fill_template(phrases.NO_ORDER, described=described)
-            reads = entity_lookup(_read, same, order.id, knowledge)
-            return self._mention(
-                order, said, described, fact, reads, by_number=False, told_when_asked=knowledge == "vague", dish=dish
-            )
+        dish = self.rng.choice(order.items).name if not itemized and len(same) > 1 else ""
+        described = self.phrase("with" if dish else "from", item=dish, restaurant=order.restaurant)
+        known = described if knowledge in ("described", "vague") else f"order {order.id}"
+        doubt: tuple[Message, ...] = ()
         if knowledge == "wrong":
-            wrong, fact = self.rng.choice(others), self.fill_template(phrases.MISTAKEN, id=order.id)
+            wrong, fact = self.rng.choice(others), self.phrase("mistaken", id=order.id)
             said = f"order {wrong.id} from {order.restaurant}"
-            doubt = gold_text(
-                f"Order {wrong.id} is from {wrong.restaurant}, not from {order.restaurant}. Which order is it?"
-            )
-            return self._mention(order, said, number, fact, (doubt, _read(order.id)), by_number=True)
-        fact, said = (
-            self.fill_template(phrases.ORDER, id=order.id),
-            number if knowledge == "told" else self.fill_template(phrases.VAGUE),
-        )
-        return self._mention(
-            order, said, number, fact, (_read(order.id),), by_number=True, told_when_asked=knowledge == "asked"
+            text = f"Order {wrong.id} is from {wrong.restaurant}, not from {order.restaurant}. Which order is it?"
+            doubt = (gold_text(text),)
+        elif knowledge in ("described", "vague"):
+            said = described if knowledge == "described" else self.phrase("vague")
+            fact = self.phrase("no_order", described=described)
+        else:
+            fact = self.phrase("order", id=order.id)
+            said = known if knowledge == "told" else self.phrase("vague")
+        return DoordashOrderMention(
+            "order",
+            said,
+            known,
+            order,
+            "" if knowledge in NUMBER_KNOWN_LEVELS else dish,
+            knowledge=knowledge,
+            facts=(Fact(text=fact, keywords=_ASKED, in_opening=said == known),),
+            lookup_turns=entity_lookup(_read, same, order.id, knowledge, *doubt),
         )
 
     def set_status(self, order: Order, status: Status) -> None:
@@ -142,12 +141,6 @@ class DoordashTaskBuilder(task_builder.TaskBuilder):
         self.patch("orders", order.id, **times)
         if times["status"] == "picked up":
             self.patch("trips", order.id, **draw_delivery(self.rng, times["courier"]).model_dump(mode="json"))
-
-    def _mention(
-        self, order: Order, said: str, known: str, fact: str, reads: tuple[Message, ...], **mention: Any
-    ) -> DoordashOrderMention:
-        facts = (Fact(text=fact, keywords=_ASKED, in_opening=said == known),)
-        return DoordashOrderMention("order", said, known, order, facts=facts, lookup_turns=reads, **mention)
 
 
 def _read(order_id: str) -> Message:

@@ -1,4 +1,4 @@
-"""The tools that change data. They act on the identified customer's data and reject what the policy forbids."""
+"""The delivery agent's tools. They act on the identified customer's data and reject what the policy forbids."""
 
 from collections.abc import Iterable, Sequence
 from decimal import Decimal
@@ -8,20 +8,25 @@ from pydantic import Field, WithJsonSchema
 
 from understudy.core.errors import ToolError
 from understudy.core.records import Record
+from understudy.domains.authoring.customer_toolkit import CustomerToolkit
 from understudy.domains.authoring.money import Money
 from understudy.domains.doordash import policy_rules
 from understudy.domains.doordash.state import (
     NOW,
     Choice,
+    Cuisine,
+    Customer,
+    DoordashState,
     Dropoff,
     Order,
     OrderLine,
+    Promotion,
     RefundTarget,
     Restaurant,
     Status,
     format_time,
 )
-from understudy.domains.doordash.tools_base import DoordashToolsBase
+from understudy.envs.calculator import evaluate_expression
 
 Amount = Annotated[Money, Field(ge=0, le=500), WithJsonSchema({"type": "number"})]
 Address = Annotated[str, "like 12 Oak Street, Harbor"]
@@ -29,6 +34,31 @@ Address = Annotated[str, "like 12 Oak Street, Harbor"]
 OPEN: Sequence[Status] = ("placed", "accepted")
 BEFORE_PICKUP: Sequence[Status] = (*OPEN, "preparing")
 BEFORE_DELIVERY: Sequence[Status] = (*BEFORE_PICKUP, "picked up")
+
+
+class DoordashCustomerSummary(Record):
+    """The customer who was found."""
+
+    name: str
+    orders: dict[str, str]
+    """Restaurants by order id."""
+
+
+class RestaurantOffer(Record):
+    """A restaurant that delivers to the customer."""
+
+    name: str
+    delivery_fee: Money
+    minimum: Money
+    closed: bool = False
+
+
+class CourierTracking(Record):
+    """The courier of an order."""
+
+    courier: str
+    vehicle: str
+    minutes: int
 
 
 class DoordashActionResult(Record):
@@ -40,8 +70,71 @@ class DoordashActionResult(Record):
     refund: Money | None = None
 
 
-class DoordashTools(DoordashToolsBase):
+class DoordashTools(CustomerToolkit[Customer]):
     """The tools of delivery support."""
+
+    _state: DoordashState
+    _found_by = "by email or by phone number"
+
+    def find_customer(self, email: str) -> DoordashCustomerSummary:
+        """Find the customer by email. Do this first."""
+        return self._identify(email.strip().casefold(), f"no customer has the email {email!r}")
+
+    def find_customer_by_phone(self, phone: str) -> DoordashCustomerSummary:
+        """Find the customer by phone number, if the email is unknown."""
+        found = (email for email, c in self._state.customers.items() if c.phone == phone.strip())
+        return self._identify(next(found, ""), f"no customer has the phone number {phone!r}")
+
+    def get_customer(self) -> Customer:
+        """Get the customer's account: address, age, membership, payment methods, credit, dates of refunds."""
+        customer = self._customer()
+        self._read.add("account")
+        return customer
+
+    def get_order(self, order_id: str) -> Order:
+        """Get one order."""
+        order = self._order(order_id)
+        self._read.add(order_id)
+        return order
+
+    def search_restaurants(self, cuisine: Cuisine) -> list[RestaurantOffer]:
+        """List the restaurants of a cuisine that deliver to the customer."""
+        area = self._customer().area
+        return [
+            RestaurantOffer(
+                name=name,
+                delivery_fee=restaurant.delivery_fee,
+                minimum=restaurant.minimum,
+                closed=restaurant.paused or not policy_rules.is_open(restaurant),
+            )
+            for name, restaurant in self._state.restaurants.items()
+            if (restaurant.cuisine, restaurant.area) == (cuisine, area)
+        ]
+
+    def get_restaurant(self, name: str) -> Restaurant:
+        """Get a restaurant's hours, fee, minimum and menu with prices, options and allergens."""
+        self._customer()
+        restaurant = self._restaurant(name)
+        self._read.add(name)
+        return restaurant
+
+    def get_promotion(self, code: str) -> Promotion:
+        """Get the terms of a promotion code."""
+        self._customer()
+        return self._promotion(code)
+
+    def track_courier(self, order_id: str) -> CourierTracking:
+        """Get the courier of an order that was picked up, and the minutes until it arrives."""
+        order = self._order(order_id)
+        trip = self._state.trips.get(order_id)
+        if order.status != "picked up" or trip is None:
+            raise ToolError(f"order {order_id} is {order.status}; only orders that were picked up can be tracked")
+        courier = self._state.couriers[trip.courier]
+        return CourierTracking(courier=courier.name, vehicle=courier.vehicle, minutes=trip.minutes)
+
+    def calculate(self, expression: str) -> str:
+        """Calculate with numbers, + - * / and parentheses."""
+        return evaluate_expression(expression)
 
     def place_order(
         self, restaurant: str, items: list[Choice], payment: str, tip: Amount = Decimal("0.00"), promotion: str = ""
@@ -175,6 +268,53 @@ class DoordashTools(DoordashToolsBase):
         self._customer()
         self._state.transferred = True
         return DoordashActionResult(status="transferred")
+
+    def _identify(self, email: str, unknown: str) -> DoordashCustomerSummary:
+        customer = self._find(email, unknown)
+        return DoordashCustomerSummary(
+            name=customer.name, orders={key: self._state.orders[key].restaurant for key in customer.orders}
+        )
+
+    def _read_account(self) -> Customer:
+        """Return the customer, whose account must have been read."""
+        customer = self._customer()
+        if "account" not in self._read:
+            raise ToolError("read the customer's account first")
+        return customer
+
+    def _order(self, order_id: str) -> Order:
+        return self._own("order", order_id, self._customer().orders, self._state.orders)
+
+    def _in_status(self, order_id: str, allowed: Sequence[Status]) -> Order:
+        """Return an order that was read and has one of the allowed statuses."""
+        order = self._order(order_id)
+        if order_id not in self._read:
+            raise ToolError(f"read order {order_id} first")
+        if order.status not in allowed:
+            raise ToolError(f"order {order_id} is {order.status}; it must be {' or '.join(allowed)}")
+        return order
+
+    def _restaurant(self, name: str) -> Restaurant:
+        restaurant = self._state.restaurants.get(name)
+        if restaurant is None:
+            raise ToolError(f"there is no restaurant {name!r}; search by cuisine")
+        return restaurant
+
+    def _read_restaurant(self, name: str) -> Restaurant:
+        """Return a restaurant that was read."""
+        restaurant = self._restaurant(name)
+        if name not in self._read:
+            raise ToolError(f"read the restaurant {name} first")
+        return restaurant
+
+    def _promotion(self, code: str) -> Promotion:
+        promotion = self._state.promotions.get(code.strip().upper())
+        if promotion is None:
+            raise ToolError(f"there is no promotion {code!r}")
+        return promotion
+
+    def _save(self, order: Order) -> None:
+        self._state.orders[order.id] = order
 
     def _lines(
         self, name: str, restaurant: Restaurant, choices: Iterable[Choice], remaining: Sequence[OrderLine] = ()

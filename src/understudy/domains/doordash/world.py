@@ -12,8 +12,7 @@ from datetime import timedelta
 from decimal import Decimal
 from typing import Any
 
-from understudy.core.tasks import Split
-from understudy.domains.authoring.people import FIRST_NAMES, STREETS, draw_email, draw_names, select_split
+from understudy.domains.authoring.people import FIRST_NAMES, STREETS, draw_counts, draw_email, draw_names
 from understudy.domains.doordash.catalog import (
     ALCOHOL,
     AREAS,
@@ -72,7 +71,8 @@ def build_world(seed: int = 0) -> DoordashState:
     customers, orders = dict[str, Customer](), dict[str, Order]()
     ids = iter(rng.sample(range(1000, 9000), ORDERS))
     phones = iter(rng.sample(range(1000, 10000), CUSTOMERS))
-    for name, count in zip(draw_names(rng, CUSTOMERS), _order_counts(rng), strict=True):
+    names, counts = draw_names(rng, CUSTOMERS), draw_counts(rng, CUSTOMERS // 4, CUSTOMERS // 2, CUSTOMERS // 4)
+    for name, count in zip(names, counts, strict=True):
         customer = _customer(rng, name, f"555-{next(phones)}", [f"D{next(ids)}" for _ in range(count)])
         customers[draw_email(rng, name)] = customer
         near = {key: restaurant for key, restaurant in restaurants.items() if restaurant.area == customer.area}
@@ -87,12 +87,6 @@ def build_world(seed: int = 0) -> DoordashState:
         promotions=promotions,
         couriers=couriers,
     )
-
-
-@functools.cache
-def customer_keys(split: Split) -> tuple[str, ...]:
-    """Return the customers of a split."""
-    return select_split(tuple(build_world().customers), split)
 
 
 def draw_address(rng: random.Random, area: str) -> str:
@@ -169,12 +163,6 @@ def _courier(rng: random.Random, name: str) -> Courier:
 
 def _promotion(off: int, minimum: int, expires: str, members_only: bool) -> Promotion:
     return Promotion(off=Decimal(off), minimum=Decimal(minimum), expires=expires, members_only=members_only)
-
-
-def _order_counts(rng: random.Random) -> list[int]:
-    counts = [1] * (CUSTOMERS // 4) + [2] * (CUSTOMERS // 2) + [3] * (CUSTOMERS // 4)
-    rng.shuffle(counts)
-    return counts
 
 
 def _customer(rng: random.Random, name: str, phone: str, orders: Sequence[str]) -> Customer:

@@ -1,20 +1,29 @@
 """Healthcare: the front desk of a group of clinics. It handles visits, refills, referrals and bills."""
 
-from understudy.domains.healthcare.families import FAMILIES
-from understudy.domains.healthcare.task_generator import generate, make_long_task, make_task
+from understudy.domains.authoring.task_generator import TaskGenerator
+from understudy.domains.healthcare.dialogue import generate_gold_turns
+from understudy.domains.healthcare.families import FAMILIES, draw_goals
+from understudy.domains.healthcare.task_builder import HealthcareTaskBuilder
 from understudy.domains.healthcare.tools import HealthcareTools
 from understudy.domains.healthcare.world import build_world
 from understudy.envs.domain import Domain
 
-SHARED = ("doctors", "schedule", "pharmacies", "plans")
-
+GENERATOR = TaskGenerator(
+    __name__,
+    build_world,
+    "patients",
+    HealthcareTaskBuilder,
+    draw_goals,
+    lambda _, profile: profile,
+    generate_gold_turns,
+)
 DOMAIN = Domain(
     __name__,
     build_world,
     HealthcareTools,
-    generate,
+    GENERATOR.generate,
     tuple(FAMILIES),
-    shared_tables=SHARED,
-    make_task=make_task,
-    make_long_task=make_long_task,
+    shared_tables=("doctors", "schedule", "pharmacies", "plans"),
+    make_task=GENERATOR.make_task,
+    make_long_task=GENERATOR.make_long_task,
 )

@@ -4,7 +4,7 @@ import random
 from datetime import date, timedelta
 
 from understudy.domains.healthcare.state import TODAY
-from understudy.envs.dates import format_month_day
+from understudy.envs.dates import date_variants, format_month_day
 
 WORKING_DAYS = tuple(
     day.isoformat() for day in (date.fromisoformat(TODAY) + timedelta(days=n) for n in range(19)) if day.weekday() < 5
@@ -55,3 +55,13 @@ def time_variants(time: str) -> str:
     twelve, half = (hour - 1) % 12 + 1, "am" if hour < 12 else "pm"
     short = [f"{twelve} {half}", f"{twelve}{half}"] if minute == "00" else []
     return "|".join([time, f"{twelve}:{minute} {half}", f"{twelve}:{minute}{half}", *short])
+
+
+def datetime_variants(time: str) -> tuple[str, str]:
+    """Return the accepted forms of the day and of the time of "2026-03-05 10:30"."""
+    return date_variants(time[:10]), time_variants(time[11:])
+
+
+def format_datetime(time: str) -> str:
+    """Return a time as in "2026-03-05 at 10:30"."""
+    return time.replace(" ", " at ")

@@ -4,78 +4,51 @@ from collections.abc import Iterator, Sequence
 
 from understudy.core.messages import Message
 from understudy.core.tasks import Fact
+from understudy.domains.authoring.dialogue import QUESTION_WORDS, gold_turns_of_goals
 from understudy.domains.authoring.scenarios import UserProfile
 from understudy.domains.authoring.task_builder import GoalSpec, gold_call, gold_text
-from understudy.domains.healthcare import phrases
 from understudy.domains.healthcare.clinic_calendar import format_birthday
 from understudy.domains.healthcare.task_builder import HealthcareTaskBuilder
 
-_NAME = ("your name", "full name", "first name", "last name", "patient's name", "name of the patient")
-_BORN = ("born", "birth")
+_NAME = (*QUESTION_WORDS["name"], "patient's name", "name of the patient")
+_BORN, _MEMBER = ("born", "birth"), ("member id", "member number")
 _CALLER = ("your own name", "your name", "who you are", "who are you")
-_READS = ("get_records", "get_patient")
 
 
-def build_user_profile(builder: HealthcareTaskBuilder, easy: bool) -> UserProfile:
+def build_user_profile(b: HealthcareTaskBuilder, easy: bool) -> UserProfile:
     """Return the caller's profile."""
-    patient = builder.patient
-    born = patient.born if easy or builder.draw_bool(0.5) else format_birthday(patient.born)
-    words = {"name": patient.name, "born": born, "id": patient.member_id, "caller": builder.caller}
-    if builder.identification == "proxy":
-        return UserProfile(
-            builder.caller, "calling on behalf of a patient of a group of clinics", _calling(builder, words, easy)
-        )
-    if builder.identification == "asked":
-        facts: tuple[Fact, ...] = (
-            Fact(text=builder.fill_template(phrases.NAME, name=patient.name), keywords=_NAME),
-            Fact(text=builder.fill_template(phrases.BORN, **words), keywords=_BORN),
-        )
-    elif builder.identification == "member":
-        identity = builder.fill_template(phrases.MEMBER, **words)
-        facts = (
-            Fact(text=identity, keywords=("member id", "member number", *_BORN), in_opening=True),
-            Fact(text=builder.fill_template(phrases.NAME, name=patient.name), keywords=_NAME),
-        )
+    patient = b.patient
+    born = patient.born if easy or b.draw_bool(0.5) else format_birthday(patient.born)
+    words = {"name": patient.name, "born": born, "id": patient.member_id, "caller": b.caller}
+
+    def fact(phrase: str, keywords: tuple[str, ...], in_opening: bool = False) -> Fact:
+        return Fact(text=b.phrase(phrase, **words), keywords=keywords, in_opening=in_opening)
+
+    if b.identification == "proxy":
+        words["first"] = patient.name.split()[0]
+        if easy or b.draw_bool(0.5):
+            facts = [fact("calls", (*_NAME, *_BORN), True)]
+        else:
+            facts = [fact("calls_for", _NAME[1:], True), fact("own_name", _CALLER), fact("patient_born", _BORN)]
+        return UserProfile(b.caller, "calling on behalf of a patient of a group of clinics", tuple(facts))
+    if b.identification == "asked":
+        facts = [fact("name", _NAME), fact("born", _BORN)]
+    elif b.identification == "member":
+        facts = [fact("member", (*_MEMBER, *_BORN), True), fact("name", _NAME)]
     else:
-        facts = (Fact(text=builder.fill_template(phrases.OPENED, **words), keywords=(*_NAME, *_BORN), in_opening=True),)
-    return UserProfile(patient.name, "a patient of a group of clinics", facts)
+        facts = [fact("opened", (*_NAME, *_BORN), True)]
+    return UserProfile(patient.name, "a patient of a group of clinics", tuple(facts))
 
 
-def _calling(builder: HealthcareTaskBuilder, words: dict[str, str], easy: bool) -> tuple[Fact, ...]:
-    """Return the facts that a caller for the patient tells: all in the first message, or most of them when asked."""
-    if easy or builder.draw_bool(0.5):
-        return (Fact(text=builder.fill_template(phrases.CALLS, **words), keywords=(*_NAME, *_BORN), in_opening=True),)
-    return (
-        Fact(text=builder.fill_template(phrases.CALLS_FOR, **words), keywords=_NAME[1:], in_opening=True),
-        Fact(text=builder.fill_template(phrases.OWN_NAME, **words), keywords=_CALLER),
-        Fact(
-            text=builder.fill_template(phrases.PATIENT_BORN, first=words["name"].split()[0], born=words["born"]),
-            keywords=_BORN,
-        ),
-    )
-
-
-def generate_gold_turns(
-    builder: HealthcareTaskBuilder, profile: UserProfile, goals: Sequence[GoalSpec]
-) -> Iterator[Message]:
+def generate_gold_turns(b: HealthcareTaskBuilder, profile: UserProfile, goals: Sequence[GoalSpec]) -> Iterator[Message]:
     """Yield the gold turns: ask for what is missing, find the patient, and settle each request in order."""
-    if builder.identification != "urgent":
-        yield from _finds(builder, profile)
-    read: list[Message] = []
-    for message in (turn for goal in goals for turn in goal.gold_turns):
-        again = message in read and message.tool_calls[0].name in _READS
-        if message.tool_calls and not again:
-            read.append(message)
-        if not again:
-            yield message
-
-
-def _finds(builder: HealthcareTaskBuilder, profile: UserProfile) -> Iterator[Message]:
-    if builder.identification == "asked":
+    if b.identification == "asked":
         yield gold_text("What are your full name and date of birth?")
-    elif builder.identification == "proxy" and not all(fact.in_opening for fact in profile.facts):
+    elif b.identification == "proxy" and not all(fact.in_opening for fact in profile.facts):
         yield gold_text("What is your own name, and what is the patient's date of birth?")
-    arguments = {"born": builder.patient.born, "name": builder.patient.name}
-    if builder.identification == "member":
-        arguments = {"born": builder.patient.born, "member_id": builder.patient.member_id}
-    yield gold_call("find_patient", **arguments, **({"caller": builder.caller} if builder.caller else {}))
+    if b.identification != "urgent":
+        arguments = {"born": b.patient.born, "name": b.patient.name}
+        if b.identification == "member":
+            arguments = {"born": b.patient.born, "member_id": b.patient.member_id}
+        yield gold_call("find_patient", **arguments, **({"caller": b.caller} if b.caller else {}))
+    yield from gold_turns_of_goals(goals, ("get_records", "get_patient"))

@@ -1,9 +1,10 @@
 """Families of healthcare tasks: the requests of a conversation, at three difficulties."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from understudy.core.tasks import Difficulty
+from understudy.domains.authoring.request import refuse
 from understudy.domains.authoring.scenarios import UserProfile
 from understudy.domains.authoring.task_builder import GoalSpec
 from understudy.domains.healthcare.dialogue import build_user_profile
@@ -14,7 +15,6 @@ from understudy.domains.healthcare.goals.appointment import (
     reschedule_appointment,
     switch_cancel_to_reschedule,
 )
-from understudy.domains.healthcare.goals.base import HealthcareGoalFactory
 from understudy.domains.healthcare.goals.billing import ask_amount_owed, pay_bill, pay_in_installments
 from understudy.domains.healthcare.goals.booking import book_appointment, book_specialist
 from understudy.domains.healthcare.goals.info import (
@@ -35,20 +35,20 @@ from understudy.domains.healthcare.goals.transfer import (
 from understudy.domains.healthcare.task_builder import HealthcareTaskBuilder, PatientIdentification
 from understudy.domains.healthcare.world import proxy_names
 
-GRANTABLE_SHARE = 0.72
-"""Share of requests that are allowed."""
+HealthcareGoal = Callable[[HealthcareTaskBuilder, bool, bool], GoalSpec]
+"""A function that draws one request: whether the policy allows it, and whether the first message states everything."""
 
-_VISITS: tuple[HealthcareGoalFactory, ...] = (
+_VISITS: tuple[HealthcareGoal, ...] = (
     cancel_appointment,
     reschedule_appointment,
     book_appointment,
     ask_copay,
     request_referral,
 )
-_MEDICINES: tuple[HealthcareGoalFactory, ...] = (request_refill, change_pharmacy)
-_BILLS: tuple[HealthcareGoalFactory, ...] = (pay_bill, pay_in_installments, ask_amount_owed)
-_FILE: tuple[HealthcareGoalFactory, ...] = (change_phone, ask_lab_result, ask_pharmacy_hours)
-_GROUPS: Mapping[Sequence[HealthcareGoalFactory], Sequence[HealthcareGoalFactory]] = {
+_MEDICINES: tuple[HealthcareGoal, ...] = (request_refill, change_pharmacy)
+_BILLS: tuple[HealthcareGoal, ...] = (pay_bill, pay_in_installments, ask_amount_owed)
+_FILE: tuple[HealthcareGoal, ...] = (change_phone, ask_lab_result, ask_pharmacy_hours)
+_GROUPS: Mapping[Sequence[HealthcareGoal], Sequence[HealthcareGoal]] = {
     _VISITS: (
         book_specialist,
         correct_time,
@@ -64,9 +64,9 @@ _GROUPS: Mapping[Sequence[HealthcareGoalFactory], Sequence[HealthcareGoalFactory
 }
 """Requests in groups: common requests, each with rarer ones that use the same rows. Requests of one conversation come
 from different groups, so that they do not conflict."""
-_QUESTIONS: tuple[HealthcareGoalFactory, ...] = (ask_lab_result, ask_amount_owed, ask_pharmacy_hours, ask_patient_data)
+_QUESTIONS: tuple[HealthcareGoal, ...] = (ask_lab_result, ask_amount_owed, ask_pharmacy_hours, ask_patient_data)
 
-FAMILIES: Mapping[str, Sequence[HealthcareGoalFactory]] = {
+FAMILIES: Mapping[str, Sequence[HealthcareGoal]] = {
     "book": (book_appointment,),
     "specialist": (book_specialist,),
     "move": (reschedule_appointment,),
@@ -105,66 +105,51 @@ _IDENTITY: Mapping[Difficulty, Sequence[PatientIdentification]] = {
 }
 
 
-def draw_goals(
-    builder: HealthcareTaskBuilder, family: str, difficulty: Difficulty
-) -> tuple[UserProfile, Sequence[GoalSpec]]:
+def draw_goals(b: HealthcareTaskBuilder, family: str, difficulty: Difficulty) -> tuple[UserProfile, Sequence[GoalSpec]]:
     """Draw how the patient is identified, the caller, and the requests of one conversation in order.
 
     Easy: one request that the first message states completely (`several`: a question, then a request). Medium: the
     agent has to ask more. Hard: two or three requests.
     """
-    builder.identification = builder.rng.choice(_IDENTITY[difficulty])
-    goals = _drawn(builder, family, difficulty)
-    return build_user_profile(builder, difficulty == "easy"), goals
+    b.identification = b.rng.choice(_IDENTITY[difficulty])
+    goals = _draw_proxy_goals(b, difficulty) if family == "proxy" else _draw_goals(b, family, difficulty)
+    return build_user_profile(b, difficulty == "easy"), goals
 
 
-def _drawn(builder: HealthcareTaskBuilder, family: str, difficulty: Difficulty) -> Sequence[GoalSpec]:
-    """Draw the requests."""
+def _draw_goals(b: HealthcareTaskBuilder, family: str, difficulty: Difficulty) -> Sequence[GoalSpec]:
     easy = difficulty == "easy"
-    if family == "proxy":
-        return _for_another(builder, difficulty)
-    make = builder.rng.choice(FAMILIES[family])
+    make = b.rng.choice(FAMILIES[family])
     if family == "several" and easy:
-        return _one(builder, _question(builder, make), True), _one(builder, make, True)
-    request = _one(builder, make, easy)
-    if builder.identification == "urgent" or (difficulty != "hard" and family != "several"):
-        return (request,)
-    more = _more(builder, make)
-    return (*more, request) if family == "handover" else (request, *more)
+        group = next(group for group in _GROUPS if make in group)
+        question = b.rng.choice([question for question in _QUESTIONS if question not in group])
+        return _draw_goal(b, question, easy=True), _draw_goal(b, make, easy=True)
+    goal = _draw_goal(b, make, easy=easy)
+    if b.identification == "urgent" or (difficulty != "hard" and family != "several"):
+        return (goal,)
+    groups = [group for group, rarer in _GROUPS.items() if make not in (*group, *rarer)]
+    chosen = b.rng.sample(groups, b.rng.randint(1, 2))
+    more = [_draw_goal(b, b.rng.choice(group), easy=True) for group in chosen]
+    return (*more, goal) if family == "handover" else (goal, *more)
 
 
-def _for_another(builder: HealthcareTaskBuilder, difficulty: Difficulty) -> Sequence[GoalSpec]:
+def _draw_proxy_goals(b: HealthcareTaskBuilder, difficulty: Difficulty) -> Sequence[GoalSpec]:
     """Draw the requests of a caller for the patient. All are refused if the caller is none of the patient's proxies."""
-    builder.identification, make = "proxy", builder.rng.choice(FAMILIES["proxy"])
-    listed, allowed = builder.patient.proxies, builder.draw_bool(GRANTABLE_SHARE)
-    others = [name for name in proxy_names() if name not in listed]
-    builder.caller = builder.rng.choice(listed if allowed and listed else others)
-    if allowed:
-        builder.patch("patients", builder.key, proxies=sorted({*listed, builder.caller}))
-        request = _one(builder, make, difficulty == "easy")
-        other = builder.rng.choice([other for other in FAMILIES["proxy"] if (other in _VISITS) != (make in _VISITS)])
-        return (request, _one(builder, other, True)) if difficulty == "hard" else (request,)
-    goal = make(builder, True, difficulty == "easy")
-    text = f"{builder.caller} is not on the patient's list, so I cannot help with this."
-    return (
-        builder.add_refusal(
-            replace(goal, gold_turns=(), final_text=""), text, "list|authorized", easy=difficulty == "easy"
-        ),
-    )
+    easy, make = difficulty == "easy", b.rng.choice(FAMILIES["proxy"])
+    b.identification = "proxy"
+    proxies, allowed = b.patient.proxies, b.draw_bool(b.grantable_share)
+    strangers = [name for name in proxy_names() if name not in proxies]
+    b.caller = b.rng.choice(proxies if allowed and proxies else strangers)
+    if not allowed:
+        goal = make(b, True, easy)
+        assert goal.mention is not None
+        goal = replace(goal, mention=replace(goal.mention, lookup_turns=()), gold_turns=(), final_text="")
+        reason = f"{b.caller} is not on the patient's list, so I cannot help with this."
+        return (refuse(b, goal, reason, "list|authorized", easy=easy),)
+    b.patch("patients", b.key, proxies=sorted({*proxies, b.caller}))
+    goal = _draw_goal(b, make, easy=easy)
+    other = b.rng.choice([other for other in FAMILIES["proxy"] if (other in _VISITS) != (make in _VISITS)])
+    return (goal, _draw_goal(b, other, easy=True)) if difficulty == "hard" else (goal,)
 
 
-def _more(builder: HealthcareTaskBuilder, factory: HealthcareGoalFactory) -> list[GoalSpec]:
-    """Draw one or two further requests of other groups."""
-    groups = [group for group, others in _GROUPS.items() if factory not in (*group, *others)]
-    chosen = builder.rng.sample(groups, builder.rng.randint(1, 2))
-    return [_one(builder, builder.rng.choice(group), True) for group in chosen]
-
-
-def _question(builder: HealthcareTaskBuilder, factory: HealthcareGoalFactory) -> HealthcareGoalFactory:
-    """Draw a question of another group than the request's."""
-    own = next(group for group in _GROUPS if factory in group)
-    return builder.rng.choice([question for question in _QUESTIONS if question not in own])
-
-
-def _one(builder: HealthcareTaskBuilder, factory: HealthcareGoalFactory, easy: bool) -> GoalSpec:
-    return factory(builder, builder.draw_bool(GRANTABLE_SHARE), easy)
+def _draw_goal(b: HealthcareTaskBuilder, make: HealthcareGoal, *, easy: bool) -> GoalSpec:
+    return make(b, b.draw_bool(b.grantable_share), easy)

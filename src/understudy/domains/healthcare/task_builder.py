@@ -1,12 +1,12 @@
 """The random draws of one healthcare task: the patient, and the task's setup of the world."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
+from understudy.core.errors import TaskError
 from understudy.core.records import Record
 from understudy.domains.authoring import task_builder
-from understudy.domains.authoring.task_builder import GoalSpec, gold_text
 from understudy.domains.healthcare.clinic_calendar import SLOT_TIMES, WORKING_DAYS, add_days, half_hour_slots
 from understudy.domains.healthcare.coverage import plan_initials
 from understudy.domains.healthcare.state import (
@@ -75,8 +75,7 @@ class HealthcareTaskBuilder(task_builder.TaskBuilder):
         """Return the doctor's free half hours of a day."""
         key = f"{doctor} {day}"
         row = self.world.schedule.get(key)
-        free: Sequence[str] = self._setup_fields("schedule", key).get("free", row.free if row else ())
-        return list(free)
+        return list(self._setup_fields("schedule", key).get("free", row.free if row else ()))
 
     def set_slots_free(self, doctor: str, time: str, minutes: int, free: bool) -> None:
         """Set whether the half hours of a visit are free."""
@@ -87,11 +86,12 @@ class HealthcareTaskBuilder(task_builder.TaskBuilder):
 
     def first_free_time(self, doctor: str, minutes: int, days: Sequence[str]) -> str:
         """Return the first time in these days at which a visit to the doctor fits."""
-        times = (
-            (day, time, set(self.free_slots(doctor, day))) for day in days for time in self.free_slots(doctor, day)
-        )
-        fitting = (f"{day} {time}" for day, time, free in times if set(half_hour_slots(time, minutes)) <= free)
-        return next(time for time in fitting if time > NOW)
+        for day in days:
+            free = self.free_slots(doctor, day)
+            for time in free:
+                if set(half_hour_slots(time, minutes)) <= set(free) and f"{day} {time}" > NOW:
+                    return f"{day} {time}"
+        raise TaskError(f"Dr. {doctor} has no free {minutes} minutes on any of {', '.join(days)}")
 
     def draw_time(self, doctor: str, minutes: int, late: bool = False) -> str:
         """Draw a time for a visit on a later working day of the doctor on which the patient has no visit.
@@ -150,19 +150,29 @@ class HealthcareTaskBuilder(task_builder.TaskBuilder):
 
     def set_referrals(self, specialty: Specialty, **fields: Any) -> None:
         """Make the patient's referrals to a specialty expired. With `fields`, set these on one of them instead."""
-        own: list[Referral] = self.patient_rows("referrals")
-        for row in own:
+        referrals: list[Referral] = self.patient_rows("referrals")
+        for row in referrals:
             if row.specialty == specialty:
                 self.patch("referrals", row.id, until=add_days(TODAY, -self.rng.randint(3, 60)))
         if fields:
-            chosen = next((row for row in own if row.specialty == specialty), own[0])
+            chosen = next((row for row in referrals if row.specialty == specialty), referrals[0])
             self.patch("referrals", chosen.id, specialty=specialty, **fields)
 
-    def add_refusal(self, goal: GoalSpec, text: str, *outputs: str, easy: bool) -> GoalSpec:
-        """Return the request with the gold agent's refusal, which some callers contest once."""
-        contests = goal.kind == "action" and not easy and self.draw_bool(0.5)
-        turns = (*goal.gold_turns, *(gold_text(text),) * (1 + contests))
-        return replace(goal, gold_turns=turns, outputs=outputs, contests_refusal=contests)
+    def set_visit_booked(self, row: Appointment, late: bool) -> Appointment:
+        """Set a visit to booked: within the next 24 hours if `late`, else on a later day."""
+        row = self.update_row("appointments", row, status="cancelled")  # not in the way of its own new time
+        minutes = self.visit_minutes(row.doctor)
+        time = self.draw_time(row.doctor, minutes, late)
+        self.set_slots_free(row.doctor, time, minutes, False)
+        return self.update_row("appointments", row, status="booked", time=time, minutes=minutes)
+
+    def set_visit_closed(self, row: Appointment, *statuses: str) -> Appointment:
+        """Set a visit to cancelled, or to missed or completed some days ago."""
+        row = self.update_row("appointments", row, status="cancelled")
+        status = self.rng.choice(statuses or ("cancelled", "cancelled", "no-show", "completed"))
+        past = f"{add_days(TODAY, -self.rng.choice((4, 5, 6, 11, 12)))} {row.time[11:]}"
+        time = self.draw_time(row.doctor, row.minutes) if status == "cancelled" else past
+        return self.update_row("appointments", row, status=status, time=time)
 
     def _setup_fields(self, table: str, key: str) -> dict[str, Any]:
         fields: dict[str, Any] = self.setup.get(table, {}).get(key, {})

@@ -10,8 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import date, timedelta
 from typing import Any, Literal, get_args
 
-from understudy.core.tasks import Split
-from understudy.domains.authoring.people import CITIES, LAST_NAMES, STREETS, draw_names, select_split
+from understudy.domains.authoring.people import CITIES, LAST_NAMES, STREETS, draw_counts, draw_names
 from understudy.domains.healthcare.clinic_calendar import SLOT_TIMES, WORKING_DAYS, add_days, half_hour_slots
 from understudy.domains.healthcare.coverage import plan_initials
 from understudy.domains.healthcare.state import (
@@ -78,27 +77,28 @@ def build_world(seed: int = 0) -> HealthcareState:
     """Return the state before any task. It is shared, so fork it before changing it."""
     rng = random.Random(f"healthcare/{seed}")
     doctors = dict(_doctors(rng))
-    schedule = {f"{name} {day}": _day(rng) for name in doctors for day in WORKING_DAYS if rng.random() < 0.8}
+    days = [f"{name} {day}" for name in doctors for day in WORKING_DAYS]
+    schedule = {
+        day: DoctorDay(free=tuple(time for time in SLOT_TIMES if rng.random() < 0.5))
+        for day in days
+        if rng.random() < 0.8
+    }
     pharmacies = dict(_pharmacies(rng))
     ids = {kind: iter(rng.sample(range(1000, 10000), 3 * PATIENTS)) for kind in ("P", "A", "RX", "R", "B", "L")}
     names = draw_names(rng, PATIENTS + CALLERS)
     generator = _PatientGenerator(rng, doctors, schedule, list(pharmacies), names[PATIENTS:], ids)
-    people = list(zip(names[:PATIENTS], _birthdays(rng), _appointment_counts(rng), strict=True))
+    birthdays = [f"{date(1936, 1, 1) + timedelta(days=n)}" for n in rng.sample(range(70 * 365), PATIENTS)]
+    counts = draw_counts(rng, PATIENTS // 2, PATIENTS // 4, PATIENTS // 4)
+    people = zip(names[:PATIENTS], birthdays, counts, strict=True)
     patients = {f"P{next(ids['P'])}": generator.patient(*person) for person in people}
     return HealthcareState(
         patients=patients,
         doctors=doctors,
         schedule=schedule,
         pharmacies=pharmacies,
-        plans={name: _plan(COSTS[name]) for name in PLANS},
+        plans={name: Plan.model_validate(dict(zip(Plan.model_fields, COSTS[name], strict=False))) for name in PLANS},
         **generator.rows,
     )
-
-
-@functools.cache
-def patient_keys(split: Split) -> tuple[str, ...]:
-    """Return the patients of a split."""
-    return select_split(tuple(build_world().patients), split)
 
 
 @functools.cache
@@ -163,7 +163,10 @@ class _PatientGenerator:
             day = _workday(add_days(TODAY, -self._rng.randint(3, 300)))
             return Appointment(id="", doctor=doctor, time=f"{day} {self._rng.choice(SLOT_TIMES)}", status=status)
         minutes = 60 if status == "booked" else 30
-        time = self._taken(doctor, minutes) if status == "booked" else self._future(doctor, minutes)
+        time = self._future(doctor, minutes)
+        if status == "booked":
+            key, taken = f"{doctor} {time[:10]}", half_hour_slots(time[11:], minutes)
+            self._schedule[key] = DoctorDay(free=tuple(t for t in self._schedule[key].free if t not in taken))
         return Appointment(id="", doctor=doctor, time=time, status=status, minutes=minutes)
 
     def _future(self, doctor: str, minutes: int) -> str:
@@ -176,14 +179,6 @@ class _PatientGenerator:
             if set(half_hour_slots(time, minutes)) <= set(day.free) and f"{key.split()[1]} {time}" > NOW
         ]
         return self._rng.choice(starts)
-
-    def _taken(self, doctor: str, minutes: int) -> str:
-        """Return a time at which a visit to the doctor fits, and make it no longer free."""
-        day, time = self._future(doctor, minutes).split()
-        key = f"{doctor} {day}"
-        gone = half_hour_slots(time, minutes)
-        self._schedule[key] = DoctorDay(free=tuple(t for t in self._schedule[key].free if t not in gone))
-        return f"{day} {time}"
 
     def _prescriptions(self, doctor: str, pharmacy: str) -> Iterator[Prescription]:
         """Yield two or three prescriptions for different purposes. The first is not controlled."""
@@ -263,33 +258,11 @@ def _doctors(rng: random.Random) -> Iterator[tuple[str, Doctor]]:
         yield next(names), Doctor(specialty=specialty, clinic=clinic, plans=plans, telehealth=rng.random() < 0.5)
 
 
-def _day(rng: random.Random) -> DoctorDay:
-    return DoctorDay(free=tuple(time for time in SLOT_TIMES if rng.random() < 0.5))
-
-
 def _pharmacies(rng: random.Random) -> Iterator[tuple[str, Pharmacy]]:
     for street in rng.sample(STREETS, 12):
         address = f"{rng.randint(2, 99)} {street} Street, {rng.choice(CITIES)} {rng.randint(10000, 99999)}"
         closes = rng.choice(("18:00", "20:00", "22:00"))
         yield f"{street} Pharmacy", Pharmacy(address=address, closes=closes, delivers=rng.random() < 0.4)
-
-
-def _plan(costs: Sequence[str]) -> Plan:
-    names = ("primary", "specialist", "telehealth", "out_of_network")
-    return Plan.model_validate(dict(zip(names, costs, strict=False)))
-
-
-def _birthdays(rng: random.Random) -> list[str]:
-    """Return distinct birthdays of adults."""
-    first = date(1936, 1, 1)
-    return [(first + timedelta(days=n)).isoformat() for n in rng.sample(range(70 * 365), PATIENTS)]
-
-
-def _appointment_counts(rng: random.Random) -> list[int]:
-    """Return the number of appointments of each patient: one to three."""
-    counts = [1] * (PATIENTS // 2) + [2] * (PATIENTS // 4) + [3] * (PATIENTS // 4)
-    rng.shuffle(counts)
-    return counts
 
 
 def _workday(day: str) -> str:

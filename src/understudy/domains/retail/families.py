@@ -3,29 +3,23 @@
 from collections.abc import Mapping, Sequence
 
 from understudy.core.tasks import Difficulty
-from understudy.domains.authoring.identification import (
-    IDENTIFICATION_MODES,
-    KNOWLEDGE_LEVELS,
-    IdentificationMode,
-    Knowledge,
-)
+from understudy.domains.authoring.identification import IDENTIFICATION_MODES, KNOWLEDGE_LEVELS, IdentificationMode
+from understudy.domains.authoring.request import Draw, GoalFunction, draw_goal
 from understudy.domains.authoring.task_builder import GoalSpec
 from understudy.domains.retail.goals import info, order_change
-from understudy.domains.retail.goals.base import RetailGoalFactory
 from understudy.domains.retail.state import Order
 from understudy.domains.retail.task_builder import RetailTaskBuilder
 
-GRANTABLE_SHARE = 0.72
-"""Share of the requests that can be granted."""
+RetailGoal = GoalFunction[RetailTaskBuilder, Order]
 
-_ACTIONS: tuple[RetailGoalFactory, ...] = (
+_ACTIONS: tuple[RetailGoal, ...] = (
     order_change.cancel_order,
     order_change.return_items,
     order_change.change_address,
 )
-_QUESTIONS: tuple[RetailGoalFactory, ...] = (info.ask_price, info.ask_status)
+_QUESTIONS: tuple[RetailGoal, ...] = (info.ask_price, info.ask_status)
 
-FAMILIES: Mapping[str, Sequence[RetailGoalFactory]] = {
+FAMILIES: Mapping[str, Sequence[RetailGoal]] = {
     "cancel": (order_change.cancel_order,),
     "return": (order_change.return_items,),
     "exchange": (order_change.exchange_item,),
@@ -46,7 +40,7 @@ request, and in `correction` the user changes their mind when asked to confirm."
 
 
 def draw_goals(
-    builder: RetailTaskBuilder, family: str, difficulty: Difficulty
+    b: RetailTaskBuilder, family: str, difficulty: Difficulty
 ) -> tuple[IdentificationMode, Sequence[GoalSpec]]:
     """Draw how the customer is identified, and the requests of one conversation in order.
 
@@ -54,29 +48,21 @@ def draw_goals(
     agent has to ask more. Hard: two or three requests.
     """
     easy = difficulty == "easy"
-    identity = builder.rng.choice(IDENTIFICATION_MODES[difficulty])
-    knowledge = "described" if family == "find" else builder.rng.choice(KNOWLEDGE_LEVELS[difficulty])
-    first, *others = builder.orders()
+    identification = b.rng.choice(IDENTIFICATION_MODES[difficulty])
+    knowledge = "described" if family == "find" else b.rng.choice(KNOWLEDGE_LEVELS[difficulty])
+    first, *others = b.orders()
     if family == "several" and easy:
-        question = info.ask_price(builder, first, "told", True, easy)
-        return identity, (question, _one_of(builder, _ACTIONS, first, "told", easy))
-    request = _one_of(builder, FAMILIES[family], first, knowledge, easy)
-    more = _more(builder, family, first, others) if difficulty == "hard" or family == "several" else []
-    return identity, (*more, request) if family == "handover" else (request, *more)
+        question = info.ask_price(b, Draw(first, "told", True, easy))
+        return identification, (question, draw_goal(b, _ACTIONS, first, "told", easy=True))
+    goal = draw_goal(b, FAMILIES[family], first, knowledge, easy=easy)
+    more = _more(b, family, first, others) if difficulty == "hard" or family == "several" else []
+    return identification, (*more, goal) if family == "handover" else (goal, *more)
 
 
-def _more(builder: RetailTaskBuilder, family: str, first: Order, others: Sequence[Order]) -> list[GoalSpec]:
+def _more(b: RetailTaskBuilder, family: str, first: Order, others: Sequence[Order]) -> list[GoalSpec]:
     """Draw further requests, about the customer's other orders if there are any."""
     if not others:
         make = info.ask_price if family == "profile" else order_change.change_profile
-        return [make(builder, first, "told", True, True)]
-    return [
-        _one_of(builder, _ACTIONS + _QUESTIONS, order, builder.rng.choice(("told", "described")), True)
-        for order in others
-    ]
-
-
-def _one_of(
-    builder: RetailTaskBuilder, factories: Sequence[RetailGoalFactory], order: Order, knowledge: Knowledge, easy: bool
-) -> GoalSpec:
-    return builder.rng.choice(factories)(builder, order, knowledge, builder.draw_bool(GRANTABLE_SHARE), easy)
+        return [make(b, Draw(first, "told", True, True))]
+    functions = _ACTIONS + _QUESTIONS
+    return [draw_goal(b, functions, order, b.rng.choice(("told", "described")), easy=True) for order in others]

@@ -5,31 +5,25 @@ from dataclasses import dataclass
 from understudy.core.messages import Message
 from understudy.core.tasks import Fact
 from understudy.domains.authoring import task_builder
-from understudy.domains.authoring.identification import NUMBER_KNOWN_LEVELS, Knowledge, entity_lookup
+from understudy.domains.authoring.identification import Knowledge, entity_lookup
+from understudy.domains.authoring.request import Draw
 from understudy.domains.authoring.task_builder import gold_call, gold_text
-from understudy.domains.retail import phrases
 from understudy.domains.retail.state import Line, Order, RetailState, Status, User
 
 _ASKED = ("which order", "what order", "order number", "order id", "number of", "which of", "order you")
 
 
 @dataclass(frozen=True)
-class RetailOrderMention(task_builder.EntityMention):
+class RetailOrderMention(task_builder.NumberedMention):
     """An order as user and agent refer to it. `item` is in none of the user's other orders."""
 
     order: Order
     item: Line
-    knowledge: Knowledge
 
     @property
     def proposal_phrase(self) -> str:
         """The agent's words for the order in a proposal, by which the user recognizes it."""
         return f"order {self.order.id}" + ("" if self.by_number else f" with the {self.item.name}")
-
-    @property
-    def by_number(self) -> bool:
-        """Whether the user knows the order number."""
-        return self.knowledge in NUMBER_KNOWN_LEVELS
 
     @property
     def required_terms(self) -> tuple[str, ...]:
@@ -49,29 +43,36 @@ class RetailTaskBuilder(task_builder.TaskBuilder):
         """The customer."""
         return self.world.users[self.email]
 
+    def identity(self) -> dict[str, str]:
+        """Return what identifies the customer."""
+        return {"email": self.email, "name": self.user.name, "zip": self.user.address.split()[-1]}
+
     def orders(self) -> list[Order]:
         """Return the customer's orders in random order."""
         own = [self.world.orders[key] for key in self.user.orders]
         return self.rng.sample(own, len(own))
 
-    def order_mention(self, order: Order, knowledge: Knowledge, itemized: bool = False) -> RetailOrderMention:
+    def order_mention(self, draw: Draw[Order], itemized: bool = False) -> RetailOrderMention:
         """Return the order as the user refers to it. `itemized`: the request names the item anyway."""
+        order, knowledge = draw.entity, draw.knowledge
         others = [key for key in self.user.orders if key != order.id]
         if knowledge == "wrong" and not others:
             knowledge = "asked"
         item, number = self.rng.choice(order.items), f"order {order.id}"
         facts = (self._order_fact(order, item, knowledge),)
+        doubt: tuple[Message, ...] = ()
         if knowledge == "wrong":
             wrong = self.rng.choice(others)
-            said = f"order {wrong}" if itemized else f"order {wrong} with the {item.name}"
+            said, known = f"order {wrong}" if itemized else f"order {wrong} with the {item.name}", number
             doubt = (_read(wrong), gold_text(f"Order {wrong} has no {item.name}. Which order is it?"))
-            reads = entity_lookup(_read, self.user.orders, order.id, knowledge, *doubt)
-            return RetailOrderMention("order", said, number, order, item, knowledge, facts=facts, lookup_turns=reads)
-        described = self.fill_template(phrases.VAGUE_WITH_ITEM if itemized else phrases.DESCRIBED, item=item.name)
-        said = {"told": number, "described": described}.get(knowledge) or self.fill_template(phrases.VAGUE)
-        known = number if knowledge in ("told", "asked") else described
-        reads = entity_lookup(_read, self.user.orders, order.id, knowledge)
-        return RetailOrderMention("order", said, known, order, item, knowledge, facts=facts, lookup_turns=reads)
+        else:
+            described = self.phrase("vague_with_item" if itemized else "described", item=item.name)
+            said = {"told": number, "described": described}.get(knowledge) or self.phrase("vague")
+            known = number if knowledge in ("told", "asked") else described
+        reads = entity_lookup(_read, self.user.orders, order.id, knowledge, *doubt)
+        return RetailOrderMention(
+            "order", said, known, order, item, knowledge=knowledge, facts=facts, lookup_turns=reads
+        )
 
     def set_status(self, order: Order, status: Status) -> None:
         """Set the status of an order."""
@@ -86,9 +87,9 @@ class RetailTaskBuilder(task_builder.TaskBuilder):
     def _order_fact(self, order: Order, item: Line, knowledge: Knowledge) -> Fact:
         """Return what the user says when asked for the order."""
         if knowledge in ("described", "vague"):
-            return Fact(text=self.fill_template(phrases.NO_ORDER, item=item.name), keywords=_ASKED)
-        texts = phrases.MISTAKEN if knowledge == "wrong" else phrases.ORDER
-        return Fact(text=self.fill_template(texts, id=order.id), keywords=_ASKED, in_opening=knowledge == "told")
+            return Fact(text=self.phrase("no_order", item=item.name), keywords=_ASKED)
+        name = "mistaken" if knowledge == "wrong" else "order"
+        return Fact(text=self.phrase(name, id=order.id), keywords=_ASKED, in_opening=knowledge == "told")
 
 
 def _read(order_id: str) -> Message:

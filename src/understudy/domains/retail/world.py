@@ -9,9 +9,8 @@ import random
 from collections.abc import Iterator, Mapping
 from decimal import Decimal
 
-from understudy.core.tasks import Split
 from understudy.domains.authoring.payments import Payment
-from understudy.domains.authoring.people import draw_address, draw_email, draw_names, select_split, split_words
+from understudy.domains.authoring.people import draw_address, draw_counts, draw_email, draw_names, split_words
 from understudy.domains.retail.state import Line, Order, Product, RetailState, User, Variant
 
 GOODS = split_words(
@@ -35,7 +34,8 @@ def build_world(seed: int = 0) -> RetailState:
     users: dict[str, User] = {}
     goods = {name: _lines(name, product) for name, product in products.items()}
     ids = iter(rng.sample(range(1000, 10000), ORDERS))
-    for name, count in zip(draw_names(rng, USERS), _order_counts(rng), strict=True):
+    names, counts = draw_names(rng, USERS), draw_counts(rng, USERS // 4, USERS // 2, USERS // 4)
+    for name, count in zip(names, counts, strict=True):
         address, payments = draw_address(rng), _payments(rng)
         own = [_order(rng, f"W{next(ids)}", address, list(payments)) for _ in range(count)]
         filled = _filled(rng, own, goods)
@@ -44,12 +44,6 @@ def build_world(seed: int = 0) -> RetailState:
         )
         orders |= {order.id: order for order in filled}
     return RetailState(users=users, orders=orders, products=products)
-
-
-@functools.cache
-def customer_keys(split: Split) -> tuple[str, ...]:
-    """Return the users of a split."""
-    return select_split(tuple(build_world().users), split)
 
 
 def _products(rng: random.Random) -> Iterator[tuple[str, Product]]:
@@ -64,12 +58,6 @@ def _products(rng: random.Random) -> Iterator[tuple[str, Product]]:
 def _variant(rng: random.Random, option: str, price: int) -> Variant:
     cents = rng.choice(("00", "25", "50", "90"))
     return Variant(option=option, price=Decimal(f"{price}.{cents}"), available=rng.random() < 0.8)
-
-
-def _order_counts(rng: random.Random) -> list[int]:
-    counts = [1] * (USERS // 4) + [2] * (USERS // 2) + [3] * (USERS // 4)
-    rng.shuffle(counts)
-    return counts
 
 
 def _payments(rng: random.Random) -> dict[str, Payment]:

@@ -4,66 +4,47 @@ from collections.abc import Iterator, Sequence
 
 from understudy.core.messages import Message
 from understudy.core.tasks import Fact
-from understudy.domains.authoring.identification import IdentificationMode, gold_turns_of_goals
+from understudy.domains.authoring.dialogue import QUESTION_WORDS, gold_turns_of_goals
 from understudy.domains.authoring.scenarios import UserProfile
-from understudy.domains.authoring.task_builder import GoalSpec, gold_call, gold_text
-from understudy.domains.telecom import phrases
+from understudy.domains.authoring.task_builder import GoalSpec, capitalize_sentences, gold_call, gold_text
 from understudy.domains.telecom.task_builder import Caller, FaultMention, LineMention, TelecomTaskBuilder
 
-_NUMBER = ("your number", "phone number", "telephone number")
-_NAME, _BIRTH = ("your name", "full name", "first name", "last name"), ("birth", "born")
+_NUMBER, _BIRTH = ("your number", "phone number", "telephone number"), ("birth", "born")
 
 
-def build_user_profile(builder: TelecomTaskBuilder, caller: Caller) -> UserProfile:
+def build_user_profile(b: TelecomTaskBuilder, caller: Caller) -> UserProfile:
     """Return the customer's profile."""
-    name, born = builder.customer.name, f"{builder.customer.birth_date}"
-    known = (
-        builder.fill_template(phrases.NO_OWN_NUMBER, name=name, born=born)
-        if caller.identification == "other"
-        else builder.fill_template(phrases.OWN_NUMBER, number=caller.number)
-    )
+    name, born = b.customer.name, f"{b.customer.birth_date}"
+    if caller.identification == "other":
+        number = b.phrase("no_own_number", name=name, born=born)
+    else:
+        number = b.phrase("own_number", number=caller.number)
     facts = (
-        Fact(text=known, keywords=_NUMBER, in_opening=caller.identification == "opened"),
-        Fact(text=builder.fill_template(phrases.NAME, name=name), keywords=_NAME),
-        Fact(text=builder.fill_template(phrases.BORN, born=born), keywords=_BIRTH),
+        Fact(text=number, keywords=_NUMBER, in_opening=caller.identification == "opened"),
+        Fact(text=b.phrase("name", name=name), keywords=QUESTION_WORDS["name"]),
+        Fact(text=b.phrase("born", born=born), keywords=_BIRTH),
     )
     return UserProfile(name, "a customer of a mobile operator", facts)
 
 
-def generate_gold_turns(builder: TelecomTaskBuilder, caller: Caller, goals: Sequence[GoalSpec]) -> Iterator[Message]:
+def generate_gold_turns(b: TelecomTaskBuilder, caller: Caller, goals: Sequence[GoalSpec]) -> Iterator[Message]:
     """Yield the gold turns: ask for what is missing, find the customer, and settle each request in order."""
-    named_number = _number_in_opening(goals[0].mention)
-    yield from _asks("opened" if named_number else caller.identification, goals[0].mention)
-    if caller.identification == "other" and not named_number:
-        yield gold_call(
-            "find_customer_by_name", name=builder.customer.name, birth_date=f"{builder.customer.birth_date}"
-        )
-    else:
-        yield gold_call("find_customer", number=named_number or caller.number)
-    yield from gold_turns_of_goals(goals)
-    if isinstance(goals[-1].mention, FaultMention) and goals[-1].mention.repaired:
-        yield gold_text("I am glad it works now.")
-
-
-_PLACE = "which city or country are you in right now"
-
-
-def _number_in_opening(about: object) -> str:
-    """Return the number of the line if the first message tells it. It identifies the customer too."""
-    if isinstance(about, LineMention):
-        return about.wrong_number or (about.number if about.knowledge == "told" else "")
-    return ""
-
-
-def _asks(identification: IdentificationMode, about: object) -> Iterator[Message]:
-    """Ask one question for everything that is missing."""
-    questions = ["what is your phone number"] if identification != "opened" else []
-    line = about.line if isinstance(about, FaultMention) else about
-    if isinstance(line, LineMention) and line.knowledge in ("asked", "vague"):
+    mention, last = goals[0].mention, goals[-1].mention
+    line = mention.line if isinstance(mention, FaultMention) else mention
+    told = mention.number_in_opening if isinstance(mention, LineMention) else ""
+    questions = [] if told or caller.identification == "opened" else ["what is your phone number"]
+    if isinstance(line, LineMention) and line.told_when_asked:
         questions.append("which line is it")
-    if isinstance(about, FaultMention) and about.asks_location:
-        questions.append(_PLACE)
+    if isinstance(mention, FaultMention) and mention.asks_location:
+        questions.append("which city or country are you in right now")
     if questions:
-        *others, last = questions
-        text = f"{', '.join(others)}, and {last}?" if others else f"{last}?"
-        yield gold_text(text[0].upper() + text[1:])
+        *others, final = questions
+        text = f"{', '.join(others)}, and {final}?" if others else f"{final}?"
+        yield gold_text(capitalize_sentences(text))
+    if caller.identification == "other" and not told:
+        yield gold_call("find_customer_by_name", name=b.customer.name, birth_date=f"{b.customer.birth_date}")
+    else:
+        yield gold_call("find_customer", number=told or caller.number)
+    yield from gold_turns_of_goals(goals)
+    if isinstance(last, FaultMention) and last.repaired:
+        yield gold_text("I am glad it works now.")

@@ -5,14 +5,9 @@ from dataclasses import dataclass
 from understudy.core.messages import Message
 from understudy.core.tasks import Fact
 from understudy.domains.authoring import task_builder
-from understudy.domains.authoring.identification import (
-    NUMBER_KNOWN_LEVELS,
-    IdentificationMode,
-    Knowledge,
-    entity_lookup,
-)
+from understudy.domains.authoring.identification import IdentificationMode, Knowledge, entity_lookup
+from understudy.domains.authoring.request import Draw
 from understudy.domains.authoring.task_builder import gold_call, gold_text
-from understudy.domains.telecom import phrases
 from understudy.domains.telecom.state import Bill, Customer, Plan, TelecomState
 
 
@@ -25,31 +20,24 @@ class Caller:
 
 
 LINE_CUES = (
-    "which line",
-    "what line",
-    "which of your",
-    "which number",
-    "number of the line",
-    "line is it",
-    "line do you",
-)
+    "which line", "what line", "which of your", "which number", "number of the line", "line is it", "line do you",
+)  # fmt: skip
 BILL_CUES = ("which bill", "what bill", "bill is it", "bill number", "which month")
 
 
 @dataclass(frozen=True)
-class LineMention(task_builder.EntityMention):
+class LineMention(task_builder.NumberedMention):
     """A line as user and agent refer to it."""
 
     number: str
     plan: str
-    knowledge: Knowledge
     wrong_number: str = ""
     """The number of another line, given first by mistake."""
 
     @property
-    def by_number(self) -> bool:
-        """Whether the user knows the number."""
-        return self.knowledge in NUMBER_KNOWN_LEVELS
+    def number_in_opening(self) -> str:
+        """The number that the first message tells, which identifies the customer too, or ""."""
+        return self.wrong_number or (self.number if self.knowledge == "told" else "")
 
     @property
     def proposal_phrase(self) -> str:
@@ -120,50 +108,45 @@ class TelecomTaskBuilder(task_builder.TaskBuilder):
         """Change a line before the conversation."""
         self.patch("lines", number, **fields)
 
-    def line_mention(self, number: str, knowledge: Knowledge) -> LineMention:
+    def line_mention(self, draw: Draw[str]) -> LineMention:
         """Return the line as the user refers to it."""
+        number, knowledge = draw.entity, draw.knowledge
         others = [other for other in self.customer.lines if other != number]
         if knowledge == "wrong" and not others:
             knowledge = "asked"
         plan, facts = self.plan_name(number), (self._line_fact(number, knowledge),)
+        wrong, doubt = "", tuple[Message, ...]()
         if knowledge == "wrong":
             wrong = self.rng.choice(others)
-            said = f"line {wrong} with the {plan} plan"
+            said, known = f"line {wrong} with the {plan} plan", f"line {number}"
             doubt = (_line(wrong), gold_text(f"Line {wrong} does not have the {plan} plan. Which line is it?"))
-            reads = entity_lookup(_line, self.customer.lines, number, knowledge, *doubt)
-            return LineMention(
-                "line", said, f"line {number}", number, plan, knowledge, wrong, facts=facts, lookup_turns=reads
-            )
-        described = self.fill_template(phrases.DESCRIBED, plan=plan)
-        said = {"told": f"line {number}", "described": described}.get(knowledge) or self.fill_template(phrases.VAGUE)
-        known = f"line {number}" if knowledge in ("told", "asked") else described
-        reads = entity_lookup(_line, self.customer.lines, number, knowledge)
-        return LineMention("line", said, known, number, plan, knowledge, facts=facts, lookup_turns=reads)
+        else:
+            described = self.phrase("described", plan=plan)
+            said = {"told": f"line {number}", "described": described}.get(knowledge) or self.phrase("vague")
+            known = f"line {number}" if knowledge in ("told", "asked") else described
+        reads = entity_lookup(_line, self.customer.lines, number, knowledge, *doubt)
+        return LineMention(
+            "line", said, known, number, plan, wrong, knowledge=knowledge, facts=facts, lookup_turns=reads
+        )
 
     def bill_mention(self, bill_id: str, knowledge: Knowledge) -> BillMention:
         """Return the bill as the user refers to it: by number if `knowledge` is "told", else by month."""
-        bill = self.world.bills[bill_id]
-        by_id, newest_first = knowledge == "told", self.customer.bills[::-1]
-        said = f"bill {bill_id}" if by_id else self.fill_template(phrases.OF_MONTH, month=bill.month)
-        says = (
-            self.fill_template(phrases.BILL_NUMBER, id=bill_id)
-            if by_id
-            else self.fill_template(phrases.BILL_MONTH, month=bill.month)
-        )
+        bill, newest_first = self.world.bills[bill_id], self.customer.bills[::-1]
+        if knowledge == "told":
+            said, says = f"bill {bill_id}", self.phrase("bill_number", id=bill_id)
+            reads = entity_lookup(_bill, newest_first, bill_id, "told")
+        else:
+            said, says = self.phrase("of_month", month=bill.month), self.phrase("bill_month", month=bill.month)
+            reads = (gold_call("get_customer"), *entity_lookup(_bill, newest_first, bill_id, "described"))
         facts = (Fact(text=says, keywords=BILL_CUES, in_opening=True),)
-        knowledge = "told" if by_id else "described"
-        reads = (
-            *(() if by_id else (gold_call("get_customer"),)),
-            *entity_lookup(_bill, newest_first, bill_id, knowledge),
-        )
         return BillMention("bill", said, said, bill_id, bill, knowledge, facts=facts, lookup_turns=reads)
 
     def _line_fact(self, number: str, knowledge: Knowledge) -> Fact:
         """Return what the user says when asked for the line."""
         if knowledge in ("described", "vague"):
-            return Fact(text=self.fill_template(phrases.NO_NUMBER, plan=self.plan_name(number)), keywords=LINE_CUES)
-        texts = phrases.MISTAKEN if knowledge == "wrong" else phrases.NUMBER_OF_LINE
-        return Fact(text=self.fill_template(texts, number=number), keywords=LINE_CUES, in_opening=knowledge == "told")
+            return Fact(text=self.phrase("no_number", plan=self.plan_name(number)), keywords=LINE_CUES)
+        name = "mistaken" if knowledge == "wrong" else "number_of_line"
+        return Fact(text=self.phrase(name, number=number), keywords=LINE_CUES, in_opening=knowledge == "told")
 
 
 def number_variants(number: str) -> str:

@@ -147,16 +147,16 @@ class TelecomTools(CustomerToolkit[Customer]):
     def get_plan(self, plan: str) -> PlanView:
         """Get a plan: price and GB per month, price of an extra GB, price per day of roaming."""
         self._customer()
-        found = self._state.plans[self._plan(plan)]
-        return PlanView(**{**dict(found), "roaming_day": found.roaming_day or "no roaming"})
+        row = self._state.plans[self._plan(plan)]
+        return PlanView(**{**dict(row), "roaming_day": row.roaming_day or "no roaming"})
 
     def check_outage(self, area: Annotated[str, "a city or a country"]) -> Area | str:
         """Check whether there is an outage at the customer's location."""
         self._customer()
-        found = self._state.areas.get(area.strip().title())
-        if found is None:
+        row = self._state.areas.get(area.strip().title())
+        if row is None:
             raise ToolError(f"unknown area {area!r}; give a city, or the country if abroad")
-        return found if found.outage else "no outage"
+        return row if row.outage else "no outage"
 
     def send_payment_request(self, bill_id: str) -> TelecomActionResult:
         """Send the customer a request to pay a bill on their phone. Only one at a time."""
@@ -253,8 +253,8 @@ class TelecomTools(CustomerToolkit[Customer]):
         return TelecomActionResult(status="transferred")
 
     def _identify(self, fits: Callable[[Customer], bool], unknown: str) -> TelecomCustomerSummary:
-        found = (key for key, customer in self._state.customers.items() if fits(customer))
-        customer = self._find(next(found, ""), unknown)
+        keys = (key for key, customer in self._state.customers.items() if fits(customer))
+        customer = self._find(next(keys, ""), unknown)
         return TelecomCustomerSummary(name=customer.name, lines=customer.lines)
 
     def _line(self, number: str) -> tuple[str, Line]:

@@ -1,7 +1,5 @@
 """The user's tools: their phone. The agent sees nothing of it."""
 
-from collections.abc import Sequence
-
 from understudy.core.errors import ToolError
 from understudy.core.messages import ToolCall
 from understudy.core.tasks import UserAction
@@ -24,10 +22,11 @@ class PhoneTools(Toolkit):
         """Look at the status bar at the top of the screen."""
         phone, works = self._phone(), self._service()
         sign = "3G" if phone.network_mode == "3G only" else "4G"
-        internet = f"{sign}" if works.internet else "no internet symbol"
+        internet = sign if works.internet else "no internet symbol"
         shown = [works.signal] if not works.can_call else ["full signal", internet]
         shown += ["the data saver symbol"] * phone.data_saver + ["the VPN symbol"] * phone.vpn
-        return f"The status bar shows {_listed(shown)}."
+        *others, last = shown
+        return f"The status bar shows {', '.join(others)} and {last}." if others else f"The status bar shows {last}."
 
     def look_at_settings(self) -> str:
         """Look at the network settings."""
@@ -147,11 +146,6 @@ def _on(on: bool) -> str:
     return "on" if on else "off"
 
 
-def _listed(things: Sequence[str]) -> str:
-    *others, last = things
-    return f"{', '.join(others)} and {last}" if others else last
-
-
 def _user_action(tool: str, *names: str, looks: bool = False, **arguments: object) -> UserAction:
     return UserAction(call=ToolCall(name=tool, arguments=arguments), required_terms=names, read_only=looks)
 
@@ -188,18 +182,7 @@ RESEAT_SIM = _user_action("reseat_sim", _CARD, "out|reseat|remove|reinsert|re-in
 PAY_BILL = _user_action("pay_request", "pay|paying|accept|approve|settle", "request|bill|payment|it")
 
 USER_ACTIONS = (
-    *(
-        STATUS_BAR,
-        SETTINGS,
-        WEB_PAGE,
-        CALL,
-        SPEED_TEST,
-        AIRPLANE_TOGGLE,
-        AIRPLANE_OFF,
-        MOBILE_DATA_ON,
-        ROAMING_ON,
-        DATA_SAVER_OFF,
-    ),
-    *(VPN_OFF, NETWORK_MODE_AUTOMATIC, APN_RESET, RESTART, RESEAT_SIM, PAY_BILL),
-)
+    STATUS_BAR, SETTINGS, WEB_PAGE, CALL, SPEED_TEST, AIRPLANE_TOGGLE, AIRPLANE_OFF, MOBILE_DATA_ON, ROAMING_ON,
+    DATA_SAVER_OFF, VPN_OFF, NETWORK_MODE_AUTOMATIC, APN_RESET, RESTART, RESEAT_SIM, PAY_BILL,
+)  # fmt: skip
 """The actions that a user takes when asked. If two match, the first is taken."""

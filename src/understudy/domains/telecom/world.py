@@ -10,8 +10,7 @@ from datetime import date, timedelta
 from decimal import Decimal
 from typing import Literal
 
-from understudy.core.tasks import Split
-from understudy.domains.authoring.people import CITIES, draw_address, draw_names, select_split, split_words
+from understudy.domains.authoring.people import CITIES, draw_address, draw_names, split_words
 from understudy.domains.telecom.state import (
     TODAY,
     Area,
@@ -51,7 +50,7 @@ EXTRAS = split_words("international_calls premium_numbers text_messages insuranc
 def build_world(seed: int = 0) -> TelecomState:
     """Return the state before any task. It is shared, so fork it before changing it."""
     rng = random.Random(f"telecom/{seed}")
-    plans = {name: _plan(*row) for name, row in PLANS.items()}
+    plans = {name: Plan.model_validate(dict(zip(Plan.model_fields, row, strict=True))) for name, row in PLANS.items()}
     state: dict[str, dict[str, object]] = {name: {} for name in ("customers", "lines", "bills", "tickets", "phones")}
     for key, customer in _customers(rng):
         city = customer.address.rpartition(", ")[2].rpartition(" ")[0]
@@ -59,20 +58,11 @@ def build_world(seed: int = 0) -> TelecomState:
         lines = dict(zip(customer.lines, _lines(rng, len(customer.lines)), strict=True))
         state["lines"] |= lines
         state["phones"] |= {number: Phone(model=rng.choice(MODELS), place=city) for number in lines}
-        state["bills"] |= {bill: _bill(rng, month, lines) for bill, month in _months(customer)}
+        months = MONTHS[-len(customer.bills) :]
+        state["bills"] |= {key: _bill(rng, month, lines) for key, month in zip(customer.bills, months, strict=True)}
         state["tickets"] |= dict(zip(customer.tickets, _tickets(rng, customer), strict=True))
     areas = {name: Area() for name in CITIES} | {name: Area(abroad=True) for name in COUNTRIES}
     return TelecomState(**state, plans=plans, areas=areas, conversation={"now": CurrentConversation()})  # type: ignore[arg-type]
-
-
-@functools.cache
-def customer_keys(split: Split) -> tuple[str, ...]:
-    """Return the customers of a split."""
-    return select_split(tuple(build_world().customers), split)
-
-
-def _plan(price: str, data: str, extra: str, day: str | None) -> Plan:
-    return Plan.model_validate({"price": price, "data": data, "extra_gb": extra, "roaming_day": day})
 
 
 def _customers(rng: random.Random) -> Iterator[tuple[str, Customer]]:
@@ -102,11 +92,6 @@ def _lines(rng: random.Random, count: int) -> Iterator[Line]:
         used = (share * Decimal(PLANS[plan][1])).quantize(Decimal("0.1"))
         until = TODAY + timedelta(days=rng.randint(30, 700))
         yield Line(plan=plan, contract_until=until, data_used=max(used, Decimal("0.1")))
-
-
-def _months(customer: Customer) -> Iterator[tuple[str, str]]:
-    """Return the customer's bills and their months, the newest last."""
-    return zip(customer.bills, MONTHS[-len(customer.bills) :], strict=True)
 
 
 def _bill(rng: random.Random, month: str, lines: Mapping[str, Line]) -> Bill:

@@ -92,7 +92,7 @@ def probe_architecture(network: PreTrainedModel, folder: Path) -> None:
             hidden = outputs[0].last_hidden_state
             plain = hidden @ head.weight[:_PROBE_LOGITS].T
             one, two = hidden[0].float().split(_PROBE_TOKENS)
-            apart = _relative_diff(one, two)
+            packing_diff = _relative_diff(one, two)
             scaled = _relative_diff(logits[..., :_PROBE_LOGITS].float(), plain.float())
     except torch.OutOfMemoryError:
         raise
@@ -107,7 +107,7 @@ def probe_architecture(network: PreTrainedModel, folder: Path) -> None:
         raise unsupported_model(folder, config, f"it has {max(layout.key_heads)} key heads, and its {stated}")
     if layout.problem:
         raise unsupported_model(folder, config, layout.problem)
-    if apart > _MAX_PROBE_DIFF:
+    if packing_diff > _MAX_PROBE_DIFF:
         raise unsupported_model(folder, config, "its result for a row depends on other rows of the same forward pass")
     if scaled > _MAX_PROBE_DIFF:
         raise unsupported_model(folder, config, "its logits are not the plain product of hidden states and output head")

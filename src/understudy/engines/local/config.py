@@ -97,6 +97,6 @@ class LocalEngineConfig(TrainedWeightsConfig):
     vllm: VllmConfig = VllmConfig()
 
     @property
-    def local_engine_config(self) -> "LocalEngineConfig":
+    def export_engine_config(self) -> "LocalEngineConfig":
         """Return this config: a local engine opens its own exports."""
         return self

@@ -38,8 +38,8 @@ class GPUUsage:
         with self._lock:
             memory, self._memory = self._memory, []
             utilization, self._utilization = self._utilization, []
-        found = {"time/gpu_memory_gib": max(memory)} if memory else {}
-        return found | ({"time/gpu_utilization": statistics.fmean(utilization)} if utilization else {})
+        metrics = {"time/gpu_memory_gib": max(memory)} if memory else {}
+        return metrics | ({"time/gpu_utilization": statistics.fmean(utilization)} if utilization else {})
 
     def _sample(self) -> None:
         import torch

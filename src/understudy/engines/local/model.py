@@ -194,13 +194,13 @@ class LocalModel:
             raise ConfigError(f"{folder} holds LoRA adapters; set engine.finetune=lora")
         try:
             weights = peft.load_peft_weights(str(folder), device=str(self.device))
-            found = peft.set_peft_model_state_dict(self.peft_model, weights)
+            result = peft.set_peft_model_state_dict(self.peft_model, weights)
         except (OSError, ValueError, RuntimeError) as e:
             raise ConfigError(f"{folder}: the adapters do not fit engine.lora: {e}") from e
-        own = {name for name in self._trainable if ".lora_" in name}
-        if found.unexpected_keys or len(own) != len(weights):
+        adapter_names = {name for name in self._trainable if ".lora_" in name}
+        if result.unexpected_keys or len(adapter_names) != len(weights):
             raise ConfigError(
-                f"{folder}: its {len(weights)} adapter weights do not match the {len(own)} of engine.lora"
+                f"{folder}: its {len(weights)} adapter weights do not match the {len(adapter_names)} of engine.lora"
             )
 
     @torch.no_grad()
@@ -272,11 +272,11 @@ def context_length(config: PretrainedConfig) -> int:
 
 def choose_device(device: str) -> torch.device:
     """Return the device for a value of `engine.device`. Raise ConfigError if it is not available."""
-    found = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    is_available = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
     if device == "auto":
-        return torch.device(next(name for name in ("cuda", "mps", "cpu") if found[name]))
-    if not found[device]:
-        have = ", ".join(name for name, there in found.items() if there)
+        return torch.device(next(name for name in ("cuda", "mps", "cpu") if is_available[name]))
+    if not is_available[device]:
+        have = ", ".join(name for name, there in is_available.items() if there)
         raise ConfigError(f"engine.device = {device!r} is not available; available: {have}")
     return torch.device(device)
 

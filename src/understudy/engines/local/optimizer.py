@@ -157,11 +157,11 @@ def load_master_weights(file: Any, parameters: Mapping[str, nn.Parameter], shard
 
 def _validate_shapes(shapes: Mapping[str, Sequence[int]], parameters: Mapping[str, nn.Parameter]) -> None:
     """Raise ValueError if the tensors of a state, with these shapes, do not belong to these parameters."""
-    theirs = {key: tuple(shape) for key, shape in shapes.items() if key.startswith(MASTER_PREFIX)}
-    ours = {MASTER_PREFIX + name: tuple(parameter.shape) for name, parameter in parameters.items()}
-    if theirs != ours:
-        differing = min(key for key in theirs.keys() | ours.keys() if theirs.get(key) != ours.get(key))
-        raise ValueError(f"shape of {differing}: {theirs.get(differing)}, expected {ours.get(differing)}")
+    stored = {key: tuple(shape) for key, shape in shapes.items() if key.startswith(MASTER_PREFIX)}
+    expected = {MASTER_PREFIX + name: tuple(parameter.shape) for name, parameter in parameters.items()}
+    if stored != expected:
+        differing = min(key for key in stored.keys() | expected.keys() if stored.get(key) != expected.get(key))
+        raise ValueError(f"shape of {differing}: {stored.get(differing)}, expected {expected.get(differing)}")
 
 
 def local_tensor(tensor: Tensor) -> Tensor:

@@ -42,8 +42,8 @@ class FrozenReference:
 
     def __init__(self, config: ReferenceConfig, model: LocalModel, weights: NamedTensors | None = None) -> None:
         self.config, self._model = config, model
-        given = model.trainable_parameters() if weights is None else weights
-        self._weights = {name: local_tensor(weight.detach()).clone() for name, weight in given.items()}
+        source = model.trainable_parameters() if weights is None else weights
+        self._weights = {name: local_tensor(weight.detach()).clone() for name, weight in source.items()}
 
     @contextlib.contextmanager
     def activate(self) -> Iterator[LocalModel]:

@@ -58,10 +58,10 @@ def vllm_context_length(model: LocalModel, config: LocalEngineConfig) -> int:
 def make_vllm_sampler(model: LocalModel, folder: Path, config: LocalEngineConfig) -> VllmSampler:
     """Return a sampler that uses the model's weights in vLLM as the config describes. vLLM starts with the first
     reply."""
-    own = Path(tempfile.mkdtemp(prefix="understudy-vllm-"))  # accessible only to this user
-    shared = Path(config.vllm.weight_sync_folder or own.parent).expanduser().resolve() / own.name
+    private = Path(tempfile.mkdtemp(prefix="understudy-vllm-"))  # accessible only to this user
+    shared = Path(config.vllm.weight_sync_folder or private.parent).expanduser().resolve() / private.name
     shared.mkdir(parents=True, exist_ok=True)
-    vllm = _vllm(model, folder, config, own)
+    vllm = _make_vllm(model, folder, config, private)
     weights = WeightSync(model.save, shared, lora=model.peft_model is not None)
     sampler = VllmSampler(
         vllm,
@@ -71,15 +71,15 @@ def make_vllm_sampler(model: LocalModel, folder: Path, config: LocalEngineConfig
         config.max_num_seqs,
         vocab_size=int(model.config.vocab_size),
     )
-    weakref.finalize(sampler, _end, vllm, {own, shared})
+    weakref.finalize(sampler, _stop_vllm, vllm, {private, shared})
     return sampler
 
 
-def _vllm(model: LocalModel, folder: Path, config: LocalEngineConfig, own: Path) -> VllmBackend:
+def _make_vllm(model: LocalModel, folder: Path, config: LocalEngineConfig, private: Path) -> VllmBackend:
     settings, length = config.vllm, vllm_context_length(model, config)
     if settings.base_url:
         return VllmHttpClient(settings, settings.base_url)
-    asked = server_args(
+    arguments = server_args(
         settings.replace(
             max_model_len=length if length < model.context_length else 0  # 0: vLLM takes the model's context
         ),
@@ -88,10 +88,12 @@ def _vllm(model: LocalModel, folder: Path, config: LocalEngineConfig, own: Path)
         lora_rank=config.lora.rank if config.uses_lora else 0,
         on_cpu=model.device.type == "cpu",
     )
-    return InProcessVllm(folder, asked, settings) if settings.in_process else VllmServer(folder, asked, settings, own)
+    if settings.in_process:
+        return InProcessVllm(folder, arguments, settings)
+    return VllmServer(folder, arguments, settings, private)
 
 
-def _end(vllm: VllmBackend, folders: set[Path]) -> None:
+def _stop_vllm(vllm: VllmBackend, folders: set[Path]) -> None:
     """Stop vLLM and remove its folders.
 
     This runs when the sampler is garbage collected or the process ends. The folder of the log is not removed if vLLM

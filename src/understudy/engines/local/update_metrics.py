@@ -30,13 +30,13 @@ def read_metrics(steps: Sequence[StepMetrics]) -> list[tuple[MetricSums, dict[st
     """Return the sums and the norms of each step, with a single copy from the device."""
     scalars = [x for step in steps for x in (*(value for _, value in step.sums), *step.norms.values())]
     numbers = _read_scalars(scalars)
-    found = []
+    metrics = []
     for step in steps:
         sums = MetricSums(float, step.counts)
         for name, _ in step.sums:
             sums[name] += next(numbers)
-        found.append((sums, {name: next(numbers) for name in step.norms}))
-    return found
+        metrics.append((sums, {name: next(numbers) for name in step.norms}))
+    return metrics
 
 
 def _read_scalars(scalars: Iterable[Tensor]) -> Iterator[float]:
@@ -60,15 +60,15 @@ def reduce_metrics(step_sums: Sequence[Mapping[str, float]]) -> dict[str, float]
     valued, steps = sums.pop("valued_tokens", 1.0), sum(step.get("trained_tokens", 0) > 0 for step in step_sums)
     over = dict.fromkeys(_COUNTS, 1) | dict.fromkeys(_BY_STEP, steps) | dict.fromkeys(_BY_VALUE, valued)
     tokens = sums["trained_tokens"]
-    found = {name: value / max(1, over.get(name, tokens)) for name, value in sums.items()}
+    means = {name: value / max(1, over.get(name, tokens)) for name, value in sums.items()}
     moving = [step for step in step_sums if {"ratio", "ratio_mse"} <= step.keys() and step["trained_tokens"]]
-    return found | (_ratios(moving) if moving else {})
+    return means | (_ratios(moving) if moving else {})
 
 
 def _ratios(steps: Sequence[Mapping[str, float]]) -> dict[str, float]:
     first, *later = steps
-    found = {f"first_minibatch_{name}": first[name] / first["trained_tokens"] for name in ("ratio", "ratio_mse")}
+    ratios = {f"first_minibatch_{name}": first[name] / first["trained_tokens"] for name in ("ratio", "ratio_mse")}
     if later:
         tokens = sum(step["trained_tokens"] for step in later)
-        found["later_minibatch_ratio_mse"] = sum(step["ratio_mse"] for step in later) / tokens
-    return found
+        ratios["later_minibatch_ratio_mse"] = sum(step["ratio_mse"] for step in later) / tokens
+    return ratios

@@ -57,5 +57,5 @@ class ValueHead:
     def load_state_dict(self, tensors: Mapping[str, Tensor]) -> None:
         """Load what `state_dict` returned, ignoring other tensors. Raise ValueError if tensors of this shape are
         missing."""
-        own = {key.removeprefix(STATE_PREFIX): value for key, value in tensors.items() if key.startswith(STATE_PREFIX)}
-        self._optimizer.load_state_dict(own)
+        names = [name for name in tensors if name.startswith(STATE_PREFIX)]
+        self._optimizer.load_state_dict({name.removeprefix(STATE_PREFIX): tensors[name] for name in names})

@@ -5,7 +5,7 @@ use. Any other name is a local folder or a model on the Hugging Face hub. Import
 """
 
 from understudy.engines.models.folder import cache_folder
-from understudy.engines.models.registry import MODELS, find_local_model, find_model, find_model_config
+from understudy.engines.models.lookup import MODELS, find_local_model, find_model, find_model_config
 from understudy.engines.models.smollm2 import smollm2_model
 from understudy.engines.models.tiny import TINY_CHAT_TEMPLATE, Architecture, make_tiny_model, tiny_model
 

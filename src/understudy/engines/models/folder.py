@@ -39,8 +39,8 @@ _MERGE = "merge them into the model first, with understudy export RUN or llamafa
 def cache_folder() -> Path:
     """Return `$UNDERSTUDY_CACHE`, `$XDG_CACHE_HOME/understudy` or `~/.cache/understudy`. The folder may not exist
     yet."""
-    if own := os.environ.get("UNDERSTUDY_CACHE"):
-        return Path(own).expanduser()
+    if cache := os.environ.get("UNDERSTUDY_CACHE"):
+        return Path(cache).expanduser()
     xdg = os.environ.get("XDG_CACHE_HOME")
     return (Path(xdg) if xdg else Path.home() / ".cache") / "understudy"
 
@@ -203,8 +203,9 @@ def _wrong_values(file: str, value: Mapping[str, Any]) -> Iterator[str]:
             return
         for name in _SIZES:
             size = sizes.get(name)
-            each = size if isinstance(size, list) else [] if size is None else [size]  # a few families have one a layer
-            if not all(type(number) is int and number > 0 for number in each):
+            # A few families have one number for each layer.
+            numbers = size if isinstance(size, list) else [] if size is None else [size]
+            if not all(type(number) is int and number > 0 for number in numbers):
                 yield f"{name} = {size!r:.40}; a positive integer is needed"
     elif file == "generation_config.json":
         ids = value.get("eos_token_id")

@@ -132,8 +132,8 @@ def _name(gguf_name: str) -> str:
 def _unpermuted(weight: "torch.Tensor", heads: int) -> "torch.Tensor":
     # RoPE rotates pairs (x, y) of rows. llama.cpp orders a head x0 y0 x1 y1 ..., transformers x0 x1 ... y0 y1 ...
     rows, columns = weight.shape
-    pairs = weight.reshape(heads, rows // heads // 2, 2, columns)
-    return pairs.transpose(1, 2).reshape(rows, columns).contiguous()
+    halves = weight.reshape(heads, rows // heads // 2, 2, columns)
+    return halves.transpose(1, 2).reshape(rows, columns).contiguous()
 
 
 def _tokenizer(meta: Mapping[str, Any]) -> "Tokenizer":

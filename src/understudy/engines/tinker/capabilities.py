@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from understudy.algorithms.config import LossConfig
-from understudy.engines.base import SamplingParams
+from understudy.engines.interface import SamplingParams
 from understudy.engines.reference_config import ReferenceConfig
 from understudy.engines.tinker.config import TinkerEngineConfig, TinkerOptimizerConfig
 from understudy.engines.unsupported import UnsupportedSetting

@@ -52,10 +52,10 @@ class TinkerClient:
         self._loop = _started()
         self._service = tinker.ServiceClient(base_url=self.config.base_url, api_key=_key(self.config))
         try:
-            found = self.call("the list of models", lambda service: service.get_server_capabilities_async())
+            capabilities = self.call("the list of models", lambda service: service.get_server_capabilities_async())
         except RolloutError as e:
             raise ConfigError(str(e)) from e
-        return _chosen(self.config.model, sorted(model.model_name for model in found.supported_models))
+        return _chosen(self.config.model, sorted(model.model_name for model in capabilities.supported_models))
 
     def call(self, description: str, call: Callable[[Any], Awaitable[T]]) -> T:
         """Call the library's service and return the answer. This blocks."""

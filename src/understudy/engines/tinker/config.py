@@ -55,7 +55,7 @@ class TinkerEngineConfig(Record):
 
     @field_validator("base_url")
     @classmethod
-    def _plain(cls, value: str) -> str:
+    def _validate_base_url(cls, value: str) -> str:
         return validate_url(value, "engine.base_url") if value else value
 
     @property
@@ -74,6 +74,6 @@ class TinkerEngineConfig(Record):
         return LoraConfig(rank=self.lora.rank, alpha=SERVER_LORA_ALPHA)
 
     @property
-    def local_engine_config(self) -> LocalEngineConfig:
+    def export_engine_config(self) -> LocalEngineConfig:
         """Return the config of a local engine that opens an exported model."""
         return LocalEngineConfig(finetune="lora", lora=self.server_lora, max_num_seqs=self.max_num_seqs)

@@ -19,7 +19,7 @@ from understudy.algorithms.batch import Batch
 from understudy.algorithms.config import LossConfig
 from understudy.core.errors import ConfigError, RolloutError
 from understudy.core.records import Record
-from understudy.engines.base import (
+from understudy.engines.interface import (
     Completion,
     LogprobsCallback,
     LogprobTolerance,
@@ -47,7 +47,7 @@ from understudy.engines.tinker.config import TinkerEngineConfig
 from understudy.engines.tinker.rows import linear_coefficients, loss_metrics, to_logprobs, to_tinker_rows
 from understudy.engines.unsupported import raise_unsupported
 from understudy.formats import FormatTokenizer
-from understudy.formats.detokenizer import StopStrings
+from understudy.formats.detokenizer import find_stop_string
 
 STATE_FILE = "tinker.json"
 ADAPTER_FOLDER = "adapters"
@@ -67,7 +67,7 @@ class TinkerCheckpoint(Record):
 
 
 class TinkerEngine:
-    """Implements `engines.base.Engine`, `StreamingSampler` and `Reference`. It connects to the server on first use."""
+    """Implements `Engine`, `StreamingSampler` and `Reference`. It connects to the server on first use."""
 
     def __init__(
         self, folder: Path, config: TinkerEngineConfig, seed: int = 0, process_group: ProcessGroup = SINGLE_PROCESS
@@ -137,7 +137,7 @@ class TinkerEngine:
             raise RolloutError(f"{self._server} returned no reply", "engine")
         tokens, logprobs = list(answer.sequences[0].tokens), list(answer.sequences[0].logprobs or ())
         validate_reply(str(self._server), tokens, logprobs, max_tokens=most, vocab_size=self._vocab_size)
-        count = self._end(tokens, sampling)
+        count = find_stop_string(tokens, sampling.stop, lambda: self._vocabulary)
         whole = count is None
         ended: Literal["stop", "length"] = "stop" if not whole or tokens[-1] in stop_tokens else "length"
         return Completion(tokens[:count], logprobs[:count], ended, version)
@@ -314,13 +314,13 @@ class TinkerEngine:
         """Take one optimizer step and return the sums of its metrics. Write computed rows into `logprobs` [B, T]."""
         assert batch.advantages is not None
         rows = ((batch.advantages != 0) & batch.mask).any(1).nonzero()[:, 0]
-        found = {"trained_tokens": 0.0}
+        metrics = {"trained_tokens": 0.0}
         if len(rows):
-            found, logprobs[rows] = await self._gradient(model, batch.select(rows), loss)
+            metrics, logprobs[rows] = await self._gradient(model, batch.select(rows), loss)
         adam = wire.to_adam_params(learning_rate, self._config.optimizer, self._able.clips_gradients)
         moved = await self._ask_async(model.optim_step_async(adam), "an optimizer step")
         norm = (moved.metrics or {}).get("skyrl.ai/grad_norm")
-        return found if norm is None else found | {"grad_norm": norm}
+        return metrics if norm is None else metrics | {"grad_norm": norm}
 
     async def _gradient(self, model: Any, batch: Batch, loss: LossConfig) -> tuple[dict[str, float], torch.Tensor]:
         """Add a batch's gradient on the server, with the server's own loss or a linear one.
@@ -329,12 +329,12 @@ class TinkerEngine:
         """
         if name := native_loss_name(loss, self._able):
             rows = to_tinker_rows(batch, batch.advantages, sums_losses=self._able.sums_losses)
-            asked = wire.clipped_loss(name, rows, 1 - loss.clip_low, 1 + loss.clip_high)
+            request = wire.clipped_loss(name, rows, 1 - loss.clip_low, 1 + loss.clip_high)
         else:
             known = torch.zeros(()) if loss.kind == "nll" else await self._compute_logprobs(model, batch)
             rows = to_tinker_rows(batch, linear_coefficients(loss, known, batch), sums_losses=self._able.sums_losses)
-            asked = wire.linear_loss(rows, sums_losses=self._able.sums_losses)
-        name, data, constants = asked
+            request = wire.linear_loss(rows, sums_losses=self._able.sums_losses)
+        name, data, constants = request
         answer = await self._ask_async(model.forward_backward_async(data, name, constants), f"the gradient of {name}")
         self._validate_server_kind(answer.metrics)
         logprobs = to_logprobs(batch, rows, [output["logprobs"].tolist() for output in answer.loss_fn_outputs])
@@ -352,13 +352,6 @@ class TinkerEngine:
                 f"engine.server_kind = {self._config.server_kind!r}, but {self._server} "
                 f"{'sums' if sums else 'averages'} losses (metrics {sorted(metrics)}); correct server_kind"
             )
-
-    def _end(self, tokens: Sequence[int], sampling: SamplingParams) -> int | None:
-        """Return the number of tokens up to the first stop string, or None if there is none."""
-        if not sampling.stop:
-            return None
-        stops = StopStrings(self._vocabulary, sampling.stop)
-        return next((i for i, token in enumerate(tokens, 1) if stops.feed(token)), None)
 
     @cached_property
     def _vocabulary(self) -> FormatTokenizer:

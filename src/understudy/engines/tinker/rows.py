@@ -36,10 +36,10 @@ class TinkerRow:
 
 def to_tinker_rows(batch: Batch, advantages: Tensor | None = None, *, sums_losses: bool = True) -> list[TinkerRow]:
     """Return the rows with trained tokens. `advantages` [B, T] are meant for a summed loss on any server."""
-    given = torch.zeros_like(batch.logprobs) if advantages is None else advantages * batch.mask
+    masked = torch.zeros_like(batch.logprobs) if advantages is None else advantages * batch.mask
     counts = batch.mask.sum(1)
     rows = counts.nonzero()[:, 0].tolist()
-    return [_sent(batch, row, given[row] * (1.0 if sums_losses else float(counts[row]) * len(rows))) for row in rows]
+    return [_sent(batch, row, masked[row] * (1.0 if sums_losses else float(counts[row]) * len(rows))) for row in rows]
 
 
 def _sent(batch: Batch, row: int, advantages: Tensor) -> TinkerRow:
@@ -58,15 +58,15 @@ def _sent(batch: Batch, row: int, advantages: Tensor) -> TinkerRow:
 
 def to_logprobs(batch: Batch, rows: Sequence[TinkerRow], logprobs: Sequence[Sequence[float]]) -> Tensor:
     """Return the server's log-probabilities [B, T] of the trained tokens. Other entries are 0."""
-    found = torch.zeros(batch.tokens.shape)
+    aligned = torch.zeros(batch.tokens.shape)
     for row, values in zip(rows, logprobs, strict=True):
         if len(values) != len(row.targets):
             text = f"the server returned {len(values)} log-probabilities for {len(row.targets)} tokens"
             raise RolloutError(text, "engine")
         if not all(map(math.isfinite, values)):
             raise RolloutError("the server returned a log-probability that is not finite", "engine")
-        found[row.row, 1 : len(values) + 1] = torch.tensor(values)
-    return found * batch.mask
+        aligned[row.row, 1 : len(values) + 1] = torch.tensor(values)
+    return aligned * batch.mask
 
 
 def linear_coefficients(loss: LossConfig, logprobs: Tensor, batch: Batch) -> Tensor:

@@ -36,8 +36,8 @@ def main() -> None:
 
 def _look_past_own_folder() -> None:
     """Remove this folder from sys.path, so that its `client` and `config` do not shadow other modules."""
-    own = Path(__file__).absolute().parent
-    sys.path[:] = [path for path in sys.path if Path(path).absolute() != own]
+    folder = Path(__file__).absolute().parent
+    sys.path[:] = [path for path in sys.path if Path(path).absolute() != folder]
 
 
 def _mend_types() -> None:
@@ -57,7 +57,9 @@ def _serve() -> None:
     options["database_url"] = options["database_url"] or f"sqlite:///{folder / 'tinker.db'}"
     options["checkpoints_base"] = options["checkpoints_base"] or folder / "checkpoints"
     api._build_uv_run_cmd_engine = lambda _, config: [
-        *(sys.executable, str(Path(__file__).absolute()), ENGINE),
+        sys.executable,
+        str(Path(__file__).absolute()),
+        ENGINE,
         *config_to_argv(config),
     ]
     api.app.state.engine_config = EngineConfig.model_validate(

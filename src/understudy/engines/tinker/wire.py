@@ -4,7 +4,7 @@ import math
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from understudy.engines.base import SamplingParams
+from understudy.engines.interface import SamplingParams
 from understudy.engines.local.config import OptimizerConfig
 from understudy.engines.tinker.rows import FloatList, TinkerRow
 

@@ -40,7 +40,7 @@ class VllmConfig(Record):
 
     @field_validator("base_url")
     @classmethod
-    def _plain_url(cls, value: str) -> str:
+    def _validate_base_url(cls, value: str) -> str:
         if value and not re.fullmatch(r"https?://(?:[\w.-]+|\[[\da-fA-F:]+\])(?::\d{1,5})?/?", value, re.ASCII):
             raise ConfigError(f"engine.vllm.base_url = {value!r}: expected a URL like http://host:port without a path")
         return value.rstrip("/")

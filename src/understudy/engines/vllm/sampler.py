@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from understudy.core.errors import ConfigError, RolloutError
 from understudy.core.event_loop import LoopLocal
-from understudy.engines.base import (
+from understudy.engines.interface import (
     Completion,
     SamplingParams,
     TokenCallback,
@@ -24,7 +24,7 @@ from understudy.engines.vllm.client import VllmBackend, VllmCompletion, VllmUnav
 from understudy.engines.vllm.config import VllmConfig
 from understudy.engines.vllm.weight_sync import WeightSync
 from understudy.formats import FormatTokenizer
-from understudy.formats.detokenizer import StopStrings
+from understudy.formats.detokenizer import find_stop_string
 
 MIN_TEMPERATURE = 0.01
 """vLLM raises temperatures between 0 and this value to it."""
@@ -35,7 +35,7 @@ that none times out in its queue.
 
 
 class VllmSampler:
-    """Implements `engines.base.Sampler`. Call `set_weights_version` after the weights have changed."""
+    """Implements `engines.interface.Sampler`. Call `set_weights_version` after the weights have changed."""
 
     def __init__(
         self,
@@ -111,7 +111,7 @@ class VllmSampler:
                         self._count_failure(e)
                     continue
             self._failures = 0
-            count = self._end(reply.tokens, sampling)
+            count = find_stop_string(reply.tokens, sampling.stop, self._vocabulary)
             whole = count is None
             ended: Literal["stop", "length"] = "stop" if not whole or reply.tokens[-1] in stop_tokens else "length"
             return Completion(reply.tokens[:count], reply.logprobs[:count], ended, version)
@@ -138,13 +138,6 @@ class VllmSampler:
             "vLLM", reply.tokens, reply.logprobs, max_tokens=params["max_tokens"], vocab_size=self._vocab_size
         )
         return reply
-
-    def _end(self, tokens: Sequence[int], sampling: SamplingParams) -> int | None:
-        """Return the number of tokens up to the first stop string, or None if there is none."""
-        if not sampling.stop:
-            return None
-        stops = StopStrings(self._vocabulary(), sampling.stop)
-        return next((i for i, token in enumerate(tokens, 1) if stops.feed(token)), None)
 
     @contextlib.asynccontextmanager
     async def _with_current_weights(self) -> AsyncIterator[None]:

@@ -58,14 +58,14 @@ def read_annotations(folder: Path) -> Mapping[str, Annotation]:
 
 @lru_cache(maxsize=256)
 def _read(file: Path, changed: int, size: int) -> Mapping[str, Annotation]:
-    found: dict[str, Annotation] = {}
+    annotations: dict[str, Annotation] = {}
     for line in read_bytes(file).splitlines():
         try:
             annotation = Annotation.model_validate_json(line)
         except ValidationError:
             continue
-        found[annotation.item] = annotation
-    return {item: each for item, each in found.items() if each.note or each.tags}
+        annotations[annotation.item] = annotation
+    return {item: annotation for item, annotation in annotations.items() if annotation.note or annotation.tags}
 
 
 def write_annotation(folder: Path, annotation: Annotation) -> None:

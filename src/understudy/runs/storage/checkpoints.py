@@ -33,10 +33,10 @@ def write_checkpoint(final: Path, step: int) -> Iterator[Path]:
         yield partial
         files = [path for path in sorted(partial.rglob("*")) if path.is_file()]
         with ThreadPoolExecutor() as pool:  # digests take the processor and flushing takes the disk: both at once
-            found = pool.map(_digest, files)
+            computed = pool.map(_digest, files)
             for file in files:  # older checkpoints may be removed next, so this one must survive a power cut
                 fsync(file)
-            digests = {str(file.relative_to(partial)): digest for file, digest in zip(files, found, strict=True)}
+            digests = {str(file.relative_to(partial)): digest for file, digest in zip(files, computed, strict=True)}
         atomic_write(partial / MANIFEST_FILE, json.dumps({"step": step, "sha256": digests}, indent=1) + "\n")
     link_latest(final)
 
@@ -59,8 +59,8 @@ def list_checkpoints(folder: Path) -> list[tuple[int, Path]]:
         return []
     except OSError as e:
         raise ConfigError(f"{inside} cannot be read ({e.strerror}); fix that, then {RETRY_HINT}") from e
-    found = [(parse_step(path), path) for path in paths]
-    return sorted((step, path) for step, path in found if step is not None)
+    checkpoints = [(parse_step(path), path) for path in paths]
+    return sorted((step, path) for step, path in checkpoints if step is not None)
 
 
 def last_checkpoint(folder: Path) -> tuple[Path | None, list[str]]:
@@ -68,14 +68,14 @@ def last_checkpoint(folder: Path) -> tuple[Path | None, list[str]]:
 
     The checkpoint is None if the run has none. Raise ConfigError if all are damaged.
     """
-    found = list_checkpoints(folder)
+    checkpoints = list_checkpoints(folder)
     damaged: list[str] = []
-    for _, path in reversed(found):
+    for _, path in reversed(checkpoints):
         fault = find_damage(path)
         if fault is None:
             return path, damaged
         damaged.append(f"checkpoint {path} is damaged ({fault}); it is skipped")
-    if found:
+    if checkpoints:
         raise ConfigError(f"{'; '.join(damaged)}; no complete checkpoint is left; start a new run with another --out")
     return None, damaged
 

@@ -23,7 +23,7 @@ def folder_lock(folder: Path) -> Iterator[None]:
     Raise ConfigError if another process holds the lock, or if the folder cannot be created. The lock is released when
     the process ends, even if it is killed.
     """
-    made = [path for path in (folder, *folder.parents) if not path.exists()]
+    created = [path for path in (folder, *folder.parents) if not path.exists()]
     try:
         folder.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(folder, os.O_RDONLY)
@@ -34,7 +34,7 @@ def folder_lock(folder: Path) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
-        for path in made:
+        for path in created:
             if path.is_dir() and not any(path.iterdir()):
                 path.rmdir()
 

@@ -46,8 +46,8 @@ class RunLog:
         if not total:
             _LOGGER.info("%s", activity)
         elif metrics:
-            shown = " ".join(f"{name}={metrics[name]:.4g}" for name in _STEP_METRICS if name in metrics)
-            _LOGGER.info("step %d/%d %s", done, total, shown)
+            values = " ".join(f"{name}={metrics[name]:.4g}" for name in _STEP_METRICS if name in metrics)
+            _LOGGER.info("step %d/%d %s", done, total, values)
         else:
             _LOGGER.debug("%s %d/%d", activity, done, total)
 

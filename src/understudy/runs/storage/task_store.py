@@ -66,9 +66,9 @@ def _read(file: Path, changed: int, size: int) -> dict[str, Task]:
 
 def validate_same_tasks(folder: Path, tasks: Iterable[Task]) -> None:
     """Raise TaskError if a stored task is missing in `tasks`, or differs from the task with its id."""
-    given = {task.id: task_fingerprint(task) for task in tasks}
+    fingerprints = {task.id: task_fingerprint(task) for task in tasks}
     stored = read_stored_tasks(folder)
-    changed = [name for name, task in stored.items() if given.get(name) != task_fingerprint(task)]
+    changed = [name for name, task in stored.items() if fingerprints.get(name) != task_fingerprint(task)]
     if changed:
         raise TaskError(
             f"{folder / TASKS_FILE}: {len(changed)} of {len(stored)} stored tasks are missing or different now, such "

@@ -100,7 +100,7 @@ def read_trained_episodes(run: Path, step: int) -> dict[int, EpisodeTrainingData
 @lru_cache(maxsize=4)
 def _read(file: Path, changed: int, size: int) -> dict[int, EpisodeTrainingData]:
     try:
-        found = [EpisodeTrainingData.model_validate_json(line) for line in read_bytes(file).splitlines()]
+        episodes = [EpisodeTrainingData.model_validate_json(line) for line in read_bytes(file).splitlines()]
     except ValidationError as e:
         raise ConfigError(f"{file} is damaged ({str(e).splitlines()[0]}); remove it") from e
-    return {each.number: each for each in found}
+    return {episode.number: episode for episode in episodes}

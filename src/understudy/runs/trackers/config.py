@@ -41,8 +41,8 @@ def default_trackers() -> tuple[TrackerName, ...]:
 
 
 def _is_installed(module: str) -> bool:
-    found = importlib.util.find_spec(module)
-    return found is not None and found.origin is not None  # a folder that a tracker wrote here has no origin
+    spec = importlib.util.find_spec(module)
+    return spec is not None and spec.origin is not None  # a folder that a tracker wrote here has no origin
 
 
 class TrackingConfig(Record):

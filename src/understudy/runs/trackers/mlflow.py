@@ -18,11 +18,11 @@ _REFUSED = re.compile(r"[^\w\-. :/]")
 def start_tracker(about: TrackerRunInfo) -> MetricSink:
     """Continue the MLflow run that is tagged with this run's id, or start a new one with the config as parameters."""
     experiment = mlflow.set_experiment(about.tracking.project)
-    found = mlflow.search_runs(
+    runs = mlflow.search_runs(
         [experiment.experiment_id], f"tags.{RUN_ID_TAG} = '{about.id}'", max_results=1, output_format="list"
     )
-    if found:
-        mlflow.start_run(run_id=found[0].info.run_id)
+    if runs:
+        mlflow.start_run(run_id=runs[0].info.run_id)
     else:
         mlflow.start_run(run_name=about.name, tags={RUN_ID_TAG: about.id})
         parameters = list(_flat(about.config))

@@ -67,8 +67,8 @@ class TrackerProcesses:
             except subprocess.TimeoutExpired:
                 process.kill()
                 failed, why = True, f"it did not end within {timeout:g} s"
-            said = self._end(name)
-            lines += [_dropped(name, why or said)] if failed else []
+            reason = self._end(name)
+            lines += [_dropped(name, why or reason)] if failed else []
         return lines
 
     def _end(self, name: str) -> str:
@@ -78,8 +78,8 @@ class TrackerProcesses:
         code = process.wait()
         with errors:
             errors.seek(0)
-            said = [line for line in errors.read().decode(errors="replace").splitlines() if line.strip()]
-        return said[-1].strip() if said else f"it ended with exit code {code}"
+            lines = [line for line in errors.read().decode(errors="replace").splitlines() if line.strip()]
+        return lines[-1].strip() if lines else f"it ended with exit code {code}"
 
 
 def state_file(folder: Path, name: str) -> Path:

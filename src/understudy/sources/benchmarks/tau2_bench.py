@@ -22,9 +22,9 @@ from typing import Any
 
 from understudy.core.errors import ConfigError, TaskError, ToolError
 from understudy.core.messages import Message, ToolCall, ToolSpec
-from understudy.core.tasks import SPLITS, Scenario, Split, Task, filter_tasks, iterate_epochs
+from understudy.core.tasks import SPLITS, Scenario, Split, Task
 from understudy.envs.environment import ToolEnvironment
-from understudy.envs.task_source import FULL_SLICE, Slice, validate_slice
+from understudy.envs.task_source import FULL_SLICE, Slice, TaskSource, validate_slice
 from understudy.envs.users import User, UserFactory, make_user
 from understudy.sources.benchmarks.checkout import import_submodule, locate_domain, register_package
 from understudy.sources.benchmarks.forked_tables import FrozenTables, RowChanges
@@ -51,7 +51,7 @@ def open_domain(reference: str) -> "Tau2Bench":
 
 
 @dataclass(frozen=True)
-class Tau2Bench:
+class Tau2Bench(TaskSource):
     """A domain of a checkout, narrowed by `task_slice`. Without splits, all tasks are in `test`."""
 
     root: Path
@@ -80,11 +80,7 @@ class Tau2Bench:
 
     def tasks(self, split: Split) -> list[Task]:
         """Return the tasks of a split that the slice selects. There is no validation split."""
-        return filter_tasks(self._tasks(split), self.task_slice.families, self.task_slice.difficulties)
-
-    def stream(self, split: Split, seed: int = 0) -> Iterator[Task]:
-        """Yield the tasks of the slice forever, shuffled anew in each epoch."""
-        return iterate_epochs(self.tasks(split), seed)
+        return self.task_slice.select_tasks(self._tasks(split))
 
     def environment(self, task: Task, user: User | None = None, seed: int = 0) -> ToolEnvironment:
         """Return a new episode of `task`. Without a user, the user of `gold_user` is used."""
@@ -123,16 +119,10 @@ class Tau2Bench:
         """Return the errors of the task's gold actions. tau2 ignores them."""
         return self._run_gold(self._raw(task))[1]
 
-    def split_row_keys(self, task: Task) -> Sequence[tuple[str, str]]:
-        """Return (), because tasks of different splits of tau2 share customers and orders."""
-        return ()
-
     @property
     def tool_specs(self) -> tuple[ToolSpec, ...]:
         """The agent's tools."""
-        return tuple(
-            spec for spec in self._all_specs if not self.task_slice.tools or spec.name in self.task_slice.tools
-        )
+        return self.task_slice.select_tools(self._all_specs)
 
     @property
     def domain_policy(self) -> str:

@@ -14,17 +14,17 @@ Users are language models or people; see `gold_user`.
 import contextlib
 import copy
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from understudy.core.errors import ConfigError, ToolError, did_you_mean
 from understudy.core.messages import Message, ToolCall, ToolSpec
-from understudy.core.tasks import Difficulty, Scenario, Score, Split, Task, filter_tasks, gold_digest, iterate_epochs
+from understudy.core.tasks import Difficulty, Scenario, Score, Split, Task, gold_digest
 from understudy.envs.environment import StepResult, ToolEnvironment
 from understudy.envs.rewards import product_score
-from understudy.envs.task_source import FULL_SLICE, Slice, validate_slice
+from understudy.envs.task_source import FULL_SLICE, Slice, TaskSource, validate_slice
 from understudy.envs.users import User, UserFactory, make_user
 from understudy.sources.benchmarks.checkout import import_submodule, locate_domain, register_package
 from understudy.sources.benchmarks.forked_tables import FrozenTables, RowChanges
@@ -62,7 +62,7 @@ def open_domain(reference: str) -> "TauBench":
 
 
 @dataclass(frozen=True)
-class TauBench:
+class TauBench(TaskSource):
     """A domain of a checkout, narrowed by `task_slice`. Splits are tau-bench's; its `dev` is `validation` here."""
 
     root: Path
@@ -71,6 +71,7 @@ class TauBench:
     families: tuple[str, ...] = FAMILIES
     user_factory: UserFactory | None = None
     """Makes the users of episodes. Without it, the user of `gold_user` is used."""
+    reports_writes = True
 
     @property
     def name(self) -> str:
@@ -83,16 +84,12 @@ class TauBench:
 
     def slice(self, task_slice: Slice) -> "TauBench":
         """Return this domain narrowed to `task_slice`. Raise `ConfigError` for an unknown name."""
-        validate_slice(self.name, task_slice, FAMILIES, self._tools, has_brief_policy=True)
+        validate_slice(self.name, task_slice, FAMILIES, self._tools, self.has_brief_policy)
         return replace(self, task_slice=task_slice)
 
     def tasks(self, split: Split) -> list[Task]:
         """Return the tasks of a split that the slice selects. The list is empty if the checkout has no such split."""
-        return filter_tasks(self._tasks(split), self.task_slice.families, self.task_slice.difficulties)
-
-    def stream(self, split: Split, seed: int = 0) -> Iterator[Task]:
-        """Yield the tasks of the slice forever, shuffled anew in each epoch."""
-        return iterate_epochs(self.tasks(split), seed)
+        return self.task_slice.select_tasks(self._tasks(split))
 
     def environment(self, task: Task, user: User | None = None, seed: int = 0) -> ToolEnvironment:
         """Return a new episode of `task`. Without a user, the user of `gold_user` is used."""
@@ -140,25 +137,22 @@ class TauBench:
             before = after
         return tuple(writes)
 
-    def split_row_keys(self, task: Task) -> Sequence[tuple[str, str]]:
-        """Return (), because tasks of different splits of tau-bench share users and orders."""
-        return ()
-
     @property
     def tool_specs(self) -> tuple[ToolSpec, ...]:
         """The agent's tools."""
-        return tuple(
-            spec for spec in self._all_specs if not self.task_slice.tools or spec.name in self.task_slice.tools
-        )
+        return self.task_slice.select_tools(self._all_specs)
 
     @functools.cached_property
     def domain_policy(self) -> str:
         """Return the wiki, which is the system prompt of tau-bench's tool-calling agent; for `brief`, the rules."""
         if self.task_slice.domain_policy == "full":
             return str(self._load("wiki").WIKI)
-        if rules := self._load("rules").RULES:
-            return "\n".join(rules)
-        raise ConfigError(f"{self.name} has no rules to use as its brief policy; use slice.domain_policy=full")
+        return "\n".join(self._load("rules").RULES)
+
+    @property
+    def has_brief_policy(self) -> bool:
+        """Whether the checkout has rules for the domain, which are its brief policy."""
+        return bool(self._load("rules").RULES)
 
     def to_task(self, id: str, split: Split, raw: Mapping[str, Any]) -> Task:
         """Convert a task of tau-bench, with the keys `actions`, `outputs` and `instruction`."""

@@ -7,7 +7,7 @@ import asyncio
 import dataclasses
 import functools
 from collections import defaultdict
-from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,9 +16,9 @@ from typing import Any, TypeVar
 from understudy.core.errors import ConfigError, TaskError, did_you_mean
 from understudy.core.event_loop import LoopLocal
 from understudy.core.messages import ToolCall, ToolSpec
-from understudy.core.tasks import Split, Task, assign_splits, filter_tasks, iterate_epochs
+from understudy.core.tasks import Split, Task, assign_splits
 from understudy.envs.rewards import FactRules
-from understudy.envs.task_source import FULL_SLICE, Slice, validate_slice
+from understudy.envs.task_source import FULL_SLICE, ExternalSource, Slice, validate_slice
 from understudy.envs.users import OpeningOnlyUser, User, UserFactory, make_user
 from understudy.sources.mcp.cassette import Cassette
 from understudy.sources.mcp.catalog import CatalogEntry, ServerTools, ToolCatalog, matches_any, sanitized_specs
@@ -170,13 +170,14 @@ class MCPEnvironmentResources:
 
 
 @dataclass(frozen=True)
-class MCPTaskSource:
+class MCPTaskSource(ExternalSource):
     """One environment, narrowed by `task_slice`."""
 
     resources: MCPEnvironmentResources
     task_slice: Slice = FULL_SLICE
     user_factory: UserFactory | None = None
     """Creates the user of an episode. If it is None, the user only gives the task."""
+    reports_writes = True
 
     @property
     def name(self) -> str:
@@ -261,17 +262,7 @@ class MCPTaskSource:
         rows = self.resources.tasks
         splits = assign_splits({key: row.split for key, row in rows.items()})
         tasks = [row.to_task(self.name, splits[key], names) for key, row in rows.items()]
-        return filter_tasks(
-            [t for t in tasks if t.split == split], self.task_slice.families, self.task_slice.difficulties
-        )
-
-    def stream(self, split: Split, seed: int = 0) -> Iterator[Task]:
-        """Yield the tasks of the slice forever, shuffled anew in each epoch."""
-        return iterate_epochs(self.tasks(split), seed)
-
-    def split_row_keys(self, task: Task) -> Sequence[tuple[str, str]]:
-        """Return (), because the rows that a server stores are unknown."""
-        return ()
+        return self.task_slice.select_tasks([task for task in tasks if task.split == split])
 
     def callable_specs(self) -> tuple[ToolSpec, ...]:
         """Return the tools of servers that serve one episode, and those that only read. None if answers are recorded.

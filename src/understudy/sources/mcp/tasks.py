@@ -24,9 +24,9 @@ from understudy.core.records import Record
 from understudy.core.tasks import Difficulty, Scenario, Split, Task
 from understudy.sources.mcp.checks import CallPattern, CallsCheck, TaskCheck
 from understudy.sources.mcp.config import MCPCall, MCPLimits
-from understudy.sources.task_files.call_rows import difficulty_of
 from understudy.sources.task_files.call_sequences import CallSequence, is_sequence, read_sequences
 from understudy.sources.task_files.step_references import find_references
+from understudy.sources.task_files.task_row import difficulty_of
 
 MAX_TURNS: Mapping[Difficulty, int] = {"easy": 5, "medium": 8, "hard": 10}
 """Default of `max_turns`, by difficulty."""

@@ -26,7 +26,7 @@ import functools
 import json
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from jsonschema import Draft202012Validator
@@ -36,8 +36,7 @@ from referencing.exceptions import Unresolvable
 from understudy.core.errors import RolloutError, TaskError, ToolError, did_you_mean
 from understudy.core.items import Item, RowError
 from understudy.core.messages import ERROR_PREFIX, Message, ToolCall, ToolSpec
-from understudy.core.records import Record
-from understudy.core.tasks import Score, Split, Task, TaskLimits, assign_splits, filter_tasks, iterate_epochs
+from understudy.core.tasks import Score, Split, Task, TaskLimits, assign_splits
 from understudy.envs.environment import StepResult, ToolEnvironment
 from understudy.envs.rewards import (
     FactRules,
@@ -51,10 +50,11 @@ from understudy.envs.rewards import (
     states_fact,
 )
 from understudy.envs.schemas import schema_error
-from understudy.envs.task_source import FULL_SLICE, Slice, validate_slice
+from understudy.envs.task_source import FULL_SLICE, Slice, TaskSource, validate_slice
 from understudy.envs.users import InstructionUser, User, UserFactory, answer_text, make_user
 from understudy.envs.validation_time import find_validation_problem, may_be_slow
 from understudy.sources.task_files.inferred_tools import hands_over, infer_tools, looks_up, only_reads
+from understudy.sources.task_files.task_row import TaskRow
 
 ACKNOWLEDGEMENT = '{"ok": true}'
 """The result of a call without a recorded result."""
@@ -69,19 +69,6 @@ FAMILIES = ("change", "tell", "change_and_tell")
 _SUFFIX = "-calls"
 _NOT_IN_NAMES = re.compile(r"[^\w.-]+")
 _NO_DATABASE = "there is no database: calls are compared with the recorded gold calls, and nothing is executed"
-
-
-class CallTask(Record):
-    """A task of a `CallMatching` source."""
-
-    task: Task
-    """The task. Messages with the role tool in `task.gold` are the recorded results of the calls before them."""
-    has_split: bool = False
-    """Whether `task.split` was given. Otherwise the split follows from the id (`assign_splits`)."""
-    domain_policy: str = ""
-    """The system message; empty means the source's."""
-    tool_specs: tuple[ToolSpec, ...] = ()
-    """The tools of this task's domain, if they were given."""
 
 
 @dataclass(frozen=True)
@@ -107,11 +94,11 @@ class GoldCalls:
 
 
 @dataclass(frozen=True)
-class CallMatching:
+class CallMatching(TaskSource):
     """A `TaskSource` of one domain, made by `match_calls`; `task_slice` narrows it."""
 
     name: str
-    rows: Mapping[str, CallTask]
+    rows: Mapping[str, TaskRow]
     """The tasks by id. Their domain, family and split are set."""
     all_specs: tuple[ToolSpec, ...]
     write_tools: frozenset[str]
@@ -131,7 +118,7 @@ class CallMatching:
     @property
     def tool_specs(self) -> tuple[ToolSpec, ...]:
         """The tools that the agent sees."""
-        return tuple(spec for spec in self.all_specs if not self.task_slice.tools or spec.name in self.task_slice.tools)
+        return self.task_slice.select_tools(self.all_specs)
 
     @property
     def domain_policy(self) -> str:
@@ -173,16 +160,7 @@ class CallMatching:
 
     def tasks(self, split: Split) -> list[Task]:
         """Return the tasks of a split that are in the slice."""
-        tasks = [row.task for row in self.rows.values() if row.task.split == split]
-        return filter_tasks(tasks, self.task_slice.families, self.task_slice.difficulties)
-
-    def stream(self, split: Split, seed: int = 0) -> Iterator[Task]:
-        """Yield the tasks of the slice in endless epochs, each shuffled with `seed`."""
-        return iterate_epochs(self.tasks(split), seed)
-
-    def split_row_keys(self, task: Task) -> Sequence[tuple[str, str]]:
-        """Return no rows: there is no database."""
-        return ()
+        return self.task_slice.select_tasks([row.task for row in self.rows.values() if row.task.split == split])
 
     def environment(self, task: Task, user: User | None = None, seed: int = 0) -> "CallMatchingEnvironment":
         """Return a new episode of `task`. Raise `TaskError` if the source has no task with this id."""
@@ -301,7 +279,7 @@ class CallMatchingEnvironment(ToolEnvironment):
 
 def match_calls(
     domain: str,
-    items: Iterable[Item[CallTask]],
+    items: Iterable[Item[TaskRow]],
     tool_specs: Sequence[ToolSpec] = (),
     write_tools: Collection[str] | None = None,
 ) -> CallMatching:
@@ -310,12 +288,12 @@ def match_calls(
     `tool_specs` replace tools that are inferred from the gold calls, and `write_tools` says which tools write.
     """
     name = source_name(domain)
-    rows = [Item(item.location, item.value.replace(task=with_answer(item.value.task))) for item in items]
+    rows = [Item(item.location, replace(item.value, task=with_answer(item.value.task))) for item in items]
     given = {spec.name: spec for spec in (*(spec for item in rows for spec in item.value.tool_specs), *tool_specs)}
     inferred = {spec.name: spec for spec in infer_tools(call for item in rows for call in item.value.task.gold_calls)}
     specs = tuple((inferred | given).values())
     writes = [spec.name for spec in specs if not only_reads(spec.name)] if write_tools is None else write_tools
-    accepted, refused = dict[str, CallTask](), list[RowError]()
+    accepted, refused = dict[str, TaskRow](), list[RowError]()
     for item in rows:
         row, task = item.value, item.value.task
         error = find_refusal(item, specs, writes)
@@ -324,11 +302,11 @@ def match_calls(
         if error:
             refused.append(error)
         else:
-            accepted[task.id] = row.replace(task=task.replace(domain=name, family=_family(task, writes)))
-    splits = assign_splits({key: row.task.split if row.has_split else None for key, row in accepted.items()})
+            accepted[task.id] = replace(row, task=task.replace(domain=name, family=_family(task, writes)))
+    splits = assign_splits({key: row.split for key, row in accepted.items()})
     return CallMatching(
         name=name,
-        rows={key: row.replace(task=row.task.replace(split=splits[key])) for key, row in accepted.items()},
+        rows={key: replace(row, task=row.task.replace(split=splits[key])) for key, row in accepted.items()},
         all_specs=specs,
         write_tools=frozenset(writes),
         tools_are_given=given.keys() >= inferred.keys(),
@@ -414,7 +392,7 @@ def validate_arguments(call: ToolCall, specs: Sequence[ToolSpec]) -> None:
     raise ToolError(f"bad arguments for {call.name}: {problem}; it takes ({takes})", "invalid_arguments")
 
 
-def find_refusal(item: Item[CallTask], specs: Sequence[ToolSpec], write_tools: Collection[str]) -> RowError | None:
+def find_refusal(item: Item[TaskRow], specs: Sequence[ToolSpec], write_tools: Collection[str]) -> RowError | None:
     """Return why a task cannot be graded, or None. Its gold calls are answered and scored."""
     task = item.value.task
     refuse = functools.partial(RowError, item.location)

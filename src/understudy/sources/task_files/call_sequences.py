@@ -17,27 +17,20 @@ same in every run. An agent must read it to use it. A read whose result no later
 know, so the agent must tell it.
 """
 
+import functools
 import hashlib
 import json
 from collections.abc import Collection, Iterator, Mapping
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
-from pydantic import AliasChoices, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AliasChoices, ConfigDict, Field, model_validator
 
-from understudy.core.items import Item, RowError, row_error_from_validation
+from understudy.core.items import Item, RowError
 from understudy.core.json_values import parse_index
 from understudy.core.messages import Message, ToolCall
 from understudy.core.records import Record
 from understudy.core.tasks import Scenario, Split, Task, TaskLimits
-from understudy.sources.task_files.call_matching import CallTask, with_answer
-from understudy.sources.task_files.call_rows import (
-    decode_columns,
-    difficulty_of,
-    messages_of,
-    result_text,
-    split_of,
-    without_nulls,
-)
+from understudy.sources.task_files.call_matching import with_answer
 from understudy.sources.task_files.inferred_tools import looks_up
 from understudy.sources.task_files.step_references import (
     StepReference,
@@ -45,6 +38,18 @@ from understudy.sources.task_files.step_references import (
     parse_reference,
     parse_result,
     resolve_references,
+)
+from understudy.sources.task_files.task_row import (
+    InvalidField,
+    TaskRow,
+    decode_columns,
+    difficulty_of,
+    messages_of,
+    prompt_texts,
+    read_one,
+    result_text,
+    split_of_row,
+    without_nulls,
 )
 
 MCP_ENV_CLASS = "MCPToolEnv"
@@ -106,6 +111,12 @@ class CallSequence(Record):
                     raise ValueError(f"tool_sequence.{number - 1}: {text} does not refer to an earlier step")
         return self
 
+    @classmethod
+    def from_task(cls, task: Task) -> "CallSequence":
+        """Return the gold calls of a task as a sequence."""
+        steps = tuple(SequenceStep(tool=call.name, params=call.arguments) for call in task.gold_calls)
+        return cls(id=task.id, prompt=task.scenario.instructions, steps=steps)
+
     @property
     def has_references(self) -> bool:
         """Whether an argument uses the result of an earlier step."""
@@ -125,8 +136,11 @@ class CallSequence(Record):
             given["max_turns"] += 1
         return TaskLimits(**given) if given else None
 
-    def to_call_task(self, domain: str = "") -> CallTask:
-        """Return the task for a `CallMatching` source. Raise ValueError if a reference is not in a recorded result."""
+    def to_task_row(self, domain: str = "") -> TaskRow:
+        """Return the sequence with its task, whose gold calls have values in place of references.
+
+        Raise ValueError if a reference is not in a recorded result.
+        """
         results = self._results()
         gold = list[Message]()
         for number, step in enumerate(self.steps):
@@ -146,11 +160,7 @@ class CallSequence(Record):
             outputs=tuple(dict.fromkeys(self._told(results))),
             limits=self.task_limits(),
         )
-        return CallTask(
-            task=with_answer(task),
-            has_split=self.split is not None,
-            domain_policy=self.domain_policy,
-        )
+        return TaskRow(with_answer(task), self.split, self.domain_policy, content=self)
 
     def _results(self) -> list[Any]:
         """Return the recorded results of the steps, or made-up ones with the fields that later steps refer to."""
@@ -187,6 +197,24 @@ class CallSequence(Record):
         return "".join(_LETTERS[byte % len(_LETTERS)] for byte in digest[:8])
 
 
+@runtime_checkable
+class SequenceSource(Protocol):
+    """Protocol of a task source that plays sequences of calls from files: an MCP environment."""
+
+    def has_tool(self, name: str) -> bool:
+        """Return whether the agent can call a tool by this name, with or without its server."""
+
+    def add_task(self, sequence: CallSequence, split: Split) -> Task:
+        """Convert a sequence to a task that the source plays from then on. Raise `TaskError` if it cannot."""
+
+    async def record_sequence(self, sequence: CallSequence) -> CallSequence:
+        """Return a sequence with values in place of references, and the results of its calls.
+
+        Raise `TaskError` if it calls a tool that the source does not have, if a call fails, or if a reference has no
+        value.
+        """
+
+
 def is_sequence_row(row: Mapping[str, Any]) -> bool:
     """Return whether a row has a sequence of calls on MCP servers."""
     truth = _truth(decode_columns(row))
@@ -207,83 +235,74 @@ def read_sequences(item: Item[Any], identity: str) -> Iterator[Item[CallSequence
     """Yield the sequences of a row of either shape, or what is wrong. `identity` is the id of one without an id."""
     if not isinstance(item.value, dict):
         yield RowError(item.location, "", f"{item.value!r:.80} is not an object")
+    elif is_sequence_row(item.value):
+        yield read_one(item.location, lambda: _read_sequence(item.value, identity))
     else:
-        yield from (read_sequence_row if is_sequence_row(item.value) else read_spec_row)(item, identity)
+        yield from _read_spec(item)
 
 
-def read_sequence_row(item: Item[Mapping[str, Any]], identity: str) -> Iterator[Item[CallSequence] | RowError]:
-    """Yield the sequence of a row, or what is wrong with it. `identity` is the id of a row without one."""
-    row = decode_columns(item.value)
-    truth, said = _truth(row), messages_of(row.get("prompt"))
-    info, success, limits = row.get("extra_info"), truth.get("success"), truth.get("limits")
-    steps = _in_order(truth.get("tool_sequence", ()))
-    if isinstance(steps, str):
-        yield RowError(item.location, "tool_sequence", steps)
-        return
+def _read_sequence(row: Mapping[str, Any], identity: str) -> CallSequence:
+    row = decode_columns(row)
+    system, request = prompt_texts(row.get("prompt"))
+    truth = _truth(row)
+    success, limits = truth.get("success"), truth.get("limits")
     values = {
         "id": str(truth.get("task_id") or identity),
-        "prompt": next((text for role, text in reversed(said) if role == "user"), ""),
-        "domain_policy": next((text for role, text in said if role == "system"), ""),
+        "prompt": request,
+        "domain_policy": system,
         "family": row.get("data_source") or "row",
         "complexity": truth.get("complexity", ""),
-        "split": split_of(row.get("split") or (info.get("split") if isinstance(info, dict) else None)),
-        "steps": steps,
+        "split": split_of_row(row),
+        "steps": _in_order(truth.get("tool_sequence", ()), "tool_sequence"),
         "must_call": _listed(success.get("must_call_tool")) if isinstance(success, dict) else (),
         "limits": {"max_turns": truth.get("max_turns"), **(limits if isinstance(limits, dict) else {})},
     }
-    try:
-        yield Item(item.location, CallSequence.model_validate(values))
-    except ValidationError as e:
-        yield row_error_from_validation(item.location, e)
+    return CallSequence.model_validate(values)
 
 
 class _Solution(Record):
     tool_sequence: tuple[dict[str, Any], ...] = Field(min_length=1)
 
 
-class _SpecTask(Record):
-    """A task of a scenario."""
-
+class _ScenarioTask(Record):
     task_id: str = Field(min_length=1)
     complexity: int | str = ""
     conversation: tuple[dict[str, Any], ...]
     solution: _Solution
 
 
-class _Spec(Record):
-    """A scenario."""
-
+class _Scenario(Record):
     scenario: str
     turns: int = Field(ge=1)
     limits: SequenceLimits = SequenceLimits()
     tasks: tuple[dict[str, Any], ...]
 
 
-def read_spec_row(item: Item[Mapping[str, Any]], identity: str) -> Iterator[Item[CallSequence] | RowError]:
+def _read_spec(item: Item[Mapping[str, Any]]) -> Iterator[Item[CallSequence] | RowError]:
     """Yield the sequences of a scenario's tasks, or what is wrong with one. All that the user says is the prompt."""
-    try:
-        spec = _Spec.model_validate(without_nulls(dict(item.value)))
-    except ValidationError as e:
-        yield row_error_from_validation(item.location, e)
+    found = read_one(item.location, lambda: _Scenario.model_validate(without_nulls(dict(item.value))))
+    if isinstance(found, RowError):
+        yield found
         return
-    for number, value in enumerate(spec.tasks):
-        where = f"{item.location}.tasks[{number}]"
-        try:
-            yield _of_spec(where, spec, _SpecTask.model_validate(value))
-        except ValidationError as e:
-            yield row_error_from_validation(where, e)
+    for number, value in enumerate(found.value.tasks):
+        yield read_one(f"{item.location}.tasks[{number}]", functools.partial(_read_spec_task, found.value, value))
 
 
-def _of_spec(where: str, spec: _Spec, task: _SpecTask) -> Item[CallSequence] | RowError:
+def _read_spec_task(scenario: _Scenario, value: Mapping[str, Any]) -> CallSequence:
+    task = _ScenarioTask.model_validate(value)
     said = [text for role, text in messages_of(list(task.conversation)) if role == "user"]
     if not said:
-        return RowError(where, "conversation", "it has no message of the role user; at least one is needed")
-    steps = _in_order(task.solution.tool_sequence)
-    if isinstance(steps, str):
-        return RowError(where, "solution.tool_sequence", steps)
-    limits = spec.limits if spec.limits.max_turns else spec.limits.replace(max_turns=spec.turns)
-    values = {"complexity": task.complexity, "family": spec.scenario, "limits": limits.model_dump(), "steps": steps}
-    return Item(where, CallSequence.model_validate({"id": task.task_id, "prompt": "\n".join(said), **values}))
+        raise InvalidField("conversation", "it has no message of the role user; at least one is needed")
+    limits = scenario.limits
+    values = {
+        "id": task.task_id,
+        "prompt": "\n".join(said),
+        "family": scenario.scenario,
+        "complexity": task.complexity,
+        "steps": _in_order(task.solution.tool_sequence, "solution.tool_sequence"),
+        "limits": (limits if limits.max_turns else limits.replace(max_turns=scenario.turns)).model_dump(),
+    }
+    return CallSequence.model_validate(values)
 
 
 class SequenceRow(Record):
@@ -297,7 +316,7 @@ class SequenceRow(Record):
 
 
 def to_sequence_row(sequence: CallSequence) -> SequenceRow:
-    """Return a sequence as a row, which `read_sequence_row` reads back as an equal one."""
+    """Return a sequence as a row, which `read_sequences` reads back as an equal one."""
     system = [{"role": "system", "content": sequence.domain_policy}] if sequence.domain_policy else []
     steps = (step.model_dump(exclude_none=True) for step in sequence.steps)
     truth = {
@@ -323,13 +342,14 @@ def _truth(row: Mapping[str, Any]) -> Mapping[str, Any]:
     return next((truth for truth in truths if isinstance(truth, dict)), row)
 
 
-def _in_order(steps: Any) -> list[dict[str, Any]] | str:
-    """Return the steps by their numbers, or what is wrong with them. Steps without numbers are in the given order."""
+def _in_order(steps: Any, field: str) -> list[dict[str, Any]]:
+    """Return the steps by their numbers. Steps without numbers are in the given order. Raise `InvalidField`."""
     if not isinstance(steps, list | tuple) or not all(isinstance(step, dict) for step in steps):
-        return "it must be a list of calls"
+        raise InvalidField(field, "it must be a list of calls")
     numbers = [step.get("step", place) for place, step in enumerate(steps, 1)]
     if sorted(numbers, key=str) != sorted(range(1, len(steps) + 1), key=str):
-        return f"its steps have the numbers {', '.join(map(str, numbers))}; they must be numbered 1, 2, 3, …"
+        problem = f"its steps have the numbers {', '.join(map(str, numbers))}; they must be numbered 1, 2, 3, …"
+        raise InvalidField(field, problem)
     return [step for _, step in sorted(zip(numbers, steps, strict=True), key=lambda pair: int(pair[0]))]
 
 

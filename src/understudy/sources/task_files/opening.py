@@ -1,4 +1,4 @@
-"""Open the task sources that `domain` and the section `[data]` name: mixtures and files."""
+"""Open files of tasks as task sources: those that `domain` or the section `[data]` names."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -11,60 +11,27 @@ from understudy.core.items import Item, RowError
 from understudy.core.tasks import SPLITS, Split, Task, interleave_families
 from understudy.envs.file_summary import FileSummary, count_refusals
 from understudy.envs.task_source import TaskSource, list_sources
-from understudy.sources.loading import load_source
-from understudy.sources.mixture import Mixture, parse_weight
+from understudy.sources.mixture import Mixture
+from understudy.sources.references import load_reference
 from understudy.sources.task_files.call_matching import CallMatching
 from understudy.sources.task_files.config import NO_DATA, DataConfig, RowConfig
-from understudy.sources.task_files.files import RowFile, digest_row_files, is_task_file, list_row_files
-from understudy.sources.task_files.rows import ReadRow, TaskRow, read_task_rows
+from understudy.sources.task_files.files import RowFile, digest_row_files, list_row_files
+from understudy.sources.task_files.rows import ReadRow, read_task_rows
 from understudy.sources.task_files.source import TaskFile
 from understudy.sources.task_files.source_matching import SourceMatcher
 from understudy.sources.task_files.splits import NearDuplicateGroups, assign_splits
+from understudy.sources.task_files.task_row import TaskRow
 from understudy.sources.tool_dataset import ToolExample
 
 VALIDATION_SHARE = 0.1
 """Share of the training tasks that become validation tasks if there are no others."""
 
 
-def open_mixture(names: Sequence[str], data: DataConfig = NO_DATA) -> Mixture:
-    """Return the mixture of `NAME` or `NAME*WEIGHT` (the weight is 1 if not given).
+def open_data(base: TaskSource, data: DataConfig) -> TaskFile:
+    """Return the source of a run whose files replace the splits `train` and `validation` of `base`, or one of them.
 
-    Rows of files may also name the other sources of the mixture. Raise `ConfigError` if a weight is not positive, if a
-    source is listed twice, or if two sources that play tasks have the same name.
+    If the training tasks are those of files, `base` only plays them, and a missing validation split is made of them.
     """
-    named = [parse_weight(each.strip()) for each in names]
-    opened = {name: load_source(name) for name, _ in named if not is_task_file(name)}
-    known = tuple(opened.values())
-    parts = tuple(opened.get(name) or open_task_file(name, data, known) for name, _ in named)
-    listed = [part.name for part in parts]
-    for name in listed:
-        if listed.count(name) > 1:
-            raise ConfigError(
-                f"{', '.join(names)}: {name} is listed {listed.count(name)} times; list it once with a weight, {name}*2"
-            )
-    _validate_leaves(parts)
-    return Mixture(parts, tuple(weight for _, weight in named))
-
-
-def _validate_leaves(parts: Sequence[TaskSource]) -> None:
-    """Raise `ConfigError` if two parts have different sources of the same name."""
-    known: dict[str, tuple[TaskSource, TaskSource]] = {}
-    for part in parts:
-        for leaf in list_sources(part):
-            first, same = known.setdefault(leaf.name, (part, leaf))
-            if same != leaf:
-                raise ConfigError(
-                    f"{first.name} and {part.name} both have a source {leaf.name!r}, and the two differ; put the files "
-                    "into one folder, and name the folder"
-                )
-
-
-def open_data(domain: str | Sequence[str], data: DataConfig) -> TaskSource:
-    """Return the source of a run whose files replace the splits `train` and `validation` of `domain`, or one of them.
-
-    If the training tasks are those of files, `domain` only plays them, and a missing validation split is made of them.
-    """
-    base = load_source(domain, data.replace(train=(), validation=()))
     given: dict[Split | None, Sequence[str]] = {}
     if data.train:
         given["train"] = data.train
@@ -154,7 +121,7 @@ def read_files(
         read = _with_own_ids(list(read_task_rows(file.rows(), stem)), rows, stem)
         rows += read
         labels += [_SplitLabels(split, file.split)] * len(read)
-    matcher = SourceMatcher([*beside, *(load_source(reference) for reference in data.sources)], data, name)
+    matcher = SourceMatcher([*beside, *(load_reference(reference) for reference in data.sources)], data, name)
     items = [
         item
         if isinstance(item, RowError)

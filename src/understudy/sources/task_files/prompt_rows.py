@@ -7,11 +7,10 @@ verl, "Prepare Data for Post-Training": `prompt` is a list of messages, `reward_
 from collections.abc import Mapping
 from typing import Any
 
-from understudy.core.items import Item, RowError
 from understudy.core.messages import join_text_parts
 from understudy.core.records import Record
 from understudy.core.tasks import DIFFICULTIES, Split
-from understudy.sources.task_files.call_rows import calls_of, split_of
+from understudy.sources.task_files.task_row import InvalidField, TaskRow, calls_of, messages_of, split_of_row
 from understudy.sources.tool_dataset import ToolExample
 
 QUESTION_COLUMNS = ("question", "prompt")
@@ -31,8 +30,15 @@ def is_prompt_row(row: Mapping[str, Any]) -> bool:
     return bool(columns & {*QUESTION_COLUMNS}) and not columns & _CONTINUATION_COLUMNS
 
 
-def to_tool_example(item: Item[Mapping[str, Any]]) -> Item[ToolExample] | RowError:
-    """Return the example of a row.
+def read_prompt_row(row: Mapping[str, Any], identity: str) -> TaskRow:
+    """Return the task of a row, with its example. The task's domain is the first part of `identity`."""
+    example = to_tool_example(row)
+    task = example.to_task(identity.partition("/")[0], example.split or "train")
+    return TaskRow(task, example.split, content=example)
+
+
+def to_tool_example(row: Mapping[str, Any]) -> ToolExample:
+    """Return the example of a row. Raise `InvalidField` if its prompt or its `gold_calls` cannot be read.
 
     `answer` is the first of the row's `answer`, `reward_model.ground_truth`, `ground_truth` and `solution`: text, a
     number, or the first item of a list of such, else "". `domain_policy` is the system message of the prompt, or the
@@ -40,63 +46,37 @@ def to_tool_example(item: Item[Mapping[str, Any]]) -> Item[ToolExample] | RowErr
     are such values. So are `gold_calls`: a list of {name, arguments} or of OpenAI's calls, or JSON text of one. `info`
     is the whole row.
     """
-    row = item.value
     name = next((column for column in QUESTION_COLUMNS if row.get(column) is not None), "prompt")
-    messages = _messages(row.get(name))
+    prompt = row.get(name)
+    if isinstance(prompt, list):
+        prompt = [
+            {**each, "content": join_text_parts(each.get("content"))} for each in prompt if isinstance(each, dict)
+        ]
+    messages = messages_of(prompt)
     if [role for role, _ in messages] not in (["user"], ["system", "user"]):
         problem = (
             "one text of the user is needed, after at most one system message; write earlier messages, such as "
             "examples, into the system message"
         )
-        return RowError(item.location, name, problem)
+        raise InvalidField(name, problem)
     system = messages[0][1] if len(messages) > 1 else ""
-    try:
-        return Item(item.location, _make_example(row, messages[-1][1], system))
-    except ValueError as e:
-        return RowError(item.location, "gold_calls", str(e))
-
-
-def _make_example(row: Mapping[str, Any], prompt: str, system: str) -> ToolExample:
-    """Return an example of a row. Raise ValueError if the row has `gold_calls` that are no calls."""
+    id = row.get("id")
     return ToolExample(
-        prompt=prompt,
+        prompt=messages[-1][1],
         domain_policy=system or _text(row, "domain_policy") or _text(row, "system"),
         answer=_answer(row),
         gold_calls=calls_of(row.get("gold_calls") or ()),
-        id=_id(row),
-        split=_split(row),
+        id=str(id) if isinstance(id, str | int) and not isinstance(id, bool) else "",
+        split=split_of_row(row),
         family=_text(row, "family") or "question",
         difficulty=next((each for each in DIFFICULTIES if each == row.get("difficulty")), "easy"),
         info=dict(row),
     )
 
 
-def _id(row: Mapping[str, Any]) -> str:
-    value = row.get("id")
-    return str(value) if isinstance(value, str | int) and not isinstance(value, bool) else ""
-
-
-def _split(row: Mapping[str, Any]) -> Split | None:
-    """Return the split that a row names in `split` or, as verl's rows, in `extra_info.split`; None if in neither."""
-    info = row.get("extra_info")
-    return split_of(row.get("split") or (info.get("split") if isinstance(info, dict) else None))
-
-
 def _text(row: Mapping[str, Any], column: str) -> str:
     value = row.get(column)
     return value if isinstance(value, str) else ""
-
-
-def _messages(prompt: Any) -> list[tuple[str, str]]:
-    """Return the roles and texts of a prompt; nothing if it is neither text nor messages with texts."""
-    if isinstance(prompt, str):
-        return [("user", prompt)]
-    found = (
-        [(each.get("role"), join_text_parts(each.get("content"))) for each in prompt if isinstance(each, dict)]
-        if isinstance(prompt, list)
-        else []
-    )
-    return [(str(role), text) for role, text in found if isinstance(text, str)]
 
 
 def _answer(row: Mapping[str, Any]) -> str:

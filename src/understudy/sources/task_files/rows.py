@@ -1,7 +1,7 @@
 """Kinds of rows in files of tasks, and the reader of each. The kind is found for each row.
 
-A new kind needs an entry in `ROW_KINDS` and a reader, which returns `TaskRow`s or says what the row lacks. A row has
-the first kind that it matches.
+A new kind needs an entry in `ROW_KINDS`: a function that recognises a row, and one that returns its `TaskRow` or raises
+`InvalidField`. A row has the first kind that it matches.
 
     tasks           understudy's own tasks, as `understudy data synthesize` writes them
     SkyRL rows      tasks as rows for SkyRL, as `understudy data convert` writes them
@@ -17,22 +17,20 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from pydantic import ValidationError
-
-from understudy.core.items import Item, RowError, describe_row, row_error_from_validation
-from understudy.core.tasks import Split, Task, require_stored_fields
-from understudy.sources.task_files.call_matching import CallTask, is_call_matching
-from understudy.sources.task_files.call_rows import ROW_COLUMNS, is_call_row, read_call_row
+from understudy.core.items import Item, RowError, describe_row
+from understudy.core.tasks import Task, require_stored_fields
+from understudy.sources.task_files.call_matching import is_call_matching
+from understudy.sources.task_files.call_rows import is_call_row, read_call_row
 from understudy.sources.task_files.call_sequences import (
     CallSequence,
     is_sequence_row,
     is_spec_row,
-    read_sequence_row,
-    read_spec_row,
+    read_sequences,
 )
-from understudy.sources.task_files.prompt_rows import is_prompt_row, to_tool_example
-from understudy.sources.task_files.skyrl_rows import SkyRLRow, from_skyrl_row, is_skyrl_row
-from understudy.sources.task_files.tau_rows import TauTask, from_tau2_task, from_tau_task
+from understudy.sources.task_files.prompt_rows import is_prompt_row, read_prompt_row
+from understudy.sources.task_files.skyrl_rows import is_skyrl_row, read_skyrl_row
+from understudy.sources.task_files.task_row import InvalidField, TaskRow, read_one
+from understudy.sources.task_files.tau_rows import is_tau_row, read_tau2_row, read_tau_row
 from understudy.sources.tool_dataset import ToolExample
 
 PlayedBy = Literal["source", "calls", "reward"]
@@ -44,22 +42,13 @@ reward    no source: a reward function scores the episode (`data.reward`)
 """
 
 
-@dataclass(frozen=True, slots=True)
-class TaskRow:
-    """A task that was read from a row."""
-
-    task: Task
-    split: Split | None = None
-    """The split that the row names; None if it names none."""
-    source: str = ""
-    """The reference of the source that plays the task, if the row has one. A reference is never opened: the source of
-    the task's `domain` plays it, if the user allows that source."""
-    content: Any = None
-    """What the row has besides the task: a `CallTask`, a `CallSequence`, a `ToolExample` or a row of tau2-bench."""
-
-
 Reader = Callable[[Item[Mapping[str, Any]], str], Iterator[Item[TaskRow] | RowError]]
-"""Yields the tasks of a row (most kinds have one). The second argument is the id of a task without one."""
+"""Yields the tasks of a row, or what is wrong with it. The second argument is the id of a task without one."""
+
+
+def _one(read: Callable[[Mapping[str, Any], str], TaskRow]) -> Reader:
+    """Return the reader of rows with one task each, which `read` returns."""
+    return lambda item, identity: iter([read_one(item.location, lambda: read(item.value, identity))])
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,30 +83,27 @@ class ReadRow:
         """Return a row that has a `given_id` with another id."""
         assert isinstance(self.item, Item)
         row = self.item.value
-        content = row.content
-        if isinstance(content, CallTask):
-            content = content.replace(task=content.task.replace(id=name))
-        elif isinstance(content, CallSequence | ToolExample):
-            content = content.replace(id=name)
-        row = replace(row, task=row.task.replace(id=name), content=content)
-        return replace(self, item=Item(self.item.location, row))
+        content = row.content.replace(id=name) if isinstance(row.content, CallSequence | ToolExample) else row.content
+        return replace(
+            self, item=Item(self.item.location, replace(row, task=row.task.replace(id=name), content=content))
+        )
 
     def repeats(self, other: "ReadRow") -> bool:
         """Return whether two rows differ at most in their split. Both must have a `given_id`."""
         return _without_split(self) == _without_split(other)
 
 
-def _without_split(row: ReadRow) -> tuple[Any, ...]:
-    """Return what a row has besides its split."""
+def _without_split(row: ReadRow) -> TaskRow | ToolExample:
+    """Return what a row has besides its split. The task of an example has an id and a split of its file."""
     assert isinstance(row.item, Item)
-    task, content = row.item.value.task.replace(split="train"), row.item.value.content
+    found = row.item.value
+    content = found.content
     if isinstance(content, ToolExample):
-        # Its task has an id and a split of the file.
         info = {column: value for column, value in content.info.items() if column != "split"}
-        return (content.replace(split=None, info=info),)
-    if isinstance(content, CallTask):
-        return task, content.replace(has_split=False, task=content.task.replace(split="train"))
-    return task, content.replace(split=None) if isinstance(content, CallSequence) else content
+        return content.replace(split=None, info=info)
+    if isinstance(content, CallSequence):
+        content = content.replace(split=None)
+    return replace(found, task=found.task.replace(split="train"), split=None, content=content)
 
 
 def read_task_rows(items: Iterator[Item[Any] | RowError], stem: str) -> Iterator[ReadRow]:
@@ -127,7 +113,7 @@ def read_task_rows(items: Iterator[Item[Any] | RowError], stem: str) -> Iterator
             yield ReadRow(UNREADABLE, item)
             continue
         kind, row = find_kind(item.value), _without_null_columns(item)
-        yield from (ReadRow(kind, found) for found in _read(kind, row, f"{stem}/{number}"))
+        yield from (ReadRow(kind, found) for found in kind.read(row, f"{stem}/{number}"))
 
 
 def find_kind(value: Any) -> RowKind:
@@ -159,115 +145,47 @@ def _without_null_columns(item: Item[Any]) -> Item[Any]:
     return Item(item.location, _columns(item.value)) if isinstance(item.value, dict) else item
 
 
-def _read(kind: RowKind, item: Item[Any], identity: str) -> Iterator[Item[TaskRow] | RowError]:
-    try:
-        yield from kind.read(item, identity)
-    except ValidationError as e:
-        yield row_error_from_validation(item.location, e)
+def _read_own(row: Mapping[str, Any], identity: str) -> TaskRow:
+    task = require_stored_fields(Task.model_validate(row))
+    return TaskRow(task, task.split)
 
 
-def _read_own(item: Item[Mapping[str, Any]], identity: str) -> Iterator[Item[TaskRow] | RowError]:
-    task = require_stored_fields(Task.model_validate(item.value))
-    yield Item(item.location, TaskRow(task, task.split))
-
-
-def _read_unknown(item: Item[Any], identity: str) -> Iterator[Item[TaskRow] | RowError]:
-    known = " | ".join(kind.keys for kind in ROW_KINDS)
-    yield RowError(item.location, "", f"unknown shape {describe_row(item.value)}; shapes of tasks: {known}")
-
-
-def _read_skyrl(item: Item[Mapping[str, Any]], identity: str) -> Iterator[Item[TaskRow] | RowError]:
-    row = SkyRLRow.model_validate(item.value)
-    found = from_skyrl_row(Item(item.location, row))
-    if isinstance(found, RowError):
-        yield found
-        return
-    task, source = found.value, row.extra_info.source
-    calls = CallTask(task=task, has_split=True, domain_policy=row.domain_policy)
-    content = calls if is_call_matching(task.domain) else None
-    yield Item(item.location, TaskRow(task, task.split, source if source != task.domain else "", content))
-
-
-def _read_tau(item: Item[Mapping[str, Any]], identity: str) -> Iterator[Item[TaskRow] | RowError]:
-    row = TauTask.model_validate(item.value)
-    task = from_tau_task(row, f"{row.domain}/{identity}".lstrip("/"), row.domain)
-    yield Item(item.location, TaskRow(task))
-
-
-def _read_tau2(item: Item[Mapping[str, Any]], identity: str) -> Iterator[Item[TaskRow] | RowError]:
-    yield Item(item.location, TaskRow(from_tau2_task(item.value, identity), content=item.value))
-
-
-def _read_calls(item: Item[Mapping[str, Any]], identity: str) -> Iterator[Item[TaskRow] | RowError]:
-    for found in read_call_row(item, identity):
-        if isinstance(found, RowError):
-            yield found
-            continue
-        row = found.value
-        yield Item(found.location, TaskRow(row.task, row.task.split if row.has_split else None, content=row))
-
-
-def _read_sequence(item: Item[Mapping[str, Any]], identity: str) -> Iterator[Item[TaskRow] | RowError]:
-    return _sequence_rows(read_sequence_row(item, identity))
-
-
-def _read_spec(item: Item[Mapping[str, Any]], identity: str) -> Iterator[Item[TaskRow] | RowError]:
-    return _sequence_rows(read_spec_row(item, identity))
-
-
-def _sequence_rows(items: Iterator[Item[CallSequence] | RowError]) -> Iterator[Item[TaskRow] | RowError]:
-    for found in items:
-        if isinstance(found, RowError):
-            yield found
-            continue
+def _read_sequences(item: Item[Mapping[str, Any]], identity: str) -> Iterator[Item[TaskRow] | RowError]:
+    for found in read_sequences(item, identity):
         try:
-            task = found.value.to_call_task().task
-        except ValueError as e:
+            yield found if isinstance(found, RowError) else Item(found.location, found.value.to_task_row())
+        except ValueError as e:  # a recorded result lacks a field that a later call refers to
             yield RowError(found.location, "tool_sequence", str(e))
-            continue
-        yield Item(found.location, TaskRow(task, found.value.split, content=found.value))
 
 
-def _read_prompt(item: Item[Mapping[str, Any]], identity: str) -> Iterator[Item[TaskRow] | RowError]:
-    found = to_tool_example(item)
-    if isinstance(found, RowError):
-        yield found
-        return
-    example, domain = found.value, identity.partition("/")[0]
-    task = example.to_task(domain, example.split or "train")
-    yield Item(item.location, TaskRow(task, example.split, content=example))
-
-
-def _is_tau_task(row: Mapping[str, Any]) -> bool:
-    """Return whether a row has the form of tau-bench: no columns of other trainers, and no results of its actions."""
-    actions = row.get("actions", ())
-    listed = actions if isinstance(actions, list | tuple) else ()
-    recorded = any(isinstance(action, dict) and "result" in action for action in listed)
-    return "instruction" in row and not row.keys() & ROW_COLUMNS and not recorded
+def _read_unknown(row: Any, identity: str) -> TaskRow:
+    known = " | ".join(kind.keys for kind in ROW_KINDS)
+    raise InvalidField("", f"unknown shape {describe_row(row)}; shapes of tasks: {known}")
 
 
 _KEYS_OF_TASKS = frozenset({"domain", "scenario", "gold"})
-OWN_TASKS = RowKind("tasks", "{id, domain, scenario, gold}", lambda row: "scenario" in row and "gold" in row, _read_own)
-SKYRL_ROWS = RowKind("SkyRL rows", "{prompt, reward_spec}", is_skyrl_row, _read_skyrl)
-SPECS = RowKind("tasks of specs", "{scenario, tasks}", is_spec_row, _read_spec, "calls")
-SEQUENCES = RowKind("sequences", "{prompt, tool_sequence}", is_sequence_row, _read_sequence, "calls")
-TAU_TASKS = RowKind("tau tasks", "{instruction, actions}", _is_tau_task, _read_tau, "calls")
-TAU2_TASKS = RowKind(
-    "tau2 tasks", "{evaluation_criteria}", lambda row: "evaluation_criteria" in row, _read_tau2, "calls"
+OWN_TASKS = RowKind(
+    "tasks", "{id, domain, scenario, gold}", lambda row: "scenario" in row and "gold" in row, _one(_read_own)
 )
-CALL_ROWS = RowKind("call rows", "{prompt, actions}", is_call_row, _read_calls, "calls")
+SKYRL_ROWS = RowKind("SkyRL rows", "{prompt, reward_spec}", is_skyrl_row, _one(read_skyrl_row))
 PROMPTS = RowKind(
-    "prompts", "{question, answer} | {prompt, answer} | {prompt, reward_model}", is_prompt_row, _read_prompt, "reward"
+    "prompts",
+    "{question, answer} | {prompt, answer} | {prompt, reward_model}",
+    is_prompt_row,
+    _one(read_prompt_row),
+    "reward",
 )
-UNKNOWN = RowKind("unknown rows", "", lambda row: False, _read_unknown)
-UNREADABLE = RowKind("unreadable rows", "", lambda row: False, _read_unknown)
+UNKNOWN = RowKind("unknown rows", "", lambda row: False, _one(_read_unknown))
+UNREADABLE = RowKind("unreadable rows", "", lambda row: False, _one(_read_unknown))
 ROW_KINDS: tuple[RowKind, ...] = (
     OWN_TASKS,
     SKYRL_ROWS,
-    SPECS,
-    SEQUENCES,
-    TAU_TASKS,
-    TAU2_TASKS,
-    CALL_ROWS,
+    RowKind("tasks of specs", "{scenario, tasks}", is_spec_row, _read_sequences, "calls"),
+    RowKind("sequences", "{prompt, tool_sequence}", is_sequence_row, _read_sequences, "calls"),
+    RowKind("tau tasks", "{instruction, actions}", is_tau_row, _one(read_tau_row), "calls"),
+    RowKind(
+        "tau2 tasks", "{evaluation_criteria}", lambda row: "evaluation_criteria" in row, _one(read_tau2_row), "calls"
+    ),
+    RowKind("call rows", "{prompt, actions}", is_call_row, _one(read_call_row), "calls"),
     PROMPTS,
 )

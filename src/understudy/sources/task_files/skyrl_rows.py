@@ -16,9 +16,10 @@ from typing import Any, Literal
 
 from pydantic import ValidationError
 
-from understudy.core.items import Item, RowError, row_error_from_validation
+from understudy.core.items import row_error_from_validation
 from understudy.core.records import Record
 from understudy.core.tasks import Difficulty, Split, Task, require_stored_fields
+from understudy.sources.task_files.task_row import InvalidField, TaskRow
 
 
 class PromptMessage(Record):
@@ -63,11 +64,6 @@ class SkyRLRow(Record):
     reward_spec: RewardSpec
     extra_info: ExtraInfo
 
-    @property
-    def domain_policy(self) -> str:
-        """The system message; empty if there is none."""
-        return next((message.content for message in self.prompt if message.role == "system"), "")
-
 
 def is_skyrl_row(row: Mapping[str, Any]) -> bool:
     """Return whether a row has a task as text, rather than the ground truth of another trainer."""
@@ -87,24 +83,25 @@ def to_skyrl_row(task: Task, domain_policy: str, source: str) -> SkyRLRow:
     )
 
 
-def from_skyrl_row(item: Item[SkyRLRow]) -> Item[Task] | RowError:
-    """Return the task of a row, or a RowError if the task is invalid or another column contradicts it."""
-    row, where = item.value, item.location
+def read_skyrl_row(values: Mapping[str, Any], identity: str) -> TaskRow:
+    """Return the task of a row. Raise `InvalidField` if the task is invalid or another column contradicts it."""
+    row = SkyRLRow.model_validate(values)
     try:
         task = require_stored_fields(Task.model_validate_json(row.reward_spec.ground_truth))
     except ValidationError as e:
-        return row_error_from_validation(where, e, "reward_spec.ground_truth")
+        error = row_error_from_validation("", e, "reward_spec.ground_truth")
+        raise InvalidField(error.field, error.problem) from e
     source = row.extra_info.source
     if row.extra_info != _labels(task, source):
-        return RowError(where, "extra_info", f"it contradicts reward_spec.ground_truth, which is task {task.id}")
+        raise InvalidField("extra_info", f"it contradicts reward_spec.ground_truth, which is task {task.id}")
     if row.env_class != _env_class(source):
-        return RowError(
-            where, "env_class", f"{row.env_class!r}, but extra_info.source {source!r} needs {_env_class(source)!r}"
-        )
+        problem = f"{row.env_class!r}, but extra_info.source {source!r} needs {_env_class(source)!r}"
+        raise InvalidField("env_class", problem)
     roles, contents = [message.role for message in row.prompt], [message.content for message in row.prompt]
     if roles not in (["system", "user"], ["user"]) or contents[-1] != task.scenario.opening:
-        return RowError(where, "prompt", "it must be the policy (system), if any, then the task's opening (user)")
-    return Item(where, task)
+        raise InvalidField("prompt", "it must be the policy (system), if any, then the task's opening (user)")
+    policy = contents[0] if len(contents) > 1 else ""
+    return TaskRow(task, task.split, policy, source="" if source == task.domain else source)
 
 
 def _labels(task: Task, source: str) -> ExtraInfo:

@@ -4,16 +4,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from understudy.core.messages import ToolSpec
-from understudy.core.tasks import SPLITS, RewardPolicy, Split, Task, filter_tasks, iterate_epochs
+from understudy.core.tasks import SPLITS, RewardPolicy, Split, Task, iterate_epochs
 from understudy.envs.environment import Environment
 from understudy.envs.file_summary import FileSummary
-from understudy.envs.task_source import FULL_SLICE, Slice, TaskSource, validate_slice
+from understudy.envs.task_source import FULL_SLICE, CompositeSource, Slice, TaskSource, validate_slice
 from understudy.envs.users import User, UserFactory
 from understudy.sources.mixture import Mixture
 
 
 @dataclass(frozen=True)
-class TaskFile:
+class TaskFile(CompositeSource):
     """A `TaskSource` with the tasks of files. The sources of `mixture` play them; `task_slice` narrows it."""
 
     name: str
@@ -61,7 +61,7 @@ class TaskFile:
     def tasks(self, split: Split) -> list[Task]:
         """Return the tasks of a split that are in the slice."""
         listed = self.split_tasks[split] if split in self.split_tasks else self._rest.tasks(split)
-        return filter_tasks(listed, self.task_slice.families, self.task_slice.difficulties)
+        return self.task_slice.select_tasks(listed)
 
     def stream(self, split: Split, seed: int = 0) -> Iterator[Task]:
         """Yield the tasks of the slice forever, shuffled anew in each epoch."""

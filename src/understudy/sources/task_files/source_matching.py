@@ -8,7 +8,7 @@ import inspect
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from pydantic import ValidationError
 
@@ -16,14 +16,15 @@ from understudy.core.errors import ConfigError, TaskError, did_you_mean
 from understudy.core.imports import import_object
 from understudy.core.items import Item, RowError
 from understudy.core.messages import Message
-from understudy.core.tasks import Task
+from understudy.core.tasks import Split, Task
 from understudy.core.user_code import user_code
-from understudy.envs.task_source import RowSource, SequenceSource, TaskSource
-from understudy.sources.loading import list_domains, load_source
-from understudy.sources.task_files.call_matching import CallTask, is_call_matching, match_calls, source_name
-from understudy.sources.task_files.call_sequences import CallSequence, SequenceStep
+from understudy.envs.task_source import TaskSource
+from understudy.sources.references import list_domains, load_reference
+from understudy.sources.task_files.call_matching import is_call_matching, match_calls, source_name
+from understudy.sources.task_files.call_sequences import CallSequence, SequenceSource
 from understudy.sources.task_files.config import RowConfig
-from understudy.sources.task_files.rows import ReadRow, TaskRow
+from understudy.sources.task_files.rows import ReadRow
+from understudy.sources.task_files.task_row import TaskRow
 from understudy.sources.task_files.tau_rows import to_tau_values
 from understudy.sources.tool_dataset import ToolDataset, ToolEpisode, ToolExample
 
@@ -31,6 +32,14 @@ _OTHER_PARAMETERS = {"prompts", "completions", "solution_str"}
 """Parameters of the reward functions of TRL and verl."""
 MIN_PLAYABLE_SHARE = 0.5
 """A source plays rows of a domain if it has all tools of at least this share of them. It refuses the others."""
+
+
+@runtime_checkable
+class RowSource(Protocol):
+    """Protocol of a task source that converts rows of its own benchmark to tasks."""
+
+    def to_task(self, id: str, split: Split, raw: Mapping[str, Any]) -> Task:
+        """Convert a row."""
 
 
 @dataclass
@@ -86,7 +95,7 @@ class SourceMatcher:
         if domain in known:
             return known[domain], ""
         if domain in list_domains() and not reference:
-            return load_source(domain), ""
+            return load_reference(domain), ""
         named = reference or "module:attribute, mcp:FILE or a benchmark"
         return None, f"{domain!r} is not a shipped domain; to play it, name its source: data.sources={named}"
 
@@ -96,7 +105,7 @@ class SourceMatcher:
         domains = [name for name in list_domains() if name == named or not named]
         used = [{call.name for call in row.task.gold_calls} for row in rows]
         best, most = None, MIN_PLAYABLE_SHARE * len(rows)
-        for source in (*self.allowed, *map(load_source, domains)):
+        for source in (*self.allowed, *map(load_reference, domains)):
             playable = sum(bool(tools) and _has_tools(source, tools) for tools in used)
             if playable > most or (playable == most and best is None):
                 best, most = source, playable
@@ -117,8 +126,7 @@ class SourceMatcher:
 
     def _match_calls(self, items: Sequence[Item[TaskRow]]) -> list[Item[TaskRow] | RowError]:
         """Return the tasks of rows that no source has the tools of. They are played by comparing calls."""
-        calls = [Item(item.location, _call_task(item.value)) for item in items]
-        source = match_calls(items[0].value.task.domain or self.name, calls)
+        source = match_calls(items[0].value.task.domain or self.name, items)
         if source.rows:
             self.used[source.name] = source
         refused = {error.location: error for error in source.refused}
@@ -146,27 +154,13 @@ class SourceMatcher:
 def _convert(row: TaskRow, source: TaskSource) -> Task:
     """Return the task of a row as `source` has it. Raise TaskError or ValidationError if the source cannot play it."""
     if isinstance(source, SequenceSource):
-        return source.add_task(_sequence(row), row.split or "train")
+        sequence = row.content if isinstance(row.content, CallSequence) else CallSequence.from_task(row.task)
+        return source.add_task(sequence, row.split or "train")
     if isinstance(source, RowSource) and row.task.domain != source.name:
         raw = row.content if isinstance(row.content, Mapping) else to_tau_values(row.task)
         return source.to_task(row.task.id, row.split or "train", raw)
     gold = tuple(message for message in row.task.gold if message.role != "tool")  # recorded results
     return row.task.replace(domain=source.name, gold=gold)
-
-
-def _sequence(row: TaskRow) -> CallSequence:
-    """Return the sequence of calls of a row."""
-    if isinstance(row.content, CallSequence):
-        return row.content
-    steps = tuple(SequenceStep(tool=call.name, params=call.arguments) for call in row.task.gold_calls)
-    return CallSequence(id=row.task.id, prompt=row.task.scenario.instructions, steps=steps)
-
-
-def _call_task(row: TaskRow) -> CallTask:
-    """Return the task of a row for a `CallMatching` source."""
-    if isinstance(row.content, CallSequence):
-        return row.content.to_call_task(row.task.domain)
-    return row.content if isinstance(row.content, CallTask) else CallTask(task=row.task)
 
 
 def _has_tools(source: TaskSource, names: Collection[str]) -> bool:

@@ -1,35 +1,21 @@
-"""Convert tau-style tasks: `{user_id, instruction, actions: [{name, kwargs}], outputs, domain, complexity}`.
+"""Rows of tau-bench and tau2-bench, such as `{instruction, actions: [{name, kwargs}], outputs, domain, complexity}`.
 
 Such a task has no conversation. Its instruction becomes the opening and the prompt of a simulated user; its actions
 become the gold calls, and its outputs one gold text after them. It has no goals, so a scripted user says everything at
 once, and needs to confirm nothing.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pydantic import Field
 
-from understudy.core.json_values import parse_index
 from understudy.core.messages import Message, ToolCall
 from understudy.core.records import Record
-from understudy.core.tasks import Difficulty, Scenario, Task
-
-DEFAULT_ANSWER = "Done."
-"""The gold text of tasks without outputs."""
-
-_NAMED: dict[str, Difficulty] = {
-    "1": "easy",
-    "2": "medium",
-    "3": "hard",
-    "easy": "easy",
-    "simple": "easy",
-    "medium": "medium",
-    "moderate": "medium",
-    "hard": "hard",
-    "difficult": "hard",
-    "complex": "hard",
-}
+from understudy.core.tasks import Scenario, Task
+from understudy.sources.task_files.call_matching import DEFAULT_ANSWER
+from understudy.sources.task_files.call_rows import ROW_COLUMNS
+from understudy.sources.task_files.task_row import TaskRow, difficulty_of
 
 
 class TauAction(Record):
@@ -39,9 +25,7 @@ class TauAction(Record):
     kwargs: dict[str, Any]
 
 
-class TauTask(Record):
-    """A task in the form of tau-bench and its descendants. Unknown keys are errors."""
-
+class _TauColumns(Record):
     user_id: str = ""
     instruction: str = Field(min_length=1)
     actions: tuple[TauAction, ...]
@@ -63,26 +47,28 @@ class _Tau2Criteria(Record, extra="ignore"):
     communicate_info: tuple[str, ...] | None = None
 
 
-def from_tau_task(tau: TauTask, task_id: str, domain: str) -> Task:
-    """Convert to a task. Its family is its complexity, which splits are stratified by."""
+def is_tau_row(row: Mapping[str, Any]) -> bool:
+    """Return whether a row has the form of tau-bench: no columns of other trainers, and no results of its actions."""
+    actions = row.get("actions", ())
+    listed = actions if isinstance(actions, list | tuple) else ()
+    recorded = any(isinstance(action, dict) and "result" in action for action in listed)
+    return "instruction" in row and not row.keys() & ROW_COLUMNS and not recorded
+
+
+def read_tau_row(row: Mapping[str, Any], identity: str) -> TaskRow:
+    """Return the task of a row of tau-bench. Its family is its complexity, which splits are stratified by.
+
+    Raise ValidationError for an unknown column or a part of the wrong type.
+    """
+    tau = _TauColumns.model_validate(row)
     complexity = "" if tau.complexity is None else str(tau.complexity).casefold()
-    calls = (ToolCall(name=action.name, arguments=action.kwargs) for action in tau.actions)
-    gold = [Message(role="assistant", tool_calls=(call,)) for call in calls]
-    answer = [Message(role="assistant", content=" ".join(tau.outputs) or DEFAULT_ANSWER)]
-    return Task(
-        id=task_id,
-        domain=domain,
-        split="train",
-        family=f"complexity-{complexity}" if complexity else "tau",
-        difficulty=_difficulty(complexity, len(tau.actions)),
-        scenario=Scenario(instructions=tau.instruction, opening=tau.instruction),
-        gold=(*gold, *answer),
-        outputs=tau.outputs,
-    )
+    calls = [ToolCall(name=action.name, arguments=action.kwargs) for action in tau.actions]
+    task = _make_task(f"{tau.domain}/{identity}".lstrip("/"), tau.instruction, calls, tau.outputs, complexity)
+    return TaskRow(task.replace(domain=tau.domain, family=f"complexity-{complexity}" if complexity else "tau"))
 
 
-def from_tau2_task(row: Mapping[str, Any], identity: str) -> Task:
-    """Convert a task of tau2-bench, `{id, user_scenario, evaluation_criteria: {actions, communicate_info}}`.
+def read_tau2_row(row: Mapping[str, Any], identity: str) -> TaskRow:
+    """Return the task of a row of tau2-bench: `{id, user_scenario, evaluation_criteria: {actions, communicate_info}}`.
 
     Actions of the user are left out. Raise ValidationError if a part has the wrong type.
     """
@@ -92,12 +78,9 @@ def from_tau2_task(row: Mapping[str, Any], identity: str) -> Task:
     parts = instructions.items() if isinstance(instructions, dict) else ()
     text = "\n".join(f"{name}: {part}" for name, part in parts if part) or str(instructions)
     actions = [each for each in criteria.actions or () if each.requestor in (None, "assistant")]
-    tau = TauTask(
-        instruction=text,
-        actions=tuple(TauAction(name=each.name, kwargs=each.arguments or {}) for each in actions),
-        outputs=criteria.communicate_info or (),
-    )
-    return from_tau_task(tau, str(row.get("id", identity)), "").replace(family="tau2")
+    calls = [ToolCall(name=each.name, arguments=each.arguments or {}) for each in actions]
+    task = _make_task(str(row.get("id", identity)), text, calls, criteria.communicate_info or ())
+    return TaskRow(task.replace(family="tau2"), content=row)
 
 
 def to_tau_values(task: Task) -> dict[str, Any]:
@@ -106,7 +89,15 @@ def to_tau_values(task: Task) -> dict[str, Any]:
     return {"instruction": task.scenario.instructions, "actions": actions, "outputs": list(task.outputs)}
 
 
-def _difficulty(complexity: str, calls: int) -> Difficulty:
-    """Return the difficulty by the complexity, or by the number of gold calls if it is unknown."""
-    counted: Difficulty = "easy" if calls <= 2 else "medium" if calls <= 4 else "hard"
-    return _NAMED.get(complexity, "hard" if (parse_index(complexity) or 0) > 3 else counted)
+def _make_task(
+    id: str, instruction: str, calls: Sequence[ToolCall], outputs: tuple[str, ...], complexity: str = ""
+) -> Task:
+    turns = [Message(role="assistant", tool_calls=(call,)) for call in calls]
+    answer = Message(role="assistant", content=" ".join(outputs) or DEFAULT_ANSWER)
+    return Task(
+        id=id,
+        difficulty=difficulty_of(complexity, len(calls)),
+        scenario=Scenario(instructions=instruction, opening=instruction),
+        gold=(*turns, answer),
+        outputs=outputs,
+    )

@@ -26,12 +26,12 @@ def audit_tokens(
             new.append(message)
             continue
         turn += 1
-        shown = format.encode(new, tools, episode.tokens[:at])
-        start = at + len(shown)
+        prompt = format.encode(new, tools, episode.tokens[:at])
+        start = at + len(prompt)
         end = _end(episode.mask, start)
         where = f"{name}, reply {turn}"
-        if shown != episode.tokens[at:start]:
-            diff = format_token_diff(shown, episode.tokens[at:end], decode, at)
+        if prompt != episode.tokens[at:start]:
+            diff = format_token_diff(prompt, episode.tokens[at:end], decode, at)
             yield f"{where}: the prompt's tokens differ from the encoded messages\n{diff}"
             return
         if any(episode.mask[at:start]) or start == end:

@@ -50,12 +50,12 @@ class Certificate(Record):
 def make_check(subject: str, name: str, measurements: str, problems: Sequence[str]) -> CertificateCheck:
     """Return a check that passes if `problems` is empty. A problem is a line of text, with a diff below it."""
     more = [f"… and {len(problems) - MAX_DIFFS} more"] if len(problems) > MAX_DIFFS else []
-    found = f"{len(problems)} problems; {measurements}" if problems else measurements
+    figures = f"{len(problems)} problems; {measurements}" if problems else measurements
     return CertificateCheck(
         subject=subject,
         name=name,
         passed=not problems,
-        measurements=found,
+        measurements=figures,
         diff="\n\n".join([*problems[:MAX_DIFFS], *more]),
     )
 

@@ -4,9 +4,9 @@ import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from understudy.engines.base import Engine
 from understudy.engines.config import EngineConfig
 from understudy.engines.factory import open_engine
+from understudy.engines.interface import Engine
 from understudy.engines.local.config import Finetune, LocalEngineConfig
 from understudy.engines.models import find_model
 from understudy.engines.tinker.config import TinkerEngineConfig
@@ -43,7 +43,7 @@ async def certify(config: TrainConfig) -> Certificate:
     named, resolved = finetune_methods(config.engine), config.resolved_engine
     for way in named:
         is_remote = isinstance(resolved, TinkerEngineConfig)
-        settings = resolved if is_remote else resolved.local_engine_config.replace(finetune=way)
+        settings = resolved if is_remote else resolved.export_engine_config.replace(finetune=way)
         checks += await proven(way, check_engine, settings)
     if isinstance(resolved, LocalEngineConfig) and resolved.max_draft_rows:
         for way in named[:1]:

@@ -15,7 +15,7 @@ from understudy.algorithms.config import LossConfig
 from understudy.core.errors import RolloutError
 from understudy.core.messages import ToolSpec
 from understudy.core.trajectory import Trajectory
-from understudy.engines.base import Engine, SamplingParams
+from understudy.engines.interface import Engine, SamplingParams
 from understudy.engines.process_group import SINGLE_PROCESS, ProcessGroup
 from understudy.formats import ChatFormat, FormatTokenizer
 from understudy.rollouts.agent import EngineAgent
@@ -56,13 +56,13 @@ class LogprobDiff:
         return f"largest {self.largest:.1e}, mean {self.mean:.1e}, {self.tokens} tokens"
 
 
-def logprob_diff(one: Batch, other: Batch) -> LogprobDiff:
+def logprob_diff(first: Batch, second: Batch) -> LogprobDiff:
     """Return the differences between the log-probabilities of two batches of equal tokens. NaN counts as infinity."""
-    rows, columns = (index.tolist() for index in one.mask.nonzero(as_tuple=True))
-    values = (one.logprobs - other.logprobs)[one.mask].abs().tolist()
-    apart = [math.inf if math.isnan(value) else value for value in values]
-    worst = max(range(len(apart)), key=apart.__getitem__)
-    return LogprobDiff(apart[worst], sum(apart) / len(apart), len(apart), rows[worst], columns[worst])
+    rows, columns = (index.tolist() for index in first.mask.nonzero(as_tuple=True))
+    values = (first.logprobs - second.logprobs)[first.mask].abs().tolist()
+    diffs = [math.inf if math.isnan(value) else value for value in values]
+    worst = max(range(len(diffs)), key=diffs.__getitem__)
+    return LogprobDiff(diffs[worst], sum(diffs) / len(diffs), len(diffs), rows[worst], columns[worst])
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,9 +94,9 @@ async def sample_scripted_conversations(target: CertificationTarget) -> list[Tra
     ]
     episodes: list[Trajectory] = []
     for seeds in (range(EPISODES_PER_CONVERSATION), range(1)):
-        pairs = [(talk, seed) for talk in (SEVERAL_CALLS, UNICODE) for seed in seeds]
+        plays = [(talk, seed) for talk in (SEVERAL_CALLS, UNICODE) for seed in seeds]
         playing = (
-            rollout(talk.task, ScriptedEnvironment(talk), agents[seed % 2], LIMITS, seed) for talk, seed in pairs
+            rollout(talk.task, ScriptedEnvironment(talk), agents[seed % 2], LIMITS, seed) for talk, seed in plays
         )
         episodes += await asyncio.gather(*playing)
     for episode in episodes:
@@ -122,56 +122,58 @@ async def check_episodes(
     replies = sum(episode.num_turns for episode in episodes)
     truncated = sum(episode.event_counts.get("truncated", 0) for episode in episodes)
     measurements = f"{len(episodes)} episodes, {replies} replies, {truncated} truncated"
-    apart = logprob_diff(batch, forwarded)
+    diff = logprob_diff(batch, forwarded)
     checks = [
         make_check(name, "tokens and masks match the messages", measurements, audited),
-        make_check(name, "the batch equals the episodes", f"{len(batch)} rows", [*_rows(episodes, batch, forwarded)]),
-        _agree(target, name, batch, forwarded, apart),
+        make_check(
+            name, "the batch equals the episodes", f"{len(batch)} rows", [*_differing_rows(episodes, batch, forwarded)]
+        ),
+        _check_logprobs(target, name, batch, forwarded, diff),
     ]
-    return checks, apart
+    return checks, diff
 
 
-def _rows(episodes: Sequence[Trajectory], batch: Batch, forwarded: Batch) -> Iterator[str]:
+def _differing_rows(episodes: Sequence[Trajectory], batch: Batch, forwarded: Batch) -> Iterator[str]:
     """Yield a problem for each row that differs from its episode.
 
     A log-probability of a token that was not sampled is also a problem.
     """
     for row, episode in enumerate(episodes):
-        of = f"row {row}, task {episode.task_id}"
+        where = f"row {row}, task {episode.task_id}"
         count = len(episode.tokens)
-        for what, theirs, ours in (
+        for what, in_episode, in_batch in (
             ("tokens", episode.tokens, batch.tokens[row]),
             ("mask", episode.mask, batch.mask[row]),
         ):
-            if (at := first_mismatch(theirs, ours[:count].tolist())) is not None:
-                yield f"{of}: the {what} of batch and episode differ at position {at}"
+            if (at := first_mismatch(in_episode, in_batch[:count].tolist())) is not None:
+                yield f"{where}: the {what} of batch and episode differ at position {at}"
         if episode.mask[0] or bool(batch.mask[row, count:].any()):
-            yield f"{of}: the mask is true at the first token or in the padding"
+            yield f"{where}: the mask is true at the first token or in the padding"
         for who, logprobs in (("sampler", batch.logprobs[row]), ("trainer", forwarded.logprobs[row])):
             beside = (logprobs != 0) & ~batch.mask[row]
             if bool(beside.any()):
                 at = int(beside.nonzero()[0])
-                yield f"{of}: the {who} has a log-probability at position {at}, whose token was not sampled"
+                yield f"{where}: the {who} has a log-probability at position {at}, whose token was not sampled"
 
 
-def _agree(
-    target: CertificationTarget, name: str, sampled: Batch, trained: Batch, apart: LogprobDiff
+def _check_logprobs(
+    target: CertificationTarget, name: str, sampled: Batch, trained: Batch, diff: LogprobDiff
 ) -> CertificateCheck:
     """Check that the differences are within the tolerance. If not, show the tokens around the largest one."""
     allowed, factor = target.engine.tolerance, target.tolerance_factor
     largest, mean = allowed.max_diff * factor, allowed.mean_diff * factor
-    count = int(sampled.lengths[apart.row])
+    count = int(sampled.lengths[diff.row])
     tensors = sampled.tokens, sampled.mask, sampled.logprobs, trained.logprobs
-    tokens, mask, ours, theirs = (tensor[apart.row, :count].tolist() for tensor in tensors)
-    diff = format_logprob_diff(tokens, mask, ours, theirs, apart.column, target.vocabulary.decode)
-    holds = apart.largest <= largest and apart.mean <= mean
-    figures = f"{apart}; allowed: largest {largest:.1e}, mean {mean:.1e}"
+    tokens, mask, sampler, trainer = (tensor[diff.row, :count].tolist() for tensor in tensors)
+    table = format_logprob_diff(tokens, mask, sampler, trainer, diff.column, target.vocabulary.decode)
+    holds = diff.largest <= largest and diff.mean <= mean
+    figures = f"{diff}; allowed: largest {largest:.1e}, mean {mean:.1e}"
     return CertificateCheck(
         subject=name,
         name="log-probabilities agree",
         passed=holds,
         measurements=figures,
-        diff="" if holds else f"row {apart.row}, at the largest difference\n{diff}",
+        diff="" if holds else f"row {diff.row}, at the largest difference\n{table}",
     )
 
 
@@ -196,30 +198,27 @@ async def check_engine(target: CertificationTarget, name: str) -> list[Certifica
     episodes = await sample_scripted_conversations(target)
     before, _ = await check_episodes(target, episodes, _conversation_tools, name)
     later = f"{name}, updated"
-    moved = await _update(target, episodes, name)
-    after, _ = await check_episodes(
-        target, again := await sample_scripted_conversations(target), _conversation_tools, later
-    )
-    return [*before, moved, *after, _newer(episodes, again, later)]
+    update = await _check_update(target, episodes, name)
+    later_episodes = await sample_scripted_conversations(target)
+    after, _ = await check_episodes(target, later_episodes, _conversation_tools, later)
+    return [*before, update, *after, _check_versions(episodes, later_episodes, later)]
 
 
-async def _update(target: CertificationTarget, episodes: Sequence[Trajectory], name: str) -> CertificateCheck:
+async def _check_update(target: CertificationTarget, episodes: Sequence[Trajectory], name: str) -> CertificateCheck:
     """Make one SFT update on the last two episodes, and check that their log-probabilities change."""
     engine = target.engine
     batch = collate(episodes[-2:], temperature=target.temperature)
     weighed = batch.replace(advantages=token_weights(batch.mask, "token_mean"))
     before = await engine.compute_logprobs(batch)
     await engine.update([weighed], LossConfig(kind="nll"), LEARNING_RATE)
-    moved, least = (
-        logprob_diff(before, await engine.compute_logprobs(batch)),
-        MIN_UPDATE_DIFF_FACTOR * engine.tolerance.mean_diff * target.tolerance_factor,
-    )
-    sound = least < moved.mean < math.inf
+    change = logprob_diff(before, await engine.compute_logprobs(batch))
+    least = MIN_UPDATE_DIFF_FACTOR * engine.tolerance.mean_diff * target.tolerance_factor
+    sound = least < change.mean < math.inf
     problems = [] if sound else ["the log-probabilities changed too little, or to a value that is not finite"]
-    return make_check(name, "an update changes them", f"{moved}; required mean: {least:.1e}", problems)
+    return make_check(name, "an update changes them", f"{change}; required mean: {least:.1e}", problems)
 
 
-def _newer(before: Sequence[Trajectory], after: Sequence[Trajectory], name: str) -> CertificateCheck:
+def _check_versions(before: Sequence[Trajectory], after: Sequence[Trajectory], name: str) -> CertificateCheck:
     """Check that replies after the update have a higher weights version."""
     last, first = max(e.weights_version for e in before), min(e.weights_version for e in after)
     problems = [] if first > last else ["the weights version of replies did not increase"]

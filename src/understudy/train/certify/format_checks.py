@@ -13,7 +13,7 @@ from pathlib import Path
 from understudy.core.errors import ConfigError
 from understudy.core.messages import Message, ToolCall
 from understudy.core.trajectory import Trajectory
-from understudy.engines.base import SamplingParams
+from understudy.engines.interface import SamplingParams
 from understudy.engines.scripted import ScriptedSampler
 from understudy.formats import ChatFormat, FormatTokenizer
 from understudy.rollouts.agent import EngineAgent
@@ -78,11 +78,11 @@ class _PlayedConversation:
 
     def until(self, turn: int, replies: Sequence[Message]) -> list[Message]:
         """Return the conversation before reply `turn`, with `replies` in place of the recorded ones."""
-        given, messages = iter(replies), list[Message]()
+        remaining, messages = iter(replies), list[Message]()
         for message in self.episode.messages:
             if message.role == "assistant" and sum(m.role == "assistant" for m in messages) == turn:
                 break
-            messages.append(next(given) if message.role == "assistant" else message)
+            messages.append(next(remaining) if message.role == "assistant" else message)
         return messages
 
 
@@ -130,10 +130,11 @@ class _FormatChecker:
         self, name: str, problems: Callable[[_PlayedConversation], Iterator[str]], known: Sequence[str] = ()
     ) -> CertificateCheck:
         """Return one check of all conversations. It reports the problems `known`, and those that `problems` finds."""
-        found = [*known, *(problem for played in self.played for problem in problems(played))]
+        all_problems = [*known, *(problem for played in self.played for problem in problems(played))]
         turns = sum(len(played.prompts) for played in self.played)
         tokens = sum(len(played.episode.tokens) for played in self.played)
-        return make_check(FORMAT, name, f"{len(self.played)} conversations, {turns} replies, {tokens} tokens", found)
+        measurements = f"{len(self.played)} conversations, {turns} replies, {tokens} tokens"
+        return make_check(FORMAT, name, measurements, all_problems)
 
     def against_template(self, played: _PlayedConversation) -> Iterator[str]:
         """Yield the first turn whose prompt differs from the template's without being a known deviation."""
@@ -146,40 +147,40 @@ class _FormatChecker:
             else [turn.reply if known else self._as_text(turn.reply) for turn in talk.turns]
         )
         for turn, prompt in enumerate(played.prompts):
-            messages, shown = played.until(turn, replies), talk.tools if known else ()
-            if self.template.rejects(messages, shown):
+            messages, tools = played.until(turn, replies), talk.tools if known else ()
+            if self.template.rejects(messages, tools):
                 self.deviations[f"{talk.name}: the template refuses this conversation, the format accepts it"] = None
                 return
-            theirs = self.template.prompt(messages, shown)
-            ours = prompt if known else self._without_tools(played, prompt)
-            if not self._same(talk, ours, theirs, deviates=bool(turn or talk.tools)):
+            expected = self.template.prompt(messages, tools)
+            encoded = prompt if known else self._without_tools(played, prompt)
+            if not self._same(talk, encoded, expected, deviates=bool(turn or talk.tools)):
                 where = f"{talk.name}, before reply {turn + 1}: the token ids differ from the template's"
-                yield f"{where}\n{format_token_diff(theirs, ours, self.vocabulary.decode)}"
+                yield f"{where}\n{format_token_diff(expected, encoded, self.vocabulary.decode)}"
                 return
 
-    def _same(self, talk: ScriptedConversation, ours: list[int], theirs: list[int], deviates: bool) -> bool:
+    def _same(self, talk: ScriptedConversation, encoded: list[int], expected: list[int], deviates: bool) -> bool:
         """Return whether both prompts are equal except for known deviations, and record these.
 
         If `deviates` is True, the format's declared deviation is allowed. It concerns tools and earlier messages only.
         """
-        if ours == theirs:
+        if encoded == expected:
             return True
         if self.format.template_deviation and deviates:
             self.deviations[self.format.template_deviation] = None
             return True
-        one, other = self.vocabulary.decode(ours), self.vocabulary.decode(theirs)
-        found = [CONTROL_TEXT_KEPT] if talk.has_control_text else []
-        if one != other:
-            found.append(THOUGHTS_KEPT)
-            one, other = strip_thoughts(one), strip_thoughts(other)
+        encoded_text, expected_text = self.vocabulary.decode(encoded), self.vocabulary.decode(expected)
+        deviations = [CONTROL_TEXT_KEPT] if talk.has_control_text else []
+        if encoded_text != expected_text:
+            deviations.append(THOUGHTS_KEPT)
+            encoded_text, expected_text = strip_thoughts(encoded_text), strip_thoughts(expected_text)
             if self.format.template_deviation:
-                one, other = strip_turn_opening(one), strip_turn_opening(other)
-        if one != other and talk.max_reply_tokens:
-            found.append(CUT_REPLY_KEPT)
-            one, other = "".join(one.split()), "".join(other.split())
-        if not found or one != other:
+                encoded_text, expected_text = strip_turn_opening(encoded_text), strip_turn_opening(expected_text)
+        if encoded_text != expected_text and talk.max_reply_tokens:
+            deviations.append(CUT_REPLY_KEPT)
+            encoded_text, expected_text = "".join(encoded_text.split()), "".join(expected_text.split())
+        if not deviations or encoded_text != expected_text:
             return False
-        self.deviations |= dict.fromkeys(found)
+        self.deviations |= dict.fromkeys(deviations)
         return True
 
     def _as_text(self, reply: Message) -> Message:
@@ -197,7 +198,7 @@ class _FormatChecker:
         """Yield a problem if the tokens under the mask are not the sampled ones."""
         episode = played.episode
         sampled = [token for reply in played.sampled for token in reply]
-        masked = [token for token, own in zip(episode.tokens, episode.mask, strict=True) if own]
+        masked = [token for token, is_sampled in zip(episode.tokens, episode.mask, strict=True) if is_sampled]
         if masked != sampled or episode.mask[0]:
             diff = format_token_diff(sampled, masked, self.vocabulary.decode)
             yield f"{played.talk.name}: the tokens under the mask are not the sampled ones\n{diff}"
@@ -236,11 +237,11 @@ class _FormatChecker:
             for t in (control_text_conversation(self.vocabulary.added_tokens), conversation_saying("Look."))
         ]
         added = set(self.vocabulary.added_tokens.values())
-        found, expected = (
-            [t for t, own in zip(p.episode.tokens, p.episode.mask, strict=True) if t in added and not own]
+        found_tokens, expected_tokens = (
+            [t for t, is_sampled in zip(p.episode.tokens, p.episode.mask, strict=True) if t in added and not is_sampled]
             for p in (wild, tame)
         )
-        diff = format_token_diff(expected, found, self.vocabulary.decode)
+        diff = format_token_diff(expected_tokens, found_tokens, self.vocabulary.decode)
         problems = [f"{wild.talk.name}: the control tokens of the prompts differ\n{diff}"] if diff else []
         histories = [history_saying(text) for text in (wild.talk.system or "", "Look.")]
         if not self.template.rejects(histories[1], wild.talk.tools):
@@ -249,7 +250,7 @@ class _FormatChecker:
             )
             if diff := format_token_diff(plain, shown, self.vocabulary.decode):
                 problems.append(f"{wild.talk.name}: the control tokens of a history differ\n{diff}")
-        figures = f"{len(expected)} control tokens in the prompts, {len(added)} in the vocabulary"
+        figures = f"{len(expected_tokens)} control tokens in the prompts, {len(added)} in the vocabulary"
         return make_check(FORMAT, "text never becomes a control token", figures, problems)
 
     def check_text(self) -> CertificateCheck:

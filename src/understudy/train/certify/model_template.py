@@ -39,16 +39,16 @@ class ModelTemplate:
         """
         from jinja2 import TemplateError
 
-        shown = [tool_to_openai(tool) for tool in tools] or None
+        tool_schemas = [tool_to_openai(tool) for tool in tools] or None
         try:
             ids: list[int] = self._tokenizer.apply_chat_template(
                 [_wire(message) for message in messages],
-                tools=shown,
+                tools=tool_schemas,
                 add_generation_prompt=True,
                 return_dict=False,
                 enable_thinking=self._thinking,
                 thinking=self._thinking,
-                chat_template=self._dated(shown),
+                chat_template=self._dated(tool_schemas),
             )
         except (TemplateError, TypeError) as error:  # TypeError: DeepSeek's template takes arguments only as text
             raise ConfigError(f"the model's template fails: {error}") from error

@@ -61,11 +61,11 @@ class RunCertifier:
         episodes = select_episodes(groups, self.config.episodes)
         if not episodes:
             return {}
-        checks, apart = await check_episodes(self.target, episodes, self.tools, f"step {step}")
+        checks, diff = await check_episodes(self.target, episodes, self.tools, f"step {step}")
         self._settle(run, f"at step {step}", checks)
         return {
-            "certify/logprob_diff_max": apart.largest,
-            "certify/logprob_diff_mean": apart.mean,
+            "certify/logprob_diff_max": diff.largest,
+            "certify/logprob_diff_mean": diff.mean,
             "time/certify_seconds": time.perf_counter() - started,
         }
 

@@ -11,9 +11,9 @@ Decode = Callable[[Sequence[int]], str]
 CONTEXT_BEFORE, CONTEXT_AFTER = 4, 8
 
 
-def first_mismatch(one: Sequence[object], other: Sequence[object]) -> int | None:
+def first_mismatch(first: Sequence[object], second: Sequence[object]) -> int | None:
     """Return the first index where two sequences differ, or None if they are equal."""
-    for place, (x, y) in enumerate(zip_longest(one, other, fillvalue=None)):
+    for place, (x, y) in enumerate(zip_longest(first, second, fillvalue=None)):
         if x != y:
             return place
     return None
@@ -27,10 +27,8 @@ def format_token_diff(expected: Sequence[int], found: Sequence[int], decode: Dec
     at = first_mismatch(expected, found)
     if at is None:
         return ""
-    low, high = (
-        max(0, at - CONTEXT_BEFORE),
-        at + 4 * CONTEXT_AFTER,
-    )  # more than is printed, so that the last printed lines are aligned too
+    low = max(0, at - CONTEXT_BEFORE)
+    high = at + 4 * CONTEXT_AFTER  # more than is printed, so that the last printed lines are aligned too
     left, right = expected[low:high], found[low:high]
     lines = [_line(" ", "index", "expected", "found")]
     for kind, a, b, c, d in SequenceMatcher(None, left, right, autojunk=False).get_opcodes():

@@ -52,7 +52,9 @@ def read_demonstrations(
 
 def prompt_mismatch_notes(demonstrations: Sequence[Item[Demonstration]], domain: TaskSource) -> Iterator[str]:
     """Yield a note if demonstrations have another domain policy than the domain, and one if they have other tools."""
-    prompts = [_prompt_of(part) for part in list_sources(domain)]
+    prompts = [
+        _Prompt(source.domain_policy.strip(), _without_aliases(source.tool_specs)) for source in list_sources(domain)
+    ]
     others = [
         item for item in demonstrations if _domain_policy(item.value) not in {each.domain_policy for each in prompts}
     ]
@@ -75,10 +77,6 @@ class _Prompt:
     tools: tuple[ToolSpec, ...]
 
 
-def _prompt_of(part: TaskSource) -> _Prompt:
-    return _Prompt(part.domain_policy.strip(), _without_aliases(part.tool_specs))
-
-
 def _without_aliases(tools: Sequence[ToolSpec]) -> tuple[ToolSpec, ...]:
     """Return the tools as prompts show them, sorted by name: without the aliases of arguments."""
     return tuple(sorted((tool.replace(aliases={}) for tool in tools), key=lambda tool: tool.name))
@@ -93,16 +91,16 @@ def _names(tools: Sequence[ToolSpec]) -> set[str]:
     return {tool.name for tool in tools}
 
 
-def _share(some: Sequence[Item[Demonstration]], of: Sequence[Item[Demonstration]]) -> str:
-    return f"{len(some)} of {len(of)} demonstrations (the first: {some[0].location})"
+def _share(part: Sequence[Item[Demonstration]], whole: Sequence[Item[Demonstration]]) -> str:
+    return f"{len(part)} of {len(whole)} demonstrations (the first: {part[0].location})"
 
 
-def _difference(theirs: Sequence[ToolSpec], ours: Sequence[ToolSpec]) -> str:
-    missing, further = sorted(_names(ours) - _names(theirs)), sorted(_names(theirs) - _names(ours))
+def _difference(stored: Sequence[ToolSpec], current: Sequence[ToolSpec]) -> str:
+    missing, further = sorted(_names(current) - _names(stored)), sorted(_names(stored) - _names(current))
     if missing or further:
         parts = (("without", missing), ("with", further))
         return "; ".join(f"{word} {', '.join(names)}" for word, names in parts if names)
-    changed = [one.name for one, other in zip(theirs, ours, strict=True) if one != other]
+    changed = [one.name for one, other in zip(stored, current, strict=True) if one != other]
     return f"different specifications of {', '.join(changed)}"
 
 

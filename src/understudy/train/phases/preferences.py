@@ -22,7 +22,7 @@ from understudy.core.tasks import Score
 from understudy.core.trajectory import StopReason, Trajectory
 from understudy.data.conversations.conversations import read_examples
 from understudy.data.conversations.examples import LabeledExample, PreferencePair
-from understudy.engines.base import Trainer, require_reference
+from understudy.engines.interface import Trainer, require_reference
 from understudy.formats import ChatFormat
 from understudy.rollouts.supervised import build_supervised_example
 from understudy.runs.config import TrainConfig
@@ -93,18 +93,18 @@ class PreferencePhase:
         self._context.report(UPDATE, 0, 1, {})
         number = step - self._context.config.sft.steps
         units = [self._units[i] for i in self._order.take_batch(number)]
-        batch, found = await _weighted_batch(self._context, units)
+        batch, weight_metrics = await _weighted_batch(self._context, units)
         _save_weights(self._context.run, step, [episode for unit in units for episode in unit], batch)
         rate = learning_rate(number, config.steps, config.learning_rate, config.warmup_steps, min_lr_ratio=0.1)
         metrics = await self._context.engine.update([batch], LossConfig(kind="nll"), rate)
-        return metrics | found | {"learning_rate": rate, "step_seconds": time.perf_counter() - started}
+        return metrics | weight_metrics | {"learning_rate": rate, "step_seconds": time.perf_counter() - started}
 
 
 def _save_weights(run: Run, step: int, episodes: Sequence[Trajectory], batch: Batch) -> None:
     """Store the conversations of a step, with the model's log-probabilities, and their weights as advantages."""
     assert batch.advantages is not None
-    logprobs = [row[: len(each.tokens)] for row, each in zip(batch.logprobs.tolist(), episodes, strict=True)]
-    stored = [dataclasses.replace(each, logprobs=own) for each, own in zip(episodes, logprobs, strict=True)]
+    logprobs = [row[: len(episode.tokens)] for row, episode in zip(batch.logprobs.tolist(), episodes, strict=True)]
+    stored = [dataclasses.replace(episode, logprobs=row) for episode, row in zip(episodes, logprobs, strict=True)]
     run.save_episodes(step, stored)
     run.save_trained_episodes(step, TrainedBatch(stored, batch, 1).trained_episodes(stored))
 
@@ -145,17 +145,17 @@ def _mismatched_for_kl(episodes: Sequence[Trajectory], most: int) -> list[Trajec
     Each pairs the prompt of one episode with the replies of the next, and has at most `most` tokens.
     """
     following = [*episodes[1:], episodes[0]]
-    return [_spliced(prompt, said, most) for prompt, said in zip(episodes, following, strict=True)]
+    return [_spliced(prompt, source, most) for prompt, source in zip(episodes, following, strict=True)]
 
 
-def _spliced(prompt: Trajectory, said: Trajectory, most: int) -> Trajectory:
+def _spliced(prompt: Trajectory, source: Trajectory, most: int) -> Trajectory:
     """Return the tokens of `prompt` up to its first reply, then those of `said` from its first reply on."""
-    cut, start = prompt.mask.index(True), said.mask.index(True)
+    cut, start = prompt.mask.index(True), source.mask.index(True)
     end = start + most - cut
-    spliced = Trajectory(prompt.task_id, score=said.score)
-    spliced.tokens = prompt.tokens[:cut] + said.tokens[start:end]
-    spliced.mask = prompt.mask[:cut] + said.mask[start:end]
-    spliced.logprobs = prompt.logprobs[:cut] + said.logprobs[start:end]
+    spliced = Trajectory(prompt.task_id, score=source.score)
+    spliced.tokens = prompt.tokens[:cut] + source.tokens[start:end]
+    spliced.mask = prompt.mask[:cut] + source.mask[start:end]
+    spliced.logprobs = prompt.logprobs[:cut] + source.logprobs[start:end]
     return spliced
 
 

@@ -23,13 +23,14 @@ from understudy.algorithms.rewards import training_rewards
 from understudy.core.errors import RolloutError
 from understudy.core.tasks import Task
 from understudy.core.trajectory import StopReason, Trajectory
-from understudy.engines.base import LogprobTolerance, Trainer, require_critic, require_reference
+from understudy.engines.interface import LogprobTolerance, Trainer, require_critic, require_reference
 from understudy.evaluation.evaluate import replace_users
 from understudy.rollouts.agent import EngineAgent
 from understudy.rollouts.curriculum import TaskSampler, make_task_sampler, update_success_rates
 from understudy.rollouts.group import Group
 from understudy.rollouts.reward_shaping import ShapedEnvironmentFactory, ShapingConfig
-from understudy.rollouts.rollout import EnvironmentFactory, play_groups
+from understudy.rollouts.rollout import EnvironmentFactory, RolloutRequest
+from understudy.rollouts.scheduler import play_groups
 from understudy.runs.config import AlgorithmConfig, TrainConfig
 from understudy.train.anchor_states import index_anchor_states
 from understudy.train.critic import critic_metrics, with_gae_advantages
@@ -95,29 +96,32 @@ class RLPhase:
         seconds = {"rollout_seconds": sampled - started, "update_seconds": updated - learning}
         rates = {"learning_rate": rate, "step_seconds": done - started, "rollout/noop_reward": context.noop_reward}
         skipped = {"skipped_tasks": float(self.progress.tasks_used - drawn - len(groups))}
-        asked = user_usage_metrics(context.users, used, context.process_group) | judge_metrics(
+        usage = user_usage_metrics(context.users, used, context.process_group) | judge_metrics(
             context.reward_judge, context.process_group
         )
         rollouts = rollout_metrics(groups, algorithm.advantage_estimator)
-        return rollouts | skipped | certified | metrics | seconds | rates | asked
+        return rollouts | skipped | certified | metrics | seconds | rates | usage
 
     async def play_groups(self, step: int) -> list[Group]:
         """Play the groups of a step on tasks that the curriculum selects, and update the curriculum's success rates."""
         context, config, progress = self.context, self.context.config, self.progress
         tasks = self.make_task_sampler((step - config.steps_before_rl - 1) / config.steps)
-        groups = await play_groups(
+        request = RolloutRequest(
             self.environments,
-            tasks,
             self.agent,
             config.limits,
+            step_seed(config.seed, step),
+            context.process_group,
+            context.on_episode,
+            on_progress=lambda ended, total: context.report(SAMPLE, ended, total, {}),
+        )
+        groups = await play_groups(
+            request,
+            tasks,
             group_size=config.algorithm.group_size,
             num_groups=config.algorithm.groups_per_batch,
             max_resampled_groups=config.algorithm.max_resampled_groups,
-            seed=step_seed(config.seed, step),
             advantage_estimator=config.algorithm.advantage_estimator,
-            process_group=context.process_group,
-            on_progress=lambda done, total: context.report(SAMPLE, done, total, {}),
-            on_episode=context.on_episode,
         )
         context.report(UPDATE, 0, 1, {})
         context.gather_costs()
@@ -179,8 +183,8 @@ async def _learn(
     metrics = await engine.update(steps, algorithm.loss, rate, trained.add_logprobs if trained else None)
     if trained and algorithm.tis_cap:
         trained.replace_logprobs(batch.logprobs)
-    found = advantage_metrics(batch) | critic_metrics(batch, algorithm) | _ref_kl_metrics(batch)
-    return metrics | found | corrected, trained
+    batch_metrics = advantage_metrics(batch) | critic_metrics(batch, algorithm) | _ref_kl_metrics(batch)
+    return metrics | batch_metrics | corrected, trained
 
 
 def _ref_kl_metrics(batch: Batch) -> Metrics:

@@ -37,7 +37,7 @@ class SFTPhase:
         self._progress.tasks_used = max(self._progress.tasks_used, config.num_gold_episodes)
         self._context.report(UPDATE, 0, 1, {})
         if self._order is None:
-            families = [f"{each.domain}/{each.family}" for each in self._demonstrations]
+            families = [f"{episode.domain}/{episode.family}" for episode in self._demonstrations]
             self._order = DrawnOrder(shuffled_epochs(families, self._context.config.seed), config.batch_size)
         batch = collate([self._demonstrations[i] for i in self._order.take_batch(step)])
         batch = batch.replace(advantages=token_weights(batch.mask, "token_mean"))

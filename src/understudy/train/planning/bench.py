@@ -19,7 +19,7 @@ from pydantic import ValidationError
 from understudy.algorithms.config import LossConfig
 from understudy.core.errors import ConfigError
 from understudy.core.records import Record
-from understudy.engines.base import SamplingParams
+from understudy.engines.interface import SamplingParams
 from understudy.engines.local.config import Finetune, LocalEngineConfig
 from understudy.engines.models import MODELS, cache_folder
 
@@ -95,7 +95,8 @@ class BenchResult(Record):
 
     def sampling_at(self, rows: int) -> SamplingSpeed:
         """Return the speed at the largest measured batch size of at most `rows`, or the first one if all are larger."""
-        return max((rate for rate in self.sampling if rate.batch_size <= rows), key=_rows, default=self.sampling[0])
+        measured = [rate for rate in self.sampling if rate.batch_size <= rows]
+        return max(measured, key=lambda rate: rate.batch_size, default=self.sampling[0])
 
 
 async def measure_speed(
@@ -107,15 +108,15 @@ async def measure_speed(
     """
     from understudy.engines.local.engine import LocalEngine
 
-    found: BenchResult | None = None
+    result: BenchResult | None = None
     training: dict[Finetune, TrainingSpeed] = {}
     for way in finetune_methods:
         engine = LocalEngine(folder, config.replace(finetune=way, max_num_seqs=max(size.batch_sizes)))
         with contextlib.closing(engine):
-            found = found or await _sampled(engine, name or folder.name, size)
+            result = result or await _sampled(engine, name or folder.name, size)
             training[way] = await _trained(engine, size.train_tokens)
-    assert found is not None  # finetune_methods is not empty
-    return found.replace(training=training)
+    assert result is not None  # finetune_methods is not empty
+    return result.replace(training=training)
 
 
 def save_result(speeds: BenchResult, config: LocalEngineConfig) -> None:
@@ -151,10 +152,6 @@ def format_result(speeds: BenchResult) -> str:
             f"and {update.optimizer_seconds:.2g} s for each optimizer step"
         )
     return "\n".join(lines)
-
-
-def _rows(rate: SamplingSpeed) -> int:
-    return rate.batch_size
 
 
 def _file(model: str, config: LocalEngineConfig) -> Path:

@@ -63,21 +63,22 @@ def fit_shape_to_memory(config: TrainConfig, shape: ModelShape, machine: Machine
 
     vLLM's share of a GPU is exact, so only a share of the rest is left free.
     """
-    engine = given = config.engine.local_engine_config
+    engine = configured = config.engine.export_engine_config
 
     def plan(candidate: LocalEngineConfig) -> MemoryPlan:
         sizes = max_pass_sizes(config.replace(engine=candidate), processes)
         return plan_memory(shape, candidate, sizes, machine, processes)
 
     def fits(candidate: LocalEngineConfig, phase: MemoryPhase) -> bool:
-        found = plan(candidate)
-        available = MEMORY_SHARE * (machine.memory_total - found.vllm_bytes)
-        return found.required_bytes_in(phase) - found.vllm_bytes <= available
+        planned = plan(candidate)
+        available = MEMORY_SHARE * (machine.memory_total - planned.vllm_bytes)
+        return planned.required_bytes_in(phase) - planned.vllm_bytes <= available
 
-    for engine in _training_candidates(given, _episode_tokens(config)):
+    for engine in _training_candidates(configured, _episode_tokens(config)):
         if fits(engine, "training"):
             break
-    while "max_num_seqs" not in given.model_fields_set and engine.max_num_seqs > 1 and not fits(engine, "sampling"):
+    is_given = "max_num_seqs" in configured.model_fields_set
+    while not is_given and engine.max_num_seqs > 1 and not fits(engine, "sampling"):
         engine = engine.replace(max_num_seqs=engine.max_num_seqs // 2)
     return FittedRun(config.replace(engine=engine), plan(engine), _describe_changes(config, engine, machine))
 
@@ -87,27 +88,27 @@ def _episode_tokens(config: TrainConfig) -> int:
     return config.limits.max_episode_tokens + config.sampling.max_response_tokens
 
 
-def _training_candidates(given: LocalEngineConfig, longest: int) -> Iterator[LocalEngineConfig]:
+def _training_candidates(config: LocalEngineConfig, longest: int) -> Iterator[LocalEngineConfig]:
     """Yield configs from the fastest to the one that needs least memory. `longest` is the tokens of an episode.
 
     A microbatch that is not set has room for two episodes if possible, because episodes in microbatches of their own
     share no prompt: eight episodes of 3,110 tokens took 15.4 s at 2,048 tokens, and 3.8 s at 4,096. So gradient
     checkpointing is tried before a microbatch with room for less than one.
     """
-    sizes = [given.max_tokens_per_microbatch]
-    if "max_tokens_per_microbatch" not in given.model_fields_set:
+    sizes = [config.max_tokens_per_microbatch]
+    if "max_tokens_per_microbatch" not in config.model_fields_set:
         while sizes[0] < 2 * longest:
             sizes[0] *= 2
         while sizes[-1] > max(MIN_TOKENS_PER_MICROBATCH, longest):
             sizes.append(sizes[-1] // 2)
-    if not given.gradient_checkpointing:
-        is_set = "gradient_checkpointing" in given.model_fields_set
+    if not config.gradient_checkpointing:
+        is_set = "gradient_checkpointing" in config.model_fields_set
         for size in sizes if is_set else [size for size in sizes if size >= longest] or sizes:
-            yield given.replace(max_tokens_per_microbatch=size)
+            yield config.replace(max_tokens_per_microbatch=size)
         if is_set:
             return
     for size in sizes:
-        yield given.replace(max_tokens_per_microbatch=size, gradient_checkpointing=True)
+        yield config.replace(max_tokens_per_microbatch=size, gradient_checkpointing=True)
 
 
 def _describe_changes(config: TrainConfig, engine: LocalEngineConfig, machine: Machine) -> str:

@@ -86,14 +86,14 @@ class RunForecast(Record):
 def measure_episodes(episodes: Sequence[Trajectory], vocabulary: FormatTokenizer) -> EpisodeSizes:
     """Return the sizes of episodes. Texts of users and agent are counted in tokens of `vocabulary`."""
     count = len(episodes)
-    said = [m.content for e in episodes for m in e.messages if m.role == "user"]
+    user_texts = [m.content for e in episodes for m in e.messages if m.role == "user"]
     replied = [m.content for e in episodes for m in e.messages if m.role == "assistant"]
-    in_said, in_replied = (sum(len(vocabulary.encode(text)) for text in texts) for texts in (said, replied))
+    in_said, in_replied = (sum(len(vocabulary.encode(text)) for text in texts) for texts in (user_texts, replied))
     return EpisodeSizes(
         mean_tokens=sum(len(e.tokens) for e in episodes) / count,
         mean_sampled_tokens=sum(sum(e.mask) for e in episodes) / count,
         mean_turns=sum(e.num_turns for e in episodes) / count,
-        mean_user_messages=len(said) / count,
+        mean_user_messages=len(user_texts) / count,
         mean_user_tokens=in_said / count,
         mean_dialogue_tokens=(in_said + in_replied) / count,
         max_tokens=max(len(e.tokens) for e in episodes),

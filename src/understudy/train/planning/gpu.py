@@ -52,12 +52,12 @@ def plan_for_gpu(config: TrainConfig, gpu: str, processes: int = 1) -> GPUPlan:
 
 def plan_shape_for_gpu(config: TrainConfig, shape: ModelShape, gpu: str, processes: int = 1) -> GPUPlan:
     """Return the plan for a model of which only the shapes are known."""
-    machine = planned_gpu(gpu, config.engine.local_engine_config)
+    machine = planned_gpu(gpu, config.engine.export_engine_config)
     fitted = fit_shape_to_memory(config, shape, machine, processes)
     assert fitted.plan is not None  # the engine is local
     notes, tokens, misfit = [fitted.changes] if fitted.changes else [], 0, fitted.misfit
     if share := fitted.plan.vllm_bytes:
-        engine = fitted.config.resolved_engine.local_engine_config
+        engine = fitted.config.resolved_engine.export_engine_config
         weights, length = weight_bytes(shape, machine.dtype_bytes), engine.vllm.max_model_len
         tokens = max(0, (share - weights) // token_cache_bytes(shape, machine.dtype_bytes))
         notes.append(

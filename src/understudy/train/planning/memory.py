@@ -152,16 +152,6 @@ def plan_memory(
     return MemoryPlan(device=machine.device, parts=whole, device_bytes=machine.memory_total, processes=processes)
 
 
-def plan_run_memory(config: TrainConfig, folder: Path, machine: Machine, processes: int = 1) -> list[MemoryPlan]:
-    """Return a list with the memory plan of a run with the model in `folder`.
-
-    The list is empty if the engine is not `local`.
-    """
-    if not isinstance(config.engine, LocalEngineConfig):
-        return []
-    return [plan_memory(read_model_shape(folder), config.engine, max_pass_sizes(config, processes), machine, processes)]
-
-
 def max_pass_sizes(config: TrainConfig, processes: int = 1) -> MaxPassSizes:
     """Return the largest passes that a config allows. They assume that episodes share no prefix.
 
@@ -181,7 +171,7 @@ def max_pass_sizes(config: TrainConfig, processes: int = 1) -> MaxPassSizes:
         has_reference=config.preferences.steps > 0 or (algorithm.kl_coef > 0 and algorithm.reference.kind != "model"),
         has_ema_reference=algorithm.kl_coef > 0 and algorithm.reference.kind == "ema",
         teacher_parameters=_teacher_parameters(algorithm.reference) if algorithm.kl_coef > 0 else 0,
-        samples_locally=_samples_here(config.engine.local_engine_config),
+        samples_locally=_samples_here(config.engine.export_engine_config),
     )
 
 
@@ -210,7 +200,7 @@ def checkpoint_bytes(shape: ModelShape, config: TrainConfig, item: int) -> int:
     held = item if config.preferences.steps else 0
     if config.algorithm.kl_coef:
         held = max(held, {"frozen": item, "ema": 4, "model": 0}[config.algorithm.reference.kind])
-    return (12 + held) * _trainable(shape, config.engine.local_engine_config)
+    return (12 + held) * _trainable(shape, config.engine.export_engine_config)
 
 
 def weight_bytes(shape: ModelShape, item: int) -> int:

@@ -23,6 +23,7 @@ from understudy.evaluation.evaluate import play_episodes, replace_users
 from understudy.evaluation.result import EvalResult, summarize_episodes
 from understudy.evaluation.statistics import MeanEstimate
 from understudy.rollouts.agent import EngineAgent
+from understudy.rollouts.rollout import RolloutRequest
 from understudy.runs.config import TrainConfig
 from understudy.train.eval_sets import base_eval_sets
 from understudy.train.planning import forecast
@@ -115,7 +116,7 @@ async def plan_training(config: TrainConfig, target: float, seconds: float = 60.
     if config.engine.kind != "local":
         raise ConfigError(f"engine.kind = {config.engine.kind!r}: a plan is measured on this machine; leave it out")
     prepared = await prepare_run(config)
-    machine = detect_machine(config.engine.local_engine_config)
+    machine = detect_machine(config.engine.export_engine_config)
     fitted = fit_to_memory(config, prepared.model_folder, machine)
     if fitted.misfit:
         raise ConfigError(fitted.misfit)
@@ -130,6 +131,7 @@ async def _measure(config: TrainConfig, prepared: PreparedRun, seconds: float) -
     engine = open_engine(prepared.model_folder, config.resolved_engine, config.seed, trainable=False)
     agent = EngineAgent(engine, prepared.format, config.sampling, repair_penalty=config.format.repair_penalty)
     domain = replace_users(prepared.domain, prepared.users)
+    request = RolloutRequest(domain, agent, config.limits, config.seed)
     tasks: list[Task] = []
     episodes = []
     deadline = time.perf_counter() + seconds
@@ -137,9 +139,7 @@ async def _measure(config: TrainConfig, prepared: PreparedRun, seconds: float) -
     try:
         for task in itertools.islice(prepared.domain.stream("train", config.seed), MAX_MEASURED_TASKS):
             tasks.append(task)
-            episodes += await play_episodes(
-                domain, agent, [task], config.limits, trials, config.seed, config.engine.max_num_seqs
-            )
+            episodes += await play_episodes(request, [task], trials, config.engine.max_num_seqs)
             if time.perf_counter() > deadline:
                 break
     finally:
@@ -165,7 +165,7 @@ async def _plan(
     gold = await measure_gold_episodes(config, prepared)
     speeds, _ = await measured_speeds(config, prepared.model_folder)
     evaluated = [
-        config.eval.trials * sum(len(each.tasks) for each in sets)
+        config.eval.trials * sum(len(eval_set.tasks) for eval_set in sets)
         for sets in (prepared.eval_sets, base_eval_sets(config, prepared.eval_sets))
     ]
     return TrainingPlan(
@@ -219,7 +219,7 @@ def decide_phases(
         reason=f"the pairs of {file}" if file else "no file of preferences (preferences.dataset_file)",
     )
     gap = max(0.0, _logit(target) - _logit(start))
-    few, expected, many = (math.ceil(gap * each) for each in EPISODES_PER_LOGIT)
+    few, expected, many = (math.ceil(gap * rate) for rate in EPISODES_PER_LOGIT)
     played = algorithm.group_size * algorithm.groups_per_batch
     rl_steps = math.ceil(expected / played)
     rl = PlannedPhase(

@@ -94,13 +94,13 @@ async def run_preflight(config: TrainConfig, folder: Path, processes: int = 1) -
         gold, served = await measure_gold_episodes(config, prepared), _served(config.engine)
         return PreflightReport(config=config, folder=folder, verdict=sound, gold_sizes=gold, notes=(served, *notes))
     await _validate_vllm_server(config)
-    machine = detect_machine(config.engine.local_engine_config)
+    machine = detect_machine(config.engine.export_engine_config)
     fitted = fit_to_memory(config, prepared.model_folder, machine, processes)
     config = fitted.config
     gold = await measure_gold_episodes(config, prepared)
     speeds, source = await measured_speeds(config, prepared.model_folder)
     evaluated = [
-        config.eval.trials * sum(len(each.tasks) for each in sets)
+        config.eval.trials * sum(len(eval_set.tasks) for eval_set in sets)
         for sets in (prepared.eval_sets, base_eval_sets(config, prepared.eval_sets))
     ]
     return PreflightReport(
@@ -117,19 +117,19 @@ async def run_preflight(config: TrainConfig, folder: Path, processes: int = 1) -
     )
 
 
-def preflight_to_dict(found: PreflightReport) -> dict[str, Any]:
+def preflight_to_dict(report: PreflightReport) -> dict[str, Any]:
     """Return the plan as JSON values, with the totals of its parts."""
-    plain = found.model_dump(mode="json")
-    if found.forecast:
-        plain["forecast"]["seconds"] = found.forecast.seconds
-    if found.memory:
-        plain["memory"] |= {"peak_bytes": found.memory.peak_bytes, "fits": found.memory.fits}
+    plain = report.model_dump(mode="json")
+    if report.forecast:
+        plain["forecast"]["seconds"] = report.forecast.seconds
+    if report.memory:
+        plain["memory"] |= {"peak_bytes": report.memory.peak_bytes, "fits": report.memory.fits}
     return plain
 
 
 async def _validate_vllm_server(config: TrainConfig) -> None:
     """Raise ConfigError if the vLLM server of the config does not answer. A run would wait for it."""
-    vllm = config.engine.local_engine_config.vllm
+    vllm = config.engine.export_engine_config.vllm
     if vllm.base_url and not await VllmHttpClient(vllm, vllm.base_url).is_healthy():
         raise ConfigError(
             f"engine.vllm.base_url = {vllm.base_url!r}: no vLLM server answers there; start it, or set another URL"
@@ -212,7 +212,7 @@ def _sizes(episodes: EpisodeSizes, config: TrainConfig) -> str:
 
 async def measured_speeds(config: TrainConfig, folder: Path) -> tuple[BenchResult, str]:
     """Return the machine's speed and its source."""
-    local = config.engine.local_engine_config
+    local = config.engine.export_engine_config
     if speeds := bench.load_result(config.model, local):
         return speeds, "by `understudy bench`"
     engine = local.replace(sampler="torch") if local.sampler == "auto" else local

@@ -61,12 +61,12 @@ def _about_tokens() -> str:
     return "; if the cluster was started with a token (~/.ray/auth_token), set RAY_AUTH_MODE=token"
 
 
-def worker_environment(cfg: Any, given: Mapping[str, str]) -> dict[str, str]:
+def worker_environment(cfg: Any, environment: Mapping[str, str]) -> dict[str, str]:
     """Return the environment variables of the workers: `given` without secrets, and the path of their log.
 
     Ray logs the variables that it passes.
     """
     os.makedirs(cfg.trainer.log_path, exist_ok=True)
     passed = {name: os.environ[name] for name in ("HF_HUB_OFFLINE", "GLOO_SOCKET_IFNAME") if name in os.environ}
-    allowed = {name: value for name, value in given.items() if not is_secret_name(name)}
+    allowed = {name: value for name, value in environment.items() if not is_secret_name(name)}
     return {**allowed, **passed, "SKYRL_LOG_FILE": os.path.join(cfg.trainer.log_path, "workers.log")}

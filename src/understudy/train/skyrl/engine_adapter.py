@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
-from understudy.engines.base import Completion, SamplingParams
+from understudy.engines.interface import Completion, SamplingParams
 from understudy.train.skyrl.sampler import SkyRLSampler
 
 SKYRL_FOLDER = "skyrl"
@@ -24,7 +24,7 @@ class SkyRLEngineAdapter:
     async def sample(
         self, prompt: Sequence[int], sampling: SamplingParams, seed: int, stop_tokens: Collection[int] = ()
     ) -> Completion:
-        """Sample a reply through SkyRL's engines. See `engines.base.Sampler`."""
+        """Sample a reply through SkyRL's engines. See `engines.interface.Sampler`."""
         return await self._sampler.sample(prompt, sampling, seed, stop_tokens)
 
     def save(self, path: Path) -> None:

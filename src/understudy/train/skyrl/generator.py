@@ -13,7 +13,8 @@ from skyrl.train.generators.utils import get_rollout_metrics
 from understudy.core.errors import ConfigError, TaskError
 from understudy.core.tasks import Task
 from understudy.rollouts.group import Group
-from understudy.rollouts.rollout import play_group
+from understudy.rollouts.rollout import RolloutRequest
+from understudy.rollouts.scheduler import play_groups
 from understudy.train.phases.rl import RLPhase, step_seed, validate_fault_rate
 from understudy.train.skyrl.generator_output import group_rewards, to_generator_output
 from understudy.train.skyrl.sampler import SkyRLSampler
@@ -52,10 +53,10 @@ class RolloutGenerator(GeneratorInterface):  # type: ignore[misc]  # SkyRL has n
         phase, config = self._phase, self._context.config
         while len(self._tasks) <= slot:
             self._tasks.append(next(self._stream))
-        seed, size = step_seed(config.seed, slot), config.algorithm.group_size
-        task = self._tasks[slot]
+        task, size = self._tasks[slot], config.algorithm.group_size
+        request = RolloutRequest(phase.environments, phase.agent, config.limits, step_seed(config.seed, slot))
         try:
-            group = await play_group(phase.environments, task, phase.agent, config.limits, size, seed)
+            (group,) = await play_groups(request, iter([task]), group_size=size, num_groups=1)
         except (ConfigError, TaskError) as e:  # SkyRL ends the process at once, so report the error here
             self._context.report(f"stopped: {e}", 0, 0, {})
             self._tracker.close()
@@ -72,11 +73,11 @@ class RolloutGenerator(GeneratorInterface):  # type: ignore[misc]  # SkyRL has n
         order = sorted(range(len(groups)), key=lambda index: not groups[index].trainable_episodes(estimator))
         return [groups[index] for index in sorted(order[:count])]
 
-    def _output(self, groups: Sequence[Group], asked: GeneratorInput) -> GeneratorOutput:
+    def _output(self, groups: Sequence[Group], request: GeneratorInput) -> GeneratorOutput:
         config = self._context.config
         limit = config.limits.max_episode_tokens
         rewards = [group_rewards(group, config.algorithm.overlong, limit) for group in groups]
         rows = to_generator_output(groups, rewards)
         metrics = get_rollout_metrics(rows["response_ids"], rows["rewards"], loss_masks=rows["loss_masks"])
-        found: dict[str, Any] = {**rows, "rollout_metrics": metrics, "trajectory_ids": asked["trajectory_ids"]}
-        return found
+        output: dict[str, Any] = {**rows, "rollout_metrics": metrics, "trajectory_ids": request["trajectory_ids"]}
+        return output

@@ -62,12 +62,12 @@ def to_skyrl_keys(config: TrainConfig, model: Path, run: Path, checkpoint: Path 
     override those derived from other sections.
     """
     engine = require_skyrl_engine_config(config)
-    found = (
+    keys = (
         _run(config, model, run, checkpoint) | _episodes(config, model) | _algorithm(config) | _weights(config, engine)
     )
     if config.algorithm.uses_critic:
-        found |= {"trainer.critic.model.path": found["trainer.policy.model.path"]}
-    return found | engine.overrides
+        keys |= {"trainer.critic.model.path": keys["trainer.policy.model.path"]}
+    return keys | engine.overrides
 
 
 def require_skyrl_engine_config(config: TrainConfig) -> SkyRLEngineConfig:

@@ -6,9 +6,9 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
 from understudy.core.errors import RolloutError
-from understudy.engines.base import Completion, SamplingParams, context_full_completion, validate_reply
+from understudy.engines.interface import Completion, SamplingParams, context_full_completion, validate_reply
 from understudy.formats import FormatTokenizer
-from understudy.formats.detokenizer import StopStrings
+from understudy.formats.detokenizer import find_stop_string
 from understudy.rollouts.agent import TURN_SEED_STRIDE
 
 
@@ -27,7 +27,7 @@ class InferenceClient(Protocol):
 
 
 class SkyRLSampler:
-    """Samples through SkyRL's inference client. See `engines.base.Sampler`."""
+    """Samples through SkyRL's inference client. See `engines.interface.Sampler`."""
 
     client: InferenceClient
     """It is set when SkyRL has started its engines."""
@@ -47,7 +47,7 @@ class SkyRLSampler:
     async def sample(
         self, prompt: Sequence[int], sampling: SamplingParams, seed: int, stop_tokens: Collection[int] = ()
     ) -> Completion:
-        """Sample a reply. See `engines.base.Sampler`.
+        """Sample a reply. See `engines.interface.Sampler`.
 
         All requests of an episode have one session id, so that the router sends them to the engine with the cached
         prefix. Raise RolloutError if the engine fails, or if its reply cannot be trained on.
@@ -55,23 +55,23 @@ class SkyRLSampler:
         version = self.client.weight_version
         if len(prompt) >= self.max_context_tokens:
             return context_full_completion(version)
-        asked: dict[str, Any] = {
+        request: dict[str, Any] = {
             "prompt_token_ids": [list(prompt)],
             "sampling_params": self._params(len(prompt), sampling, seed, stop_tokens),
             "session_ids": [session_id(seed // TURN_SEED_STRIDE)],
             **({"cache_salt": str(version)} if self.salted else {}),
         }
         with self._attributed():
-            found = await self.client.generate(asked, model=self.model)
+            answer = await self.client.generate(request, model=self.model)
         try:
-            tokens, logprobs = found["response_ids"][0], found["response_logprobs"][0]
+            tokens, logprobs = answer["response_ids"][0], answer["response_logprobs"][0]
         except (LookupError, TypeError) as e:
             raise RolloutError(
-                f"unexpected format of the inference engine's reply: {str(found)[:200]}", "engine"
+                f"unexpected format of the inference engine's reply: {str(answer)[:200]}", "engine"
             ) from e
-        most = asked["sampling_params"]["max_tokens"]
+        most = request["sampling_params"]["max_tokens"]
         validate_reply("the inference engine", tokens, logprobs, max_tokens=most, vocab_size=self.vocab_size)
-        count = self._end(tokens, sampling)
+        count = find_stop_string(tokens, sampling.stop, self._vocabulary)
         stopped = count is not None or tokens[-1] in stop_tokens
         return Completion(list(tokens[:count]), list(logprobs[:count]), "stop" if stopped else "length", version)
 
@@ -93,16 +93,6 @@ class SkyRLSampler:
             "ignore_eos": True,  # only the stop tokens of the format end a reply
             "logprobs": 0,  # only the log-probabilities of the sampled tokens
         }
-
-    def _end(self, tokens: Sequence[int], sampling: SamplingParams) -> int | None:
-        """Return the number of tokens up to and including the one that completes the first stop string.
-
-        Return None if no stop string occurs.
-        """
-        if not sampling.stop:
-            return None
-        stops = StopStrings(self._vocabulary(), sampling.stop)
-        return next((i for i, token in enumerate(tokens, 1) if stops.feed(token)), None)
 
     @contextlib.contextmanager
     def _attributed(self) -> Iterator[None]:

@@ -14,13 +14,13 @@ SKYRL_VERSION = "0.3.0"
 def validate_installation() -> None:
     """Raise ConfigError if SkyRL is missing or has another version. Apply the patch that its import needs."""
     try:
-        found = metadata.version("skyrl")
+        version = metadata.version("skyrl")
     except metadata.PackageNotFoundError as e:
         text = "which this Python does not have; docs/cluster.md shows how to install it"
         raise ConfigError(f"engine.kind = 'skyrl' needs skyrl {SKYRL_VERSION}, {text}") from e
-    if found != SKYRL_VERSION:
+    if version != SKYRL_VERSION:
         raise ConfigError(
-            f"engine.kind = 'skyrl' needs skyrl {SKYRL_VERSION}, found {found}; install skyrl=={SKYRL_VERSION}"
+            f"engine.kind = 'skyrl' needs skyrl {SKYRL_VERSION}, found {version}; install skyrl=={SKYRL_VERSION}"
         )
     patch_typed_dict()
 

@@ -104,18 +104,18 @@ class TrackingAdapter:
         """
         if self._logged is None:
             metrics = self._step_metrics(data) | self._usage_metrics()
-            found = check_step(metrics, self._progress.history, self._context.config.health)
-            self._issues = [each for each in found if not each.ok]
-            self._halts = report_issues(self._context, self._progress, step, found)
-            self._logged = metrics | health_metrics(found)
+            results = check_step(metrics, self._progress.history, self._context.config.health)
+            self._issues = [result for result in results if not result.ok]
+            self._halts = report_issues(self._context, self._progress, step, results)
+            self._logged = metrics | health_metrics(results)
             log_step(self._context, self._progress, step, self._logged)
         return self._issues
 
     def log_eval(self, step: int, metrics: Metrics) -> None:
         """Write the metrics of the evaluation after a step. Raise RolloutError if `health.stop_on` stops the run."""
         config = self._context.config
-        found = check_initial_eval(metrics, config.health) if step == config.steps_before_rl else []
-        log_eval(self._context, self._progress, step, metrics, found)
+        results = check_initial_eval(metrics, config.health) if step == config.steps_before_rl else []
+        log_eval(self._context, self._progress, step, metrics, results)
 
     def log(self, data: Mapping[str, Any], step: int, commit: bool = False) -> None:
         """Store metrics of a step, as SkyRL reports them. If `commit` is True, the step is finished."""

@@ -12,12 +12,13 @@ from understudy.core.errors import ConfigError, RolloutError
 from understudy.core.event_loop import run_async
 from understudy.core.imports import import_object
 from understudy.core.interruption import interruptible
-from understudy.engines.base import Engine
+from understudy.engines.interface import Engine
 from understudy.engines.models.folder import read_vocab_size
 from understudy.engines.process_group import SINGLE_PROCESS, ProcessGroup
 from understudy.envs.task_source import find_tool_specs
 from understudy.evaluation.report import RunReport, read_run_report
 from understudy.formats import FormatTokenizer
+from understudy.rollouts.rollout import EpisodeCallback
 from understudy.runs.config import TrainConfig
 from understudy.runs.run import MODEL_FOLDER, Run
 from understudy.runs.trackers import TrackerProcesses
@@ -30,7 +31,7 @@ from understudy.train.skyrl.engine_adapter import SkyRLEngineAdapter
 from understudy.train.skyrl.mapping import require_skyrl_engine_config, to_skyrl_keys
 from understudy.train.skyrl.sampler import SkyRLSampler
 from understudy.train.skyrl.settings import SKYRL_VERSION, build_skyrl_config, validate_installation
-from understudy.train.state import EpisodeListener, ProgressReporter, TrainingContext
+from understudy.train.state import ProgressReporter, TrainingContext
 
 MAX_MODEL_LEN_KEY = "generator.inference_engine.engine_init_kwargs.max_model_len"
 
@@ -40,7 +41,7 @@ def train_on_skyrl(
     run: Run,
     report: ProgressReporter,
     process_group: ProcessGroup = SINGLE_PROCESS,
-    on_episode: EpisodeListener = lambda episode: None,
+    on_episode: EpisodeCallback = lambda episode: None,
     on_interrupt: Callable[[], None] = lambda: None,
 ) -> RunReport:
     """Train to the end and return the results. On Ctrl-C, write a checkpoint and raise KeyboardInterrupt.
@@ -56,10 +57,8 @@ def train_on_skyrl(
     policy = SkyRLEngineAdapter(sampler)
     progress = load_checkpoint(run, cast(Engine, policy))
     keys = to_skyrl_keys(config, prepared.model_folder, run.folder.absolute(), policy.checkpoint)
-    sampler.max_context_tokens, sampler.vocab_size = (
-        int(keys[MAX_MODEL_LEN_KEY]),
-        read_vocab_size(prepared.model_folder),
-    )
+    sampler.max_context_tokens = int(keys[MAX_MODEL_LEN_KEY])
+    sampler.vocab_size = read_vocab_size(prepared.model_folder)
     cfg = build_skyrl_config(keys)
     for line in (*run.warnings, *config_warnings(config), _cluster_summary(cfg)):
         report(line, 0, 0, {})
@@ -106,7 +105,7 @@ def make_context(
     trackers: TrackerProcesses,
     report: ProgressReporter,
     is_interrupted: Callable[[], bool],
-    on_episode: EpisodeListener = lambda episode: None,
+    on_episode: EpisodeCallback = lambda episode: None,
 ) -> TrainingContext:
     """Return the context of a run. It uses only those methods of the engine that `SkyRLEngineAdapter` has."""
     engine = cast(Engine, engine_adapter)

@@ -163,31 +163,31 @@ class SkyRLExperiment(BasePPOExp):  # type: ignore[misc]
 
     def get_trainer(self, cfg: Any, **parts: Any) -> SyncTrainer | AsyncTrainer:
         """Return the trainer that the config asks for, synchronous or asynchronous."""
-        made = (AsyncTrainer if cfg.trainer.fully_async.enabled else SyncTrainer)(cfg=cfg, **parts)
+        skyrl_trainer = (AsyncTrainer if cfg.trainer.fully_async.enabled else SyncTrainer)(cfg=cfg, **parts)
         redirect_skyrl_log(Path(cfg.trainer.log_path))  # again, because SkyRL's trainer has turned its log on
-        made.context, made.progress = self._context, self._progress
-        made.tracker, made.folder = self._tracker, self._folder
-        self._policy.write = made.write_checkpoint
-        return made
+        skyrl_trainer.context, skyrl_trainer.progress = self._context, self._progress
+        skyrl_trainer.tracker, skyrl_trainer.folder = self._tracker, self._folder
+        self._policy.write = skyrl_trainer.write_checkpoint
+        return skyrl_trainer
 
     def train(self) -> None:
         """Train to the end. All episodes that were played are written, also after an error.
 
         Raise RunStoppedError if the slots do not suffice for all steps.
         """
-        made, run, total = self._setup_trainer(), self._context.run, self._context.config.total_steps
+        skyrl_trainer, run, total = self._setup_trainer(), self._context.run, self._context.config.total_steps
         try:  # SkyRL would train one more step of a run that has finished all steps
-            asyncio.run(made.train() if run.step < total else made.evaluate_last_step())
+            asyncio.run(skyrl_trainer.train() if run.step < total else skyrl_trainer.evaluate_last_step())
             if self._tracker.last_step < total:
-                self._give_up(made)
+                self._give_up(skyrl_trainer)
         finally:
             self._tracker.close()
 
-    def _give_up(self, made: SyncTrainer | AsyncTrainer) -> NoReturn:
+    def _give_up(self, skyrl_trainer: SyncTrainer | AsyncTrainer) -> NoReturn:
         """Save a checkpoint and raise RunStoppedError: SkyRL has used all slots, and it does not report this itself."""
         done, total = self._tracker.last_step, self._context.config.total_steps
         if self._context.run.step < done:
-            made.global_step = done
+            skyrl_trainer.global_step = done
             save_checkpoint(self._context, self._progress, done)
         raise RunStoppedError(
             f"stopped after step {done} of {total}: all {len(self.train_dataset)} groups of the run were played, "

@@ -1,4 +1,4 @@
-"""The request to book a trip. `base` defines `grantable`."""
+"""The request to book a trip."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -6,24 +6,23 @@ from decimal import Decimal
 from typing import Any
 
 from understudy.core.messages import Message
-from understudy.core.tasks import Fact
-from understudy.domains.airline import phrases
-from understudy.domains.airline.goals.base import INSURE_TERMS, add_refusal, payment_kind
 from understudy.domains.airline.goals.flight_search import (
     FlightSearch,
-    add_sold_out_refusal,
     calculate_for_passengers,
     draw_flight_search,
+    refuse_sold_out,
 )
+from understudy.domains.airline.goals.reservation import INSURE_TERMS, NUMBERS, format_count
 from understudy.domains.airline.itineraries import find_paths
 from understudy.domains.airline.policy_rules import BAG_PRICE, INSURANCE_PRICE, free_bags
-from understudy.domains.airline.route_network import AIRPORTS, city_of
+from understudy.domains.airline.route_network import AIRPORTS
 from understudy.domains.airline.state import Cabin, Reservation
 from understudy.domains.airline.task_builder import AirlineTaskBuilder
 from understudy.domains.airline.world import FUTURE_DATES, add_days, home_airport
-from understudy.domains.authoring.identification import Knowledge
+from understudy.domains.authoring.payments import payment_kind
 from understudy.domains.authoring.people import FIRST_NAMES
-from understudy.domains.authoring.task_builder import GoalSpec, gold_call, gold_change, gold_text
+from understudy.domains.authoring.request import Draw, refuse, settle, tell
+from understudy.domains.authoring.task_builder import GoalSpec, gold_call
 from understudy.envs.dates import date_variants, format_month_day
 
 _PAY = (
@@ -54,30 +53,29 @@ class BookingPlan:
     @property
     def total(self) -> Decimal:
         """The total price."""
-        each = sum((trip.offer.fare for trip in self.trips), INSURANCE_PRICE * self.insured)
-        return len(self.passengers) * each + BAG_PRICE * self.paid_bags
+        fares = sum((trip.offer.fare for trip in self.trips), INSURANCE_PRICE * self.insured)
+        return len(self.passengers) * fares + BAG_PRICE * self.paid_bags
 
     @property
     def lookup_turns(self) -> tuple[Message, ...]:
         """The gold agent's lookups: flights, the price, and the customer's payments."""
-        calls = tuple(message for trip in self.trips for message in trip.lookup_turns)
-        each = [f"{trip.offer.fare}" for trip in self.trips] + [f"{INSURANCE_PRICE}"] * self.insured
+        turns = [turn for trip in self.trips for turn in trip.lookup_turns]
+        prices = [f"{trip.offer.fare}" for trip in self.trips] + [f"{INSURANCE_PRICE}"] * self.insured
         bags = f" + {BAG_PRICE} * {self.paid_bags}" if self.paid_bags else ""
-        if len(each) * len(self.passengers) > 1 or bags:
-            calls += (calculate_for_passengers(" + ".join(each), len(self.passengers), bags),)
-        return (*calls, gold_call("get_customer"))
+        if len(prices) * len(self.passengers) > 1 or bags:
+            turns.append(calculate_for_passengers(" + ".join(prices), len(self.passengers), bags))
+        return (*turns, gold_call("get_customer"))
 
     @property
     def required_terms(self) -> tuple[str, ...]:
         """The terms that a correct proposal contains."""
-        dates = (date_variants(trip.date) for trip in self.trips)
-        certificate = ("certificate|voucher",) if self.certificate else ()
-        payer = f"{payment_kind(self.payer)}|{self.payer}"
         customer, *others = self.passengers
-        people = (f"{customer}|for you|for yourself|and you|one passenger|1 passenger", *others)
-        extras = [_bag_variants(self.bags)] if self.bags else []
-        extras += [INSURE_TERMS] if self.insured else []
-        return (_BOOK, *dates, self.trips[0].cabin, *people, *extras, f"{self.total}", payer, *certificate)
+        terms = [_BOOK, *(date_variants(trip.date) for trip in self.trips), self.trips[0].cabin]
+        terms += [f"{customer}|for you|for yourself|and you|one passenger|1 passenger", *others]
+        terms += [_bag_variants(self.bags)] if self.bags else []
+        terms += [INSURE_TERMS] if self.insured else []
+        terms += [f"{self.total}", f"{payment_kind(self.payer)}|{self.payer}"]
+        return (*terms, "certificate|voucher") if self.certificate else tuple(terms)
 
     @property
     def booking_call(self) -> Message:
@@ -98,105 +96,90 @@ class BookingPlan:
     @property
     def proposal(self) -> str:
         """The agent's words for the booking in a proposal."""
-        flights, names = " and ".join(trip.proposal_phrase for trip in self.trips), " and ".join(self.passengers)
-        bags = [f"with {phrases.format_count(self.bags, 'checked bag')}"] if self.bags else []
-        insured = ["with insurance"] if self.insured else []
+        flights = " and ".join(trip.proposal_phrase for trip in self.trips)
+        parts = [f"book {flights} in {self.trips[0].cabin} for {' and '.join(self.passengers)}"]
+        parts += [f"with {format_count(self.bags, 'checked bag')}"] if self.bags else []
+        parts += ["with insurance"] if self.insured else []
         payment = f"paid with your {payment_kind(self.payer)} {self.payer}"
         payment += f" after your travel certificate {self.certificate}" if self.certificate else ""
-        start = f"book {flights} in {self.trips[0].cabin} for {names}"
-        return ", ".join((start, *bags, *insured, f"for {self.total} in total", payment))
+        return ", ".join((*parts, f"for {self.total} in total", payment))
 
 
-def book_trip(
-    builder: AirlineTaskBuilder, reservation: Reservation, knowledge: Knowledge, grantable: bool, easy: bool
-) -> GoalSpec:
-    """Book a trip; unless `easy`, sometimes for two, with bags, insurance or a certificate."""
-    plan, in_opening = _plan(builder, easy), easy or builder.draw_bool(0.6)
-    held = builder.customer.payments[plan.certificate].balance if plan.certificate else None
-    due = plan.total - min(plan.total, held or Decimal(0))
-    gift = builder.find_payment("gift")
-    short = not grantable and bool(gift) and due > 0 and builder.draw_bool(0.5)
-    plan = replace(plan, payer=gift) if gift and (short or builder.draw_bool(0.3)) else plan
-    pays = Fact(
-        text=builder.fill_template(phrases.PAY, kind=payment_kind(plan.payer)), keywords=_PAY, in_opening=in_opening
-    )
-    text = " ".join((*_text(builder, plan, easy), *([pays.text] if in_opening else [])))
-    goal = GoalSpec(text, facts=(pays,), required_terms=plan.required_terms)
-    reads = (() if in_opening else (gold_text("How would you like to pay?"),)) + (
-        () if easy else (gold_call("list_airports"),)
-    )
-    if not grantable and not short:
-        return add_sold_out_refusal(builder, goal, plan.trips[0], easy, (*reads, *plan.trips[0].lookup_turns))
-    reads += plan.lookup_turns
+def book_trip(b: AirlineTaskBuilder, draw: Draw[Reservation]) -> GoalSpec:
+    """Book a trip; unless easy, sometimes for two, with bags, insurance or a certificate."""
+    plan, vague = _draw_plan(b, draw.easy), not draw.easy and not b.draw_bool(0.6)
+    balance = b.customer.payments[plan.certificate].balance if plan.certificate else None
+    due = plan.total - min(plan.total, balance or Decimal(0))
+    gift = b.find_payment("gift")
+    short = not draw.grantable and bool(gift) and due > 0 and b.draw_bool(0.5)
+    if gift and (short or b.draw_bool(0.3)):
+        plan = replace(plan, payer=gift)
+    payment = b.phrase("pay", kind=payment_kind(plan.payer))
+    goal = GoalSpec(" ".join(_texts(b, plan, draw.easy)), required_terms=plan.required_terms)
+    goal = tell(goal, payment, "How would you like to pay?", _PAY, vague=vague)
+    airports = () if draw.easy else (gold_call("list_airports"),)
+    if not draw.grantable and not short:
+        return refuse_sold_out(b, draw, goal, plan.trips[0], airports)
+    reads = (*airports, *plan.lookup_turns)
     if short:
-        balance = f"{due - builder.rng.randint(1, min(30, int(due)))}"
-        builder.set_balance(plan.payer, balance)
-        refusal = gold_text(
-            f"Your gift card {plan.payer} has a balance of {balance}, less than {due}, so I cannot book this."
-        )
-        return add_refusal(builder, goal, refusal, balance, easy, reads)
-    builder.ensure_balance(plan.payer, due)
-    return replace(goal, gold_turns=reads + gold_change(plan.proposal, plan.booking_call, "The trip has been booked."))
+        left = f"{due - b.rng.randint(1, min(30, int(due)))}"
+        b.set_balance(plan.payer, left)
+        reason = f"Your gift card {plan.payer} has a balance of {left}, less than {due}, so I cannot book this."
+        return refuse(b, goal, reason, left, easy=draw.easy, reads=reads)
+    b.ensure_balance(plan.payer, due)
+    return settle(goal, plan.proposal, plan.booking_call, "The trip has been booked.", reads)
 
 
-def _plan(builder: AirlineTaskBuilder, easy: bool) -> BookingPlan:
-    cabin: Cabin = builder.rng.choice(("basic economy", "economy", "business"))
-    trips, card = _journey(builder, cabin, easy), builder.find_payment("card")
-    names = [builder.customer.name]
+def _draw_plan(b: AirlineTaskBuilder, easy: bool) -> BookingPlan:
+    cabin: Cabin = b.rng.choice(("basic economy", "economy", "business"))
+    trips, card, names = _draw_trips(b, cabin, easy), b.find_payment("card"), [b.customer.name]
     if easy:
         return BookingPlan(trips, names, card)
-    names += [_relative(builder)] if builder.draw_bool(0.5) else []
-    bags = builder.rng.randint(1, 4) if builder.draw_bool(0.4) else 0
+    if b.draw_bool(0.5):
+        first, last = b.customer.name.split(" ", 1)
+        names.append(f"{b.rng.choice([name for name in FIRST_NAMES if name != first])} {last}")
+    bags = b.rng.randint(1, 4) if b.draw_bool(0.4) else 0
     return BookingPlan(
         trips,
         names,
         card,
-        insured=builder.draw_bool(0.3),
+        insured=b.draw_bool(0.3),
         bags=bags,
-        paid_bags=max(0, bags - free_bags(builder.customer.level, cabin, len(names))),
-        certificate=builder.find_payment("certificate") if builder.draw_bool(0.7) else "",
+        paid_bags=max(0, bags - free_bags(b.customer.level, cabin, len(names))),
+        certificate=b.find_payment("certificate") if b.draw_bool(0.7) else "",
     )
 
 
-def _journey(builder: AirlineTaskBuilder, cabin: Cabin, easy: bool) -> list[FlightSearch]:
+def _draw_trips(b: AirlineTaskBuilder, cabin: Cabin, easy: bool) -> list[FlightSearch]:
     """Draw a trip from home: direct and one-way if `easy`, else sometimes with a connection or a return."""
-    origin, state = home_airport(builder.customer), builder.world
-    goals = [code for code in AIRPORTS if code != origin and (not easy or find_paths(state, origin, code, 0))]
-    goal = builder.rng.choice(goals)
-    out = draw_flight_search(builder, (origin, goal), FUTURE_DATES, cabin)
-    if easy or builder.draw_bool(0.5):
-        return [out]
-    return [out, draw_flight_search(builder, (goal, origin), [add_days(out.date, days) for days in range(2, 7)], cabin)]
+    home = home_airport(b.customer)
+    reachable = [code for code in AIRPORTS if code != home and (not easy or find_paths(b.world, home, code, 0))]
+    destination = b.rng.choice(reachable)
+    outbound = draw_flight_search(b, (home, destination), FUTURE_DATES, cabin)
+    if easy or b.draw_bool(0.5):
+        return [outbound]
+    dates = [add_days(outbound.date, days) for days in range(2, 7)]
+    return [outbound, draw_flight_search(b, (destination, home), dates, cabin)]
 
 
-def _text(builder: AirlineTaskBuilder, plan: BookingPlan, easy: bool) -> list[str]:
+def _texts(b: AirlineTaskBuilder, plan: BookingPlan, easy: bool) -> list[str]:
     first, *back = plan.trips
-    origin, goal = (
-        f"{city_of(code)} ({code})" if easy else city_of(code) for code in (first.origin, first.destination)
-    )
-    best = builder.fill_template(phrases.BEST[first.preference])
-    words = {"origin": origin, "goal": goal, "date": format_month_day(first.date), "cabin": first.cabin, "best": best}
-    texts = [builder.fill_template(phrases.BOOK, **words)]
+    origin, destination = first.spoken_route(with_codes=easy)
+    best = b.phrase(f"best.{first.preference}")
+    date = format_month_day(first.date)
+    texts = [b.phrase("book", origin=origin, goal=destination, date=date, cabin=first.cabin, best=best)]
     for trip in back:
-        best = builder.fill_template(phrases.BEST[trip.preference])
-        texts.append(builder.fill_template(phrases.BACK, date=format_month_day(trip.date), best=best))
+        best = b.phrase(f"best.{trip.preference}")
+        texts.append(b.phrase("back", date=format_month_day(trip.date), best=best))
     others = plan.passengers[1:]
-    texts.append(
-        builder.fill_template(phrases.TOGETHER, other=others[0]) if others else builder.fill_template(phrases.ALONE)
-    )
-    if plan.bags:
-        texts.append(builder.fill_template(phrases.WITH_BAGS, bags=phrases.format_count(plan.bags, "checked bag")))
-    texts += [builder.fill_template(phrases.INSURED)] if plan.insured else []
-    return texts + ([builder.fill_template(phrases.CERTIFICATE)] if plan.certificate else [])
+    texts.append(b.phrase("together", other=others[0]) if others else b.phrase("alone"))
+    texts += [b.phrase("with_bags", bags=format_count(plan.bags, "checked bag"))] if plan.bags else []
+    texts += [b.phrase("insured")] if plan.insured else []
+    return texts + ([b.phrase("certificate")] if plan.certificate else [])
 
 
 def _bag_variants(bags: int) -> str:
     """Return the accepted forms of a number of bags in a proposal."""
-    counts = [str(bags), phrases.NUMBERS[bags], *(["a"] if bags == 1 else [])]
+    counts = [str(bags), NUMBERS[bags], *(["a"] if bags == 1 else [])]
     nouns = [f"{kind}{noun}" for kind in ("", "checked ") for noun in ("bag", "bags")]
     return "|".join([f"{count} {noun}" for count in counts for noun in nouns] + [f"{noun}: {bags}" for noun in nouns])
-
-
-def _relative(builder: AirlineTaskBuilder) -> str:
-    first, last = builder.customer.name.split(" ", 1)
-    return f"{builder.rng.choice([name for name in FIRST_NAMES if name != first])} {last}"

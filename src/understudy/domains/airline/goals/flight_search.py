@@ -6,12 +6,12 @@ from decimal import Decimal
 
 from understudy.core.errors import TaskError
 from understudy.core.messages import Message
-from understudy.domains.airline import phrases
-from understudy.domains.airline.goals.base import add_refusal
 from understudy.domains.airline.itineraries import FlightOffer, find_paths, list_offers
-from understudy.domains.airline.state import Cabin, Trip
+from understudy.domains.airline.route_network import city_of
+from understudy.domains.airline.state import Cabin, Reservation, Trip
 from understudy.domains.airline.task_builder import AirlineTaskBuilder
-from understudy.domains.authoring.task_builder import GoalSpec, gold_call, gold_text
+from understudy.domains.authoring.request import Draw, refuse
+from understudy.domains.authoring.task_builder import GoalSpec, gold_call
 from understudy.envs.dates import format_month_day
 
 
@@ -34,41 +34,52 @@ class FlightSearch:
         connect = (gold_call("search_one_stop", **arguments),) if self.offer.via else ()
         return (gold_call("search_direct", **arguments), *connect)
 
+    def spoken_route(self, *, with_codes: bool) -> tuple[str, str]:
+        """Return the two cities, as in "Denver" or "Denver (DEN)"."""
+        origin, destination = (
+            f"{city_of(code)} ({code})" if with_codes else city_of(code) for code in (self.origin, self.destination)
+        )
+        return origin, destination
+
     @property
     def proposal_phrase(self) -> str:
         """The agent's words for the flights."""
         return f"{' and '.join(self.offer.flights)} on {format_month_day(self.date)}"
 
 
+PREFERENCES = ("cheapest", "earliest", "latest")
+"""Which of several offers the user wants: lists of the tables `best` and `vague_best` of phrases.toml."""
+
+
 def draw_flight_search(
-    builder: AirlineTaskBuilder,
-    way: tuple[str, str],
+    b: AirlineTaskBuilder,
+    route: tuple[str, str],
     dates: Sequence[str],
     cabin: Cabin,
     avoid: Sequence[Trip] = (),
-    preferences: Sequence[str] = tuple(phrases.BEST),
+    preferences: Sequence[str] = PREFERENCES,
 ) -> FlightSearch:
     """Draw a search that exactly one offer of its date satisfies. Its fare differs from those of `avoid`.
 
     Raise `TaskError` if none of the dates allows that.
     """
-    state = builder.current_state()
-    found = find_paths(state, *way, 0) or find_paths(state, *way, 1)
+    state = b.current_state()
+    paths = find_paths(state, *route, 0) or find_paths(state, *route, 1)
     fares = [trip.fare for trip in avoid]
-    for date in builder.rng.sample(dates, len(dates)):
-        made = [one for one in list_offers(state, found, date, cabin) if one.seats != "sold out"]
-        for wanted in builder.rng.sample(preferences, len(preferences)) if made else ():
-            best = _best(made, wanted)
+    for date in b.rng.sample(dates, len(dates)):
+        offers = [offer for offer in list_offers(state, paths, date, cabin) if offer.seats != "sold out"]
+        for preference in b.rng.sample(preferences, len(preferences)) if offers else ():
+            best = _best_offers(offers, preference)
             if len(best) == 1 and best[0].fare not in fares:
-                return FlightSearch(*way, date, cabin, wanted, best[0])
-    raise TaskError(f"no offer from {way[0]} to {way[1]} in {cabin} is unique on any of {', '.join(dates)}")
+                return FlightSearch(*route, date, cabin, preference, best[0])
+    raise TaskError(f"no offer from {route[0]} to {route[1]} in {cabin} is unique on any of {', '.join(dates)}")
 
 
-def same_flights_in_cabin(builder: AirlineTaskBuilder, trip: Trip, cabin: Cabin) -> FlightSearch:
+def same_flights_in_cabin(b: AirlineTaskBuilder, trip: Trip, cabin: Cabin) -> FlightSearch:
     """Return the search for the same flights in another cabin."""
-    found = list_offers(builder.current_state(), [trip.flights], trip.date, cabin)[0]
-    origin, goal = trip.route.split("-")
-    return FlightSearch(origin, goal, trip.date, cabin, "", found)
+    offer = list_offers(b.current_state(), [trip.flights], trip.date, cabin)[0]
+    origin, destination = trip.route.split("-")
+    return FlightSearch(origin, destination, trip.date, cabin, "", offer)
 
 
 def calculate_fare_difference(
@@ -82,19 +93,25 @@ def calculate_fare_difference(
 
 def calculate_for_passengers(text: str, passenger_count: int, more: str = "") -> Message:
     """Return the gold call that calculates a sum for all passengers, plus `more`."""
-    each = f"({text})" if " " in text else text
-    return gold_call("calculate", expression=(text if passenger_count == 1 else f"{each} * {passenger_count}") + more)
+    if passenger_count > 1:
+        text = f"({text}) * {passenger_count}" if " " in text else f"{text} * {passenger_count}"
+    return gold_call("calculate", expression=text + more)
 
 
-def add_sold_out_refusal(
-    builder: AirlineTaskBuilder, goal: GoalSpec, searched: FlightSearch, easy: bool, reads: tuple[Message, ...]
+def refuse_sold_out(
+    b: AirlineTaskBuilder,
+    draw: Draw[Reservation],
+    goal: GoalSpec,
+    search: FlightSearch,
+    before: Sequence[Message] = (),
 ) -> GoalSpec:
     """Refuse the request because no offer of the search has seats left."""
-    state = builder.current_state()
-    for flights in find_paths(state, searched.origin, searched.destination, 1 if searched.offer.via else 0):
-        builder.set_seats(flights[0], searched.date, searched.cabin, 0)
-    text = f"All flights on {format_month_day(searched.date)} are sold out in {searched.cabin}, so I cannot do that."
-    return add_refusal(builder, goal, gold_text(text), "sold out|fully booked|no seats", easy, reads)
+    paths = find_paths(b.current_state(), search.origin, search.destination, 1 if search.offer.via else 0)
+    for flights in paths:
+        b.set_seats(flights[0], search.date, search.cabin, 0)
+    reason = f"All flights on {format_month_day(search.date)} are sold out in {search.cabin}, so I cannot do that."
+    reads = (*before, *search.lookup_turns)
+    return refuse(b, goal, reason, "sold out|fully booked|no seats", easy=draw.easy, reads=reads)
 
 
 def format_price_difference(amount: Decimal) -> str:
@@ -104,15 +121,15 @@ def format_price_difference(amount: Decimal) -> str:
 
 def price_difference_variants(amount: Decimal) -> str:
     """Return the accepted forms of a price difference. A refund may be written as a negative number."""
-    back = -amount
-    return f"{amount}" if amount > 0 else f"{back}|{back:,}|{int(back)}|{int(back):,}"
+    refund = -amount
+    return f"{amount}" if amount > 0 else f"{refund}|{refund:,}|{int(refund)}|{int(refund):,}"
 
 
-def _best(found: Sequence[FlightOffer], preference: str) -> list[FlightOffer]:
+def _best_offers(offers: Sequence[FlightOffer], preference: str) -> list[FlightOffer]:
     """Return the offers that satisfy the user's preference; more than one if it is ambiguous."""
     if preference == "cheapest":
-        least = min(offer.fare for offer in found)
-        return [offer for offer in found if offer.fare == least]
-    times = [offer.departs for offer in found]
+        lowest = min(offer.fare for offer in offers)
+        return [offer for offer in offers if offer.fare == lowest]
+    times = [offer.departs for offer in offers]
     time = min(times) if preference == "earliest" else max(times)
-    return [offer for offer in found if offer.departs == time]
+    return [offer for offer in offers if offer.departs == time]

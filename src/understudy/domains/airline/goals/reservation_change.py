@@ -1,20 +1,23 @@
-"""Requests about existing reservations: cancel, insure, add bags, correct a name. `base` defines `grantable`."""
+"""Requests about existing reservations: cancel, insure, add bags, correct a name, and compensation."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from decimal import Decimal
-from typing import Literal, get_args
+from typing import get_args
 
 from understudy.core.messages import Message
-from understudy.core.tasks import Fact
-from understudy.domains.airline import phrases
-from understudy.domains.airline.goals.base import (
+from understudy.domains.airline.goals.reservation import (
     INSURE_TERMS,
-    add_cancelled_refusal,
-    add_flown_refusal,
-    add_refusal,
-    add_unchangeable_refusal,
+    NUMBERS,
     calculate_total,
-    payment_kind,
+    format_count,
+    format_more_bags,
+    read_flight_status,
+    refuse_basic_economy,
+    refuse_cancelled,
+    refuse_flown,
+    refuse_unchangeable,
+    settle_paid,
 )
 from understudy.domains.airline.policy_rules import (
     BAG_PRICE,
@@ -26,13 +29,24 @@ from understudy.domains.airline.policy_rules import (
 )
 from understudy.domains.airline.state import Cabin, FlightStatus, Reason, Reservation
 from understudy.domains.airline.task_builder import AirlineTaskBuilder, ReservationMention
-from understudy.domains.authoring.identification import Knowledge
+from understudy.domains.authoring.payments import payment_kind
 from understudy.domains.authoring.people import FIRST_NAMES, LAST_NAMES
-from understudy.domains.authoring.scenarios import CHANGES_OF_MIND
-from understudy.domains.authoring.task_builder import GoalSpec, gold_call, gold_change, gold_proposal, gold_text
+from understudy.domains.authoring.request import (
+    CANCEL_TERMS,
+    VAGUE_SHARE,
+    Draw,
+    add_detail,
+    change_mind,
+    extend,
+    plain_request,
+    refuse,
+    settle,
+    tell,
+    transfer,
+)
+from understudy.domains.authoring.task_builder import GoalSpec, gold_call
 from understudy.envs.dates import date_variants, format_month_day
 
-_CANCEL = "cancel|cancelled|canceled|cancelling|canceling|cancellation"
 _REASON_TERMS: dict[Reason, str] = {
     "change of plans": "change of plans|change in plans|change of plan|changed plans|plans changed|plans have changed",
     "illness": "illness|ill|sick|sickness|unwell|medical|health",
@@ -41,45 +55,11 @@ _REASON_TERMS: dict[Reason, str] = {
     "cancelled by|canceled by|airline cancelled|airline canceled|flight cancellation",
 }
 """The accepted forms of a reason in a proposal."""
-_WHY = ("why", "reason")
-_HOW_MANY = ("how many",)
-_COACH: tuple[Cabin, ...] = ("basic economy", "economy")
-
-
-def cancel_reservation(
-    builder: AirlineTaskBuilder, reservation: Reservation, knowledge: Knowledge, grantable: bool, easy: bool
-) -> GoalSpec:
-    """Cancel a reservation."""
-    mention = builder.reservation_mention(reservation, knowledge)
-    cause = builder.rng.choice(_CAUSES[grantable][: 3 if easy else None])
-    either: Reason = builder.rng.choice(("change of plans", "illness"))
-    reason = _REASONS.get(cause, either)
-    why, in_opening = builder.fill_template(phrases.WHY[reason]), easy or builder.draw_bool(0.5)
-    text = builder.fill_template(phrases.CANCEL) + (f" {why}" if in_opening else "")
-    goal = GoalSpec(
-        text,
-        mention,
-        required_terms=(*mention.required_terms, _CANCEL, _REASON_TERMS[reason]),
-        facts=(Fact(text=why, keywords=_WHY, in_opening=in_opening),),
-    )
-    asks = () if in_opening else (gold_text("Why do you want to cancel it?"),)
-    if cause == "flown":
-        return add_flown_refusal(builder, goal, reservation, "cancel it", asks, cabin="business")
-    now = _drawn_for(builder, reservation, cause, easy)
-    checks = asks + (_checks(builder, now, off=cause == "called off") if reason == "flight cancelled" else ())
-    if not grantable:
-        return _too_late(builder, goal, now, "cancel it", easy, checks)
-    do = gold_call("cancel_reservation", reservation_id=now.id, reason=reason)
-    done = f"The reservation has been cancelled and {now.paid} will be refunded."
-    return replace(
-        goal, gold_turns=checks + gold_change(f"cancel {mention.proposal_phrase}, reason: {reason}", do, done)
-    )
-
-
 _CAUSES = {
     True: ("recent", "business", "insured", "called off"),
     False: ("late", "late", "uncovered", "on schedule", "flown"),
 }
+"""What allows or forbids a cancellation. Easy tasks draw only the first three."""
 _REASONS: dict[str, Reason] = {
     "insured": "illness",
     "uncovered": "change of plans",
@@ -88,232 +68,191 @@ _REASONS: dict[str, Reason] = {
 }
 
 
-def _drawn_for(builder: AirlineTaskBuilder, reservation: Reservation, cause: str, easy: bool) -> Reservation:
-    """Return the reservation, set up so that `cause` allows or forbids its cancellation."""
-    cabin = "business" if cause == "business" else builder.rng.choice(_COACH)
-    insurance = cause in ("insured", "uncovered") or (cause in ("business", "recent") and reservation.insurance)
-    booked = builder.draw_booking_time(recent=cause == "recent", clear=easy)
-    return builder.set_upcoming(reservation, cabin=cabin, insurance=insurance, booked=booked, one_way=easy)
+def cancel_reservation(b: AirlineTaskBuilder, draw: Draw[Reservation]) -> GoalSpec:
+    """Cancel a reservation."""
+    mention = b.reservation_mention(draw)
+    cause = b.rng.choice(_CAUSES[draw.grantable][: 3 if draw.easy else None])
+    either: Reason = b.rng.choice(("change of plans", "illness"))
+    reason = _REASONS.get(cause, either)
+    why, vague = b.phrase(f"why.{reason}"), not draw.easy and not b.draw_bool(0.5)
+    goal = plain_request(b.phrase("cancel"), mention, CANCEL_TERMS, _REASON_TERMS[reason])
+    goal = tell(goal, why, "Why do you want to cancel it?", ("why", "reason"), vague=vague)
+    if cause == "flown":
+        return refuse_flown(b, draw, goal, "cancel it", cabin="business")
+    now = _set_cause(b, draw, cause)
+    reads = _status_checks(b, now, called_off=cause == "called off") if reason == "flight cancelled" else ()
+    if not draw.grantable:
+        return _refuse_too_late(b, draw, goal, now, "cancel it", reads)
+    call = gold_call("cancel_reservation", reservation_id=now.id, reason=reason)
+    report = f"The reservation has been cancelled and {now.paid} will be refunded."
+    return settle(goal, f"cancel {mention.proposal_phrase}, reason: {reason}", call, report, reads)
 
 
-def _checks(builder: AirlineTaskBuilder, reservation: Reservation, off: bool) -> tuple[Message, ...]:
-    """Return the gold calls that read the flights' status. With `off`, set the last of these flights to cancelled."""
-    read = list(reservation.flights)
-    if off:
-        read = read[: builder.rng.randint(1, len(read))]
-        builder.set_flight_status(*read[-1], "cancelled")
-    return tuple(gold_call("get_flight_status", flight=flight, date=date) for flight, date in read)
+def _set_cause(b: AirlineTaskBuilder, draw: Draw[Reservation], cause: str) -> Reservation:
+    """Set up the reservation so that `cause` allows or forbids its cancellation."""
+    cabin = "business" if cause == "business" else b.rng.choice(("basic economy", "economy"))
+    insurance = cause in ("insured", "uncovered") or (cause in ("business", "recent") and draw.entity.insurance)
+    booked = b.draw_booking_time(recent=cause == "recent", clear=draw.easy)
+    return b.set_upcoming(draw.entity, cabin=cabin, insurance=insurance, booked=booked, one_way=draw.easy)
 
 
-def add_insurance(
-    builder: AirlineTaskBuilder, reservation: Reservation, knowledge: Knowledge, grantable: bool, easy: bool
-) -> GoalSpec:
+def _status_checks(b: AirlineTaskBuilder, reservation: Reservation, *, called_off: bool) -> Sequence[Message]:
+    """Return the gold calls that read the flights' status. With `called_off`, the last of them reads "cancelled"."""
+    flights = reservation.flights
+    if called_off:
+        flights = flights[: b.rng.randint(1, len(flights))]
+        b.set_flight_status(*flights[-1], "cancelled")
+    return [read_flight_status(*flight) for flight in flights]
+
+
+def add_insurance(b: AirlineTaskBuilder, draw: Draw[Reservation]) -> GoalSpec:
     """Add insurance to a reservation."""
-    mention = builder.reservation_mention(reservation, knowledge)
-    price = INSURANCE_PRICE * len(reservation.passengers)
-    goal = GoalSpec(
-        builder.fill_template(phrases.INSURE),
-        mention,
-        required_terms=(*mention.required_terms, INSURE_TERMS, str(price)),
-    )
-    if not grantable and not easy and builder.draw_bool(0.3):
-        builder.set_upcoming(
-            reservation, insurance=False, booked=builder.draw_booking_time(recent=True, clear=easy), cancelled="illness"
-        )
-        return add_cancelled_refusal(builder, goal, reservation, "insure it", easy)
-    booked = builder.draw_booking_time(recent=grantable, clear=easy)
-    now = builder.set_upcoming(reservation, insurance=False, booked=booked, one_way=easy)
-    builder.ensure_balance(now.payment, price)
-    if not grantable:
-        return _too_late(builder, goal, now, "insure it", easy)
-    do = gold_call("add_insurance", reservation_id=now.id)
-    turns = calculate_total(INSURANCE_PRICE, len(now.passengers)) + gold_change(
-        f"insure {mention.proposal_phrase} for {price}", do, "The reservation is now insured."
-    )
-    return replace(goal, gold_turns=turns)
+    mention = b.reservation_mention(draw)
+    price = INSURANCE_PRICE * len(draw.entity.passengers)
+    goal = plain_request(b.phrase("insure"), mention, INSURE_TERMS, str(price))
+    if not draw.grantable and not draw.easy and b.draw_bool(0.3):
+        booked = b.draw_booking_time(recent=True, clear=False)
+        b.set_upcoming(draw.entity, insurance=False, booked=booked, cancelled="illness")
+        return refuse_cancelled(b, draw, goal, "insure it")
+    booked = b.draw_booking_time(recent=draw.grantable, clear=draw.easy)
+    now = b.set_upcoming(draw.entity, insurance=False, booked=booked, one_way=draw.easy)
+    b.ensure_balance(now.payment, price)
+    if not draw.grantable:
+        return _refuse_too_late(b, draw, goal, now, "insure it")
+    return _insure(goal, mention, price)
 
 
-def add_bags(
-    builder: AirlineTaskBuilder, reservation: Reservation, knowledge: Knowledge, grantable: bool, easy: bool
-) -> GoalSpec:
+def _insure(goal: GoalSpec, mention: ReservationMention, price: Decimal) -> GoalSpec:
+    call = gold_call("add_insurance", reservation_id=mention.reservation.id)
+    reads = calculate_total(INSURANCE_PRICE, len(mention.reservation.passengers))
+    return settle(goal, f"insure {mention.proposal_phrase} for {price}", call, "The reservation is now insured.", reads)
+
+
+def add_bags(b: AirlineTaskBuilder, draw: Draw[Reservation]) -> GoalSpec:
     """Add checked bags; sometimes without the number at first, sometimes with another payment."""
-    mention = builder.reservation_mention(reservation, knowledge)
-    more, vague = builder.rng.randint(1, 1 if easy else 3), not easy and builder.draw_bool(0.3)
-    payer = "" if easy or builder.draw_bool(0.5) else builder.pick_other_card(reservation.payment)
-    what = phrases.format_more_bags(more)
-    text = builder.fill_template(phrases.BAGS_VAGUE if vague else phrases.BAGS, bags=what)
-    text += f" {builder.fill_template(phrases.CHARGE_TO, kind=payment_kind(payer))}" if payer else ""
-    facts = (Fact(text=builder.fill_template(phrases.HOW_MANY, bags=what), keywords=_HOW_MANY, in_opening=not vague),)
-    goal = GoalSpec(
-        text, mention, required_terms=(*mention.required_terms, "bag|bags", number_variants(more)), facts=facts
+    mention = b.reservation_mention(draw)
+    number, vague = b.rng.randint(1, 1 if draw.easy else 3), not draw.easy and b.draw_bool(VAGUE_SHARE)
+    payer = "" if draw.easy or b.draw_bool(0.5) else b.pick_other_card(draw.entity.payment)
+    bags = format_more_bags(number)
+    text = b.phrase("bags_vague" if vague else "bags", bags=bags)
+    goal = plain_request(text, mention, "bag|bags", number_variants(number))
+    if payer:
+        goal = extend(goal, b.phrase("charge_to", kind=payment_kind(payer)))
+    answer = b.phrase("how_many", bags=bags)
+    goal = add_detail(goal, answer, "How many bags do you want to add?", ("how many",), vague=vague)
+    if not draw.grantable:
+        return refuse_unchangeable(b, draw, goal, "add bags")
+    now = b.set_upcoming(draw.entity, one_way=draw.easy)
+    price = bags_price(b.customer, now, number)
+    b.ensure_balance(payer or now.payment, price)
+    return _grant_bags(goal, mention, number, price, payer if price else "")
+
+
+def _grant_bags(goal: GoalSpec, mention: ReservationMention, number: int, price: Decimal, payer: str) -> GoalSpec:
+    proposal = f"add {format_count(number, 'checked bag')} to {mention.proposal_phrase} for {price or 'free'}"
+    report = "The bag has been added." if number == 1 else "The bags have been added."
+    reads = calculate_total(BAG_PRICE, int(price / BAG_PRICE))
+    arguments = {"reservation_id": mention.reservation.id, "bags": number}
+    return settle_paid(goal, proposal, "add_bags", report, payer, reads, price_variants(price), **arguments)
+
+
+def correct_bags(b: AirlineTaskBuilder, draw: Draw[Reservation]) -> GoalSpec:
+    """Ask for one number of bags, then for another one when asked to confirm."""
+    goal = add_bags(b, replace(draw, grantable=True, easy=True))
+    mention, number = goal.mention, b.rng.randint(2, 3)
+    assert isinstance(mention, ReservationMention)
+    now = b.set_upcoming(draw.entity, one_way=True)
+    price = bags_price(b.customer, now, number)
+    b.ensure_balance(now.payment, price)
+    goal = replace(
+        goal,
+        gold_turns=goal.gold_turns[:-2],  # up to the proposal
+        required_terms=(*mention.required_terms, "bag|bags", number_variants(number)),
+        final_text=f"{b.phrase('change_of_mind')} {b.phrase('bags', bags=format_more_bags(number))}",
     )
-    asks = (gold_text("How many bags do you want to add?"),) if vague else ()
-    if not grantable:
-        return add_unchangeable_refusal(builder, goal, reservation, "add bags", easy, asks)
-    now = builder.set_upcoming(reservation, one_way=easy)
-    price = bags_price(builder.customer, now, more)
-    builder.ensure_balance(payer or now.payment, price)
-    return _adding(
-        replace(goal, required_terms=(*goal.required_terms, price_variants(price))),
-        mention,
-        more,
-        price,
-        payer if price else "",
-        asks,
-    )
+    return _grant_bags(goal, mention, number, price, "")
 
 
-def _adding(
-    goal: GoalSpec, mention: ReservationMention, more: int, price: Decimal, payer: str, asks: tuple[Message, ...]
-) -> GoalSpec:
-    what, done = (
-        phrases.format_count(more, "checked bag"),
-        "The bag has been added." if more == 1 else "The bags have been added.",
-    )
-    reads = asks + calculate_total(BAG_PRICE, int(price / BAG_PRICE))
-    proposal = f"add {what} to {mention.proposal_phrase} for {price or 'free'}"
-    arguments = {"reservation_id": mention.reservation.id, "bags": more}
-    if not payer:
-        return replace(goal, gold_turns=reads + gold_change(proposal, gold_call("add_bags", **arguments), done))
-    kind, do = payment_kind(payer), gold_call("add_bags", **arguments, payment_id=payer)
-    turns = (*reads, gold_call("get_customer"), *gold_change(f"{proposal}, with your {kind} {payer}", do, done))
-    return replace(goal, gold_turns=turns, required_terms=(*goal.required_terms, f"{kind}|{payer}"))
+def switch_cancel_to_insurance(b: AirlineTaskBuilder, draw: Draw[Reservation]) -> GoalSpec:
+    """Ask to cancel a reservation, then to insure it instead when asked to confirm."""
+    mention, reason = b.reservation_mention(draw), b.rng.choice(get_args(Reason)[:2])
+    price = INSURANCE_PRICE * len(draw.entity.passengers)
+    now = b.set_upcoming(draw.entity, booked=b.draw_booking_time(recent=True, clear=draw.easy), insurance=False)
+    b.ensure_balance(now.payment, price)
+    goal = extend(plain_request(b.phrase("cancel"), mention, INSURE_TERMS, str(price)), b.phrase(f"why.{reason}"))
+    wish = " ".join(b.phrase(name) for name in ("change_of_mind", "keep_it", "insure"))
+    goal = change_mind(goal, f"cancel {mention.proposal_phrase}, reason: {reason}", wish)
+    return _insure(goal, mention, price)
 
 
-def correct_name(
-    builder: AirlineTaskBuilder, reservation: Reservation, knowledge: Knowledge, grantable: bool, easy: bool
-) -> GoalSpec:
+def correct_name(b: AirlineTaskBuilder, draw: Draw[Reservation]) -> GoalSpec:
     """Correct a passenger's name, or ask to replace a passenger, which is not allowed."""
-    mention, names = builder.reservation_mention(reservation, knowledge), list(reservation.passengers)
-    place, fixed = builder.rng.randrange(len(names)), not grantable and not easy and builder.draw_bool(0.3)
-    right = names[place]
-    old, new = (_misspelt(builder, right), right) if grantable or fixed else (right, _stranger(builder, right))
-    names[place] = old
-    text = builder.fill_template(phrases.NAME, old=old, new=new)
-    goal = GoalSpec(
-        text,
-        mention,
-        required_terms=(*mention.required_terms, new, "correct|corrected|change|fix|spelled|spelling|name"),
-    )
-    if fixed:
-        return add_unchangeable_refusal(builder, goal, reservation, "change a name", passengers=tuple(names))
-    now = builder.set_upcoming(reservation, passengers=tuple(names), one_way=easy)
-    if not grantable:
-        text = "cannot be replaced; only up to three letters of a name can be corrected."
-        refusal = gold_text(f"The passengers of reservation {now.id} {text}")
-        return add_refusal(builder, goal, refusal, "passenger|passengers|letter|letters", easy)
-    do = gold_call("correct_name", reservation_id=now.id, name=old, new_name=new)
-    done = gold_change(
-        f"correct the name {old} to {new} in {mention.proposal_phrase}", do, "The name has been corrected."
-    )
-    return replace(goal, gold_turns=done)
+    mention, names = b.reservation_mention(draw), list(draw.entity.passengers)
+    index = b.rng.randrange(len(names))
+    unchangeable = not draw.grantable and not draw.easy and b.draw_bool(0.3)
+    right = names[index]
+    old, new = (_misspell(b, right), right) if draw.grantable or unchangeable else (right, _draw_stranger(b, right))
+    names[index] = old
+    terms = (new, "correct|corrected|change|fix|spelled|spelling|name")
+    goal = plain_request(b.phrase("correct_name", old=old, new=new), mention, *terms)
+    if unchangeable:
+        return refuse_unchangeable(b, draw, goal, "change a name", passengers=tuple(names))
+    now = b.set_upcoming(draw.entity, passengers=tuple(names), one_way=draw.easy)
+    if not draw.grantable:
+        reason = (
+            f"The passengers of reservation {now.id} cannot be replaced; "
+            "only up to three letters of a name can be corrected."
+        )
+        return refuse(b, goal, reason, "passenger|passengers|letter|letters", easy=draw.easy)
+    call = gold_call("correct_name", reservation_id=now.id, name=old, new_name=new)
+    proposal = f"correct the name {old} to {new} in {mention.proposal_phrase}"
+    return settle(goal, proposal, call, "The name has been corrected.")
 
 
-def claim_compensation(
-    builder: AirlineTaskBuilder, reservation: Reservation, knowledge: Knowledge, grantable: bool, easy: bool
-) -> GoalSpec:
+def claim_compensation(b: AirlineTaskBuilder, draw: Draw[Reservation]) -> GoalSpec:
     """Ask for compensation for a flight that was cancelled or delayed."""
-    mention = builder.reservation_mention(reservation, knowledge)
-    off = builder.draw_bool(0.4)
-    text = builder.fill_template(phrases.COMPENSATION, what="cancelled" if off else "delayed")
-    goal = GoalSpec(text, mention, required_terms=(*mention.required_terms, "certificate|voucher"))
-    basic = not grantable and builder.draw_bool(0.4)
-    cabin: Cabin = "basic economy" if basic else builder.rng.choice(("economy", "business"))
-    now = builder.set_past(reservation, cabin=cabin, one_way=easy)
-    status: FlightStatus = "cancelled" if off and (grantable or basic) else "landed"
-    long = MIN_COMPENSATED_DELAY + 5 * builder.rng.randrange(25)
-    delay = 0 if off else long if grantable or basic else 5 * builder.rng.randint(4, 35)
+    mention = b.reservation_mention(draw)
+    cancelled = b.draw_bool(0.4)
+    goal = plain_request(
+        b.phrase("compensation", what="cancelled" if cancelled else "delayed"), mention, "certificate|voucher"
+    )
+    basic = not draw.grantable and b.draw_bool(0.4)
+    entitled = draw.grantable or basic  # but for the cabin
+    cabin: Cabin = "basic economy" if basic else b.rng.choice(("economy", "business"))
+    now = b.set_past(draw.entity, cabin=cabin, one_way=draw.easy)
+    status: FlightStatus = "cancelled" if cancelled and entitled else "landed"
+    long_delay = MIN_COMPENSATED_DELAY + 5 * b.rng.randrange(25)
+    delay = 0 if cancelled else long_delay if entitled else 5 * b.rng.randint(4, 35)
     trip = now.trips[0]
     flight = trip.flights[-1]
-    builder.set_flight_status(flight, trip.date, status, delay)
+    b.set_flight_status(flight, trip.date, status, delay)
     if basic:
-        refusal = gold_text(f"Reservation {now.id} is basic economy, so I cannot offer compensation.")
-        return add_refusal(builder, goal, refusal, "basic economy", easy)
-    reads = tuple(gold_call("get_flight_status", flight=f, date=trip.date) for f in trip.flights)
-    if not grantable:
-        return _not_entitled(builder, goal, (flight, trip.date), delay, easy, reads)
-    amount = compensation(now, cancelled=off)
+        return refuse_basic_economy(b, draw, goal, "offer compensation")
+    reads = [read_flight_status(number, trip.date) for number in trip.flights]
+    if not draw.grantable:
+        reason = (
+            f"Flight {flight} was {delay} minutes late, less than {MIN_COMPENSATED_DELAY}"
+            if delay
+            else f"Flight {flight} on {format_month_day(trip.date)} has landed and was not cancelled"
+        )
+        output = f"{delay}" if delay else "landed"
+        return refuse(b, goal, f"{reason}, so I cannot offer compensation.", output, easy=draw.easy, reads=reads)
+    amount = compensation(now, cancelled=cancelled)
     reads += calculate_total(amount / len(now.passengers), len(now.passengers))
-    do = gold_call("issue_certificate", reservation_id=now.id, flight=flight)
+    call = gold_call("issue_certificate", reservation_id=now.id, flight=flight)
     proposal = f"issue a travel certificate of {amount} for flight {flight} of {mention.proposal_phrase}"
-    return replace(
-        goal,
-        required_terms=(*goal.required_terms, str(amount)),
-        gold_turns=reads + gold_change(proposal, do, "The certificate has been issued."),
-    )
+    return settle(goal, proposal, call, "The certificate has been issued.", reads, terms=[str(amount)])
 
 
-def _not_entitled(
-    builder: AirlineTaskBuilder,
-    goal: GoalSpec,
-    flight: tuple[str, str],
-    delay: int,
-    easy: bool,
-    reads: tuple[Message, ...],
-) -> GoalSpec:
-    number, date = flight
-    if delay:
-        late = f"Flight {number} was {delay} minutes late"
-        text = f"{late}, less than {MIN_COMPENSATED_DELAY}, so I cannot offer compensation."
-        return add_refusal(builder, goal, gold_text(text), f"{delay}", easy, reads)
-    text = (
-        f"Flight {number} on {format_month_day(date)} has landed and was not cancelled, so I cannot offer compensation."
-    )
-    return add_refusal(builder, goal, gold_text(text), "landed", easy, reads)
-
-
-def ask_out_of_scope(
-    builder: AirlineTaskBuilder, reservation: Reservation, knowledge: Knowledge, grantable: bool, easy: bool
-) -> GoalSpec:
+def ask_out_of_scope(b: AirlineTaskBuilder, draw: Draw[Reservation]) -> GoalSpec:
     """Ask for something that no tool can do, which requires a human agent."""
-    text = builder.fill_template(phrases.OUTSIDE)
-    turns = (gold_call("transfer_to_human", summary=text), gold_text("I have transferred you to a human agent."))
-    return GoalSpec(text, gold_turns=turns, required_terms=("human|transfer|transferred",))
-
-
-def correct_bags(
-    builder: AirlineTaskBuilder, reservation: Reservation, knowledge: Knowledge, grantable: bool, easy: bool
-) -> GoalSpec:
-    """Ask for one number of bags, then for another one when asked to confirm."""
-    first = add_bags(builder, reservation, knowledge, True, True)
-    assert isinstance(first.mention, ReservationMention)
-    mention, more = first.mention, builder.rng.randint(2, 3)
-    opening = builder.fill_template(CHANGES_OF_MIND)
-    meant = f"{opening} {builder.fill_template(phrases.BAGS, bags=phrases.format_more_bags(more))}"
-    now = builder.set_upcoming(reservation, one_way=True)
-    price = bags_price(builder.customer, now, more)
-    builder.ensure_balance(now.payment, price)
-    goal = replace(
-        first,
-        final_text=meant,
-        required_terms=(*mention.required_terms, "bag|bags", number_variants(more), price_variants(price)),
-    )
-    proposed = next(i for i, turn in enumerate(first.gold_turns) if "Do you confirm?" in turn.content)
-    return _adding(goal, mention, more, price, "", first.gold_turns[: proposed + 1])
-
-
-def switch_cancel_to_insurance(
-    builder: AirlineTaskBuilder, reservation: Reservation, knowledge: Knowledge, grantable: bool, easy: bool
-) -> GoalSpec:
-    """Ask to cancel a reservation, then to insure it instead when asked to confirm."""
-    mention, reason = builder.reservation_mention(reservation, knowledge), builder.rng.choice(get_args(Reason)[:2])
-    price = INSURANCE_PRICE * len(reservation.passengers)
-    now = builder.set_upcoming(reservation, booked=builder.draw_booking_time(recent=True, clear=easy), insurance=False)
-    builder.ensure_balance(now.payment, price)
-    text = f"{builder.fill_template(phrases.CANCEL)} {builder.fill_template(phrases.WHY[reason])}"
-    meant = " ".join(map(builder.fill_template, (CHANGES_OF_MIND, phrases.KEEP_IT, phrases.INSURE)))
-    first = gold_proposal(f"cancel {mention.proposal_phrase}, reason: {reason}")
-    do = gold_call("add_insurance", reservation_id=now.id)
-    then = gold_change(f"insure {mention.proposal_phrase} for {price}", do, "The reservation is now insured.")
-    turns = (first, *calculate_total(INSURANCE_PRICE, len(now.passengers)), *then)
-    return GoalSpec(
-        text, mention, turns, required_terms=(*mention.required_terms, INSURE_TERMS, str(price)), final_text=meant
-    )
+    text = b.phrase("outside")
+    return transfer(GoalSpec(text), text)
 
 
 def number_variants(number: int) -> str:
     """Return the accepted forms of a small number."""
-    return f"{number}|{phrases.NUMBERS[number]}" + ("|a|another" if number == 1 else "")
+    return f"{number}|{NUMBERS[number]}" + ("|a|another" if number == 1 else "")
 
 
 def price_variants(price: Decimal) -> str:
@@ -321,32 +260,31 @@ def price_variants(price: Decimal) -> str:
     return str(price) if price else "free|no charge|no extra charge|no cost|nothing|included|$0.00|0.00"
 
 
-def _too_late(
-    builder: AirlineTaskBuilder,
+def _refuse_too_late(
+    b: AirlineTaskBuilder,
+    draw: Draw[Reservation],
     goal: GoalSpec,
     reservation: Reservation,
     action: str,
-    easy: bool,
-    reads: tuple[Message, ...] = (),
+    reads: Sequence[Message] = (),
 ) -> GoalSpec:
     """Refuse the request because of the time of booking."""
-    when = reservation.booked.split()[0]
-    booked = f"Reservation {reservation.id} was booked on {format_month_day(when)}"
-    text = f"{booked}, more than 24 hours ago, so I cannot {action}."
-    return add_refusal(builder, goal, gold_text(text), date_variants(when), easy, reads)
+    date = reservation.booked.split()[0]
+    booked = f"Reservation {reservation.id} was booked on {format_month_day(date)}"
+    reason = f"{booked}, more than 24 hours ago, so I cannot {action}."
+    return refuse(b, goal, reason, date_variants(date), easy=draw.easy, reads=reads)
 
 
-def _misspelt(builder: AirlineTaskBuilder, name: str) -> str:
+def _misspell(b: AirlineTaskBuilder, name: str) -> str:
     """Return the name with one letter missing, doubled or replaced."""
-    place = builder.rng.choice([i for i, letter in enumerate(name) if i and letter.islower()])
-    letter = name[place]
-    other = builder.rng.choice("aeiou" if letter in "aeiou" else "bdklmnrst")
-    way: Literal["", "double", "other"] = builder.rng.choice(("", "double", "other"))
-    put = {"": "", "double": letter * 2, "other": other if other != letter else letter * 2}[way]
-    return name[:place] + put + name[place + 1 :]
+    index = b.rng.choice([i for i, letter in enumerate(name) if i and letter.islower()])
+    letter = name[index]
+    other = b.rng.choice("aeiou" if letter in "aeiou" else "bdklmnrst")
+    replacement = b.rng.choice(("", letter * 2, other if other != letter else letter * 2))
+    return name[:index] + replacement + name[index + 1 :]
 
 
-def _stranger(builder: AirlineTaskBuilder, name: str) -> str:
+def _draw_stranger(b: AirlineTaskBuilder, name: str) -> str:
     """Return a completely different name."""
-    others = (f"{builder.rng.choice(FIRST_NAMES)} {builder.rng.choice(LAST_NAMES)}" for _ in range(1000))
+    others = (f"{b.rng.choice(FIRST_NAMES)} {b.rng.choice(LAST_NAMES)}" for _ in range(1000))
     return next(other for other in others if edit_distance(other.casefold(), name.casefold()) > 4)

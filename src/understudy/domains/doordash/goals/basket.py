@@ -5,8 +5,8 @@ from decimal import Decimal
 from typing import Any
 
 from understudy.core.messages import Message
+from understudy.domains.authoring.payments import payment_kind
 from understudy.domains.authoring.task_builder import gold_call
-from understudy.domains.doordash.goals.base import payment_kind, payment_variants
 from understudy.domains.doordash.state import Choice, Restaurant, dish_price
 
 _NUMBERS = {2: "two", 3: "three", 4: "four", 5: "five", 6: "six"}
@@ -84,6 +84,12 @@ class Basket:
     def _amounts(self) -> list[Decimal]:
         fee = Decimal(0) if self.member else self.restaurant_data.delivery_fee
         return [*self.prices, *(amount for amount in (fee, Decimal(self.tip or 0)) if amount)]
+
+
+def payment_variants(payment: str) -> str:
+    """Return the accepted forms of a payment in a proposal."""
+    short = {"card": "card", "paypal": "PayPal", "credit": "credit"}[payment.partition("_")[0]]
+    return "|".join(dict.fromkeys((payment, payment_kind(payment), short)))
 
 
 def choice_variants(choice: Choice) -> str:

@@ -2,84 +2,55 @@
 
 from collections.abc import Sequence
 
-from understudy.domains.authoring.identification import Knowledge
-from understudy.domains.authoring.task_builder import GoalSpec, gold_call, gold_text
-from understudy.domains.doordash import phrases
-from understudy.domains.doordash.goals.base import status_variants
+from understudy.domains.authoring.request import Draw, answer, status_variants
+from understudy.domains.authoring.task_builder import GoalSpec, gold_call
 from understudy.domains.doordash.state import Order, Status
 from understudy.domains.doordash.task_builder import DoordashTaskBuilder
 
 
-def ask_price_paid(
-    builder: DoordashTaskBuilder, order: Order, knowledge: Knowledge, grantable: bool, easy: bool
-) -> GoalSpec:
+def ask_price_paid(b: DoordashTaskBuilder, draw: Draw[Order]) -> GoalSpec:
     """Ask what a dish cost, or unless `easy` what the whole order cost."""
-    mention, line = builder.order_mention(order, knowledge, itemized=easy), builder.rng.choice(order.items)
-    if easy:
-        answer = gold_text(f"You paid {line.price} for the {line.name}.")
-        return GoalSpec(
-            builder.fill_template(phrases.PRICE, item=line.name),
-            mention,
-            (answer,),
-            "number",
-            outputs=(f"{line.price}",),
-        )
+    order, mention = draw.entity, b.order_mention(draw, itemized=draw.easy)
+    line = b.rng.choice(order.items)
+    if draw.easy:
+        goal = GoalSpec(b.phrase("price", item=line.name), mention, kind="number")
+        return answer(goal, f"You paid {line.price} for the {line.name}.", f"{line.price}")
     added = [f"{amount}" for amount in (*(line.price for line in order.items), order.delivery_fee, order.tip) if amount]
     total, expression = f"{order.total:.2f}", " + ".join(added) + (f" - {order.discount}" if order.discount else "")
-    sums = (gold_call("calculate", expression=expression),) if expression != total else ()
-    turns = (*sums, gold_text(f"You paid {total} for order {order.id}."))
-    return GoalSpec(builder.fill_template(phrases.TOTAL), mention, turns, "number", outputs=(total,))
+    sums = [gold_call("calculate", expression=expression)] if expression != total else []
+    goal = GoalSpec(b.phrase("total"), mention, kind="number")
+    return answer(goal, f"You paid {total} for order {order.id}.", total, reads=sums)
 
 
-def track_order(
-    builder: DoordashTaskBuilder, order: Order, knowledge: Knowledge, grantable: bool, easy: bool
-) -> GoalSpec:
+def track_order(b: DoordashTaskBuilder, draw: Draw[Order]) -> GoalSpec:
     """Ask where an order is: the minutes left once it was picked up, else its status."""
-    mention = builder.order_mention(order, knowledge)
-    statuses: Sequence[Status] = ("picked up",) if grantable else ("accepted", "preparing", "delivered", "cancelled")
-    status = builder.rng.choice(statuses)
-    builder.set_status(order, status)
-    text = builder.fill_template(phrases.WHERE)
-    if not grantable:
-        return GoalSpec(
-            text,
-            mention,
-            (gold_text(f"The status of order {order.id} is {status}."),),
-            "text",
-            outputs=(status_variants(status),),
-        )
-    minutes = builder.rng.randint(3, 28)
-    builder.patch("trips", order.id, minutes=minutes)
-    answer = gold_text(f"Order {order.id} will arrive in {minutes} minutes.")
-    return GoalSpec(
-        text, mention, (gold_call("track_courier", order_id=order.id), answer), "text", outputs=(f"{minutes}",)
-    )
+    order, mention = draw.entity, b.order_mention(draw)
+    picked_up = draw.grantable
+    statuses: Sequence[Status] = ("picked up",) if picked_up else ("accepted", "preparing", "delivered", "cancelled")
+    status = b.rng.choice(statuses)
+    b.set_status(order, status)
+    goal = GoalSpec(b.phrase("where"), mention, kind="text")
+    if not picked_up:
+        return answer(goal, f"The status of order {order.id} is {status}.", status_variants(status))
+    minutes = b.rng.randint(3, 28)
+    b.patch("trips", order.id, minutes=minutes)
+    reads = [gold_call("track_courier", order_id=order.id)]
+    return answer(goal, f"Order {order.id} will arrive in {minutes} minutes.", f"{minutes}", reads=reads)
 
 
-def ask_menu(builder: DoordashTaskBuilder, order: Order, knowledge: Knowledge, grantable: bool, easy: bool) -> GoalSpec:
+def ask_menu(b: DoordashTaskBuilder, draw: Draw[Order]) -> GoalSpec:
     """Ask for the price of a dish, or unless `easy` for its allergens or the cheapest vegan dish."""
-    name = builder.rng.choice(list(builder.world.restaurants))
-    restaurant = builder.find_restaurant(name)
-    reads = (gold_call("get_restaurant", name=name),)
-    dish, row = builder.rng.choice([(key, row) for key, row in restaurant.menu.items() if row.allergens])
-    vegan = sorted((row.price, key) for key, row in restaurant.menu.items() if row.vegan)
-    if easy:
-        text = builder.fill_template(phrases.COST, item=dish, restaurant=name)
-        return GoalSpec(
-            text,
-            gold_turns=(*reads, gold_text(f"The price of the {dish} is {row.price}.")),
-            kind="number",
-            outputs=(f"{row.price}",),
-        )
-    if vegan and builder.draw_bool(0.5):
+    name = b.rng.choice(list(b.world.restaurants))
+    menu, reads = b.world.restaurants[name].menu, [gold_call("get_restaurant", name=name)]
+    dish, row = b.rng.choice([(key, row) for key, row in menu.items() if row.allergens])
+    vegan = sorted((row.price, key) for key, row in menu.items() if row.vegan)
+    if draw.easy:
+        goal = GoalSpec(b.phrase("cost", item=dish, restaurant=name), kind="number")
+        return answer(goal, f"The price of the {dish} is {row.price}.", f"{row.price}", reads=reads)
+    if vegan and b.draw_bool(0.5):
         price, dish = vegan[0]
-        text, answer = (
-            builder.fill_template(phrases.VEGAN, restaurant=name),
-            f"The cheapest vegan dish is the {dish} for {price}.",
-        )
-        return GoalSpec(text, gold_turns=(*reads, gold_text(answer)), kind="number", outputs=(dish, f"{price}"))
-    text, listed = builder.fill_template(phrases.ALLERGENS, item=dish, restaurant=name), " and ".join(row.allergens)
-    answer = f"The menu lists {listed} for the {dish}, at a price of {row.price}."
-    return GoalSpec(
-        text, gold_turns=(*reads, gold_text(answer)), kind="number", outputs=(*row.allergens, f"{row.price}")
-    )
+        goal = GoalSpec(b.phrase("vegan", restaurant=name), kind="number")
+        return answer(goal, f"The cheapest vegan dish is the {dish} for {price}.", dish, f"{price}", reads=reads)
+    goal = GoalSpec(b.phrase("allergens", item=dish, restaurant=name), kind="number")
+    text = f"The menu lists {' and '.join(row.allergens)} for the {dish}, at a price of {row.price}."
+    return answer(goal, text, *row.allergens, f"{row.price}", reads=reads)

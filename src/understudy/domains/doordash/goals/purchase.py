@@ -2,167 +2,165 @@
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from decimal import Decimal
 
 from understudy.core.messages import Message
-from understudy.core.tasks import Fact
-from understudy.domains.authoring.identification import Knowledge
+from understudy.domains.authoring.payments import payment_kind
+from understudy.domains.authoring.request import VAGUE_SHARE, Draw, answer, extend, plain_request, refuse, tell
 from understudy.domains.authoring.task_builder import GoalSpec, gold_call, gold_change, gold_text
-from understudy.domains.doordash import phrases
-from understudy.domains.doordash.goals.base import CUISINES, add_refusal, hour_variants, payment_kind
 from understudy.domains.doordash.goals.basket import Basket, format_choice
-from understudy.domains.doordash.state import Choice, Dish, Order, Restaurant
+from understudy.domains.doordash.state import Choice, Cuisine, Dish, Order, Restaurant
 from understudy.domains.doordash.task_builder import DoordashTaskBuilder
 
+_CUISINES: Mapping[Cuisine, str] = {"burgers": "burger", "indian": "Indian", "pizza": "pizza", "thai": "Thai"}
+"""A cuisine as the word before "restaurant"."""
 _HOW = ("do you want to pay", "would you like to pay", "which payment", "what payment", "payment method", "pay with")
 _OBSTACLES = ("closed", "paused", "sold out", "minimum", "alcohol", "far", "credit")
 
 
-def place_order(
-    builder: DoordashTaskBuilder, order: Order, knowledge: Knowledge, grantable: bool, easy: bool
-) -> GoalSpec:
+def place_order(b: DoordashTaskBuilder, draw: Draw[Order]) -> GoalSpec:
     """Order dishes from a restaurant."""
-    why = "" if grantable else builder.rng.choice(_OBSTACLES)
-    name, vague = _near(builder, far=why == "far"), not easy and builder.draw_bool(0.3)
-    drinks = why == "alcohol" or (grantable and builder.draw_bool(0.2))
-    by_credit = why == "credit" or (grantable and builder.draw_bool(0.2))
-    payment = "credit" if by_credit else builder.rng.choice(builder.customer.payments)
-    basket = _basket(builder, name, _choices(builder, name, drinks, easy), payment, "" if easy else _tip(builder))
-    basket = basket if easy or builder.draw_bool(0.6) else _coded(builder, basket)
-    how = builder.fill_template(phrases.PAY, kind=payment_kind(payment))
-    texts = (builder.fill_template(phrases.PLACE, items=basket.description, restaurant=name), *_extras(builder, basket))
-    text = " ".join(texts if vague else (*texts, how))
-    asks = (gold_text("How would you like to pay?"),) if vague else ()
-    facts = (Fact(text=how, keywords=_HOW, in_opening=not vague),)
-    return _bought(
-        builder, GoalSpec(text, gold_turns=asks, required_terms=basket.required_terms, facts=facts), basket, why, easy
-    )
+    why = "" if draw.grantable else b.rng.choice(_OBSTACLES)
+    name, vague = _near(b, far=why == "far"), not draw.easy and b.draw_bool(VAGUE_SHARE)
+    drinks = why == "alcohol" or (draw.grantable and b.draw_bool(0.2))
+    by_credit = why == "credit" or (draw.grantable and b.draw_bool(0.2))
+    payment = "credit" if by_credit else b.rng.choice(b.customer.payments)
+    basket = _basket(b, name, _choices(b, name, drinks, draw.easy), payment, "" if draw.easy else _tip(b))
+    if not draw.easy and not b.draw_bool(0.6):
+        basket = _coded(b, basket)
+    how = b.phrase("pay", kind=payment_kind(payment))
+    text = b.phrase("place", items=basket.description, restaurant=name)
+    goal = _add_extras(b, plain_request(text, None, *basket.required_terms), basket)
+    goal = tell(goal, how, "How would you like to pay?", _HOW, vague=vague)
+    return _buy(b, goal, draw, basket, why)
 
 
-def reorder(builder: DoordashTaskBuilder, order: Order, knowledge: Knowledge, grantable: bool, easy: bool) -> GoalSpec:
+def reorder(b: DoordashTaskBuilder, draw: Draw[Order]) -> GoalSpec:
     """Reorder an earlier order."""
-    mention, why = (
-        builder.order_mention(order, knowledge),
-        "" if grantable else builder.rng.choice(("closed", "paused", "sold out")),
-    )
+    order, mention = draw.entity, b.order_mention(draw)
+    why = "" if draw.grantable else b.rng.choice(("closed", "paused", "sold out"))
     choices = tuple(Choice(item=line.name, options=line.options, quantity=line.quantity) for line in order.items)
-    basket = _basket(builder, order.restaurant, choices, order.payment, "" if easy else _tip(builder))
-    text = " ".join(
-        (builder.fill_template(phrases.AGAIN), *_extras(builder, basket), builder.fill_template(phrases.SAME_PAYMENT))
-    )
-    builder.set_status(order, "delivered")
-    return _bought(builder, GoalSpec(text, mention, required_terms=basket.required_terms), basket, why, easy)
+    basket = _basket(b, order.restaurant, choices, order.payment, "" if draw.easy else _tip(b))
+    goal = GoalSpec(b.phrase("again"), mention, required_terms=basket.required_terms)
+    goal = extend(_add_extras(b, goal, basket), b.phrase("same_payment"))
+    b.set_status(order, "delivered")
+    return _buy(b, goal, draw, basket, why)
 
 
-def order_without_allergen(
-    builder: DoordashTaskBuilder, order: Order, knowledge: Knowledge, grantable: bool, easy: bool
-) -> GoalSpec:
+def order_without_allergen(b: DoordashTaskBuilder, draw: Draw[Order]) -> GoalSpec:
     """Order a dish unless the menu lists an allergen for it, else another one."""
-    name, payment = _near(builder), builder.rng.choice(builder.customer.payments)
-    first, second, allergen = builder.rng.choice(_conflicts(builder.find_restaurant(name), grantable))
-    basket = _basket(builder, name, (Choice(item=first if grantable else second),), payment)
-    text = builder.fill_template(phrases.ALLERGY, first=first, second=second, allergen=allergen, restaurant=name)
-    goal = GoalSpec(
-        f"{text} {builder.fill_template(phrases.PAY, kind=payment_kind(payment))}",
-        gold_turns=_reads(name),
-        required_terms=basket.required_terms,
-    )
-    _possible(builder, basket)
-    allergen_note = f"The menu lists {'no ' if grantable else ''}{allergen} for the {first}. "
-    return _paid(goal, basket, _sums(basket), allergen_note)
+    name, payment = _near(b), b.rng.choice(b.customer.payments)
+    first, second, allergen = b.rng.choice(_conflicts(b.world.restaurants[name], draw.grantable))
+    basket = _basket(b, name, (Choice(item=first if draw.grantable else second),), payment)
+    text = b.phrase("allergy", first=first, second=second, allergen=allergen, restaurant=name)
+    goal = extend(plain_request(text, None, *basket.required_terms), b.phrase("pay", kind=payment_kind(payment)))
+    _remove_obstacles(b, basket)
+    note = f"The menu lists {'no ' if draw.grantable else ''}{allergen} for the {first}. "
+    return _place(goal, basket, (*_reads(name), *_sums(basket)), note)
 
 
-def order_cheapest(
-    builder: DoordashTaskBuilder, order: Order, knowledge: Knowledge, grantable: bool, easy: bool
-) -> GoalSpec:
+def order_cheapest(b: DoordashTaskBuilder, draw: Draw[Order]) -> GoalSpec:
     """Ask for the cheapest open restaurant for a dish, including delivery; sometimes order it there."""
-    baskets = builder.rng.choice(_duels(builder))
+    baskets = b.rng.choice(_duels(b))
     for basket in baskets:
-        _possible(builder, basket)
-    shut = None if grantable else builder.rng.choice(baskets)
+        _remove_obstacles(b, basket)
+    shut = None if draw.grantable else b.rng.choice(baskets)
     if shut:
-        builder.patch("restaurants", shut.restaurant, paused=True)
+        b.patch("restaurants", shut.restaurant, paused=True)
     opened = sorted((basket for basket in baskets if basket is not shut), key=lambda basket: basket.total)
     best, cuisine = opened[0], opened[0].restaurant_data.cuisine
-    menus = (gold_call("get_restaurant", name=basket.restaurant) for basket in opened)
-    reads = (gold_call("get_customer"), gold_call("search_restaurants", cuisine=cuisine), *menus)
-    sums = tuple(turn for basket in opened for turn in _sums(basket))
-    words = {"items": format_choice(best.choices[0]), "cuisine": CUISINES[cuisine]}
-    if not easy and builder.draw_bool(0.5):
-        request = builder.fill_template(phrases.ORDER_CHEAPEST, **words)
-        text = f"{request} {builder.fill_template(phrases.PAY, kind=payment_kind(best.payment))}"
-        return _paid(GoalSpec(text, gold_turns=reads, required_terms=best.required_terms), best, sums)
-    total, text = f"{best.total:.2f}", builder.fill_template(phrases.CHEAPEST, **words)
-    answer = gold_text(f"{best.restaurant} is the cheapest at {total} with delivery.")
-    return GoalSpec(text, gold_turns=(*reads, *sums, answer), kind="number", outputs=(best.restaurant, total))
+    reads = [
+        gold_call("get_customer"),
+        gold_call("search_restaurants", cuisine=cuisine),
+        *(gold_call("get_restaurant", name=basket.restaurant) for basket in opened),
+        *(turn for basket in opened for turn in _sums(basket)),
+    ]
+    words = {"items": format_choice(best.choices[0]), "cuisine": _CUISINES[cuisine]}
+    if not draw.easy and b.draw_bool(0.5):
+        goal = plain_request(b.phrase("order_cheapest", **words), None, *best.required_terms)
+        return _place(extend(goal, b.phrase("pay", kind=payment_kind(best.payment))), best, reads)
+    goal, total = GoalSpec(b.phrase("cheapest", **words), kind="number"), f"{best.total:.2f}"
+    text = f"{best.restaurant} is the cheapest at {total} with delivery."
+    return answer(goal, text, best.restaurant, total, reads=reads)
 
 
-def _bought(builder: DoordashTaskBuilder, goal: GoalSpec, basket: Basket, why: str, easy: bool) -> GoalSpec:
-    """Add the gold turns that place the order, or the refusal."""
-    _possible(builder, basket)
-    reads = (*goal.gold_turns, *_reads(basket.restaurant))
-    if not why:
-        codes = (gold_call("get_promotion", code=basket.code),) if basket.code else ()
-        return _paid(replace(goal, gold_turns=(*reads, *codes)), basket, _sums(basket))
-    reason, output = _obstacle(builder, basket, why)
-    return add_refusal(builder, goal, reads, f"{reason}, so I cannot place the order.", (output,), easy)
+def _buy(b: DoordashTaskBuilder, goal: GoalSpec, draw: Draw[Order], basket: Basket, why: str) -> GoalSpec:
+    """Settle a request to place an order, or refuse it for the obstacle `why`."""
+    _remove_obstacles(b, basket)
+    reads = _reads(basket.restaurant)
+    if why:
+        reason, output = _add_obstacle(b, basket, why)
+        reason = f"{reason}, so I cannot place the order."
+        return refuse(b, goal, reason, output, easy=draw.easy, reads=reads)
+    codes = [gold_call("get_promotion", code=basket.code)] if basket.code else []
+    return _place(goal, basket, (*reads, *codes, *_sums(basket)))
 
 
-def _paid(goal: GoalSpec, basket: Basket, sums: Sequence[Message], allergen_note: str = "") -> GoalSpec:
-    """Add the gold turns that calculate, propose and place the order."""
+def _place(goal: GoalSpec, basket: Basket, reads: Sequence[Message], allergen_note: str = "") -> GoalSpec:
+    """Return the request with the gold turns that propose and place the order."""
     total = f"{basket.total:.2f}"
-    proposal, *done = gold_change(
-        basket.proposal, basket.order_call(), f"The order has been placed. The total is {total}."
-    )
-    turns = (*goal.gold_turns, *sums, gold_text(f"{allergen_note}{proposal.content}"), *done)
+    report = f"The order has been placed. The total is {total}."
+    proposal, *done = gold_change(basket.proposal, basket.order_call(), report)
+    turns = (*goal.gold_turns, *reads, gold_text(f"{allergen_note}{proposal.content}"), *done)
     return replace(goal, gold_turns=turns, required_terms=(*goal.required_terms, total), outputs=(total,))
 
 
-def _obstacle(builder: DoordashTaskBuilder, basket: Basket, why: str) -> tuple[str, str]:
+def _add_extras(b: DoordashTaskBuilder, goal: GoalSpec, basket: Basket) -> GoalSpec:
+    """Add what the customer says about tip and promotion."""
+    if basket.tip:
+        goal = extend(goal, b.phrase("with_tip", tip=basket.tip))
+    return extend(goal, b.phrase("with_code", code=basket.code)) if basket.code else goal
+
+
+def _add_obstacle(b: DoordashTaskBuilder, basket: Basket, why: str) -> tuple[str, str]:
     """Set an obstacle to the order. Return the reason in words, and the fact to tell."""
     name, first = basket.restaurant, basket.choices[0].item
     if why == "closed":
-        closes = builder.rng.choice(("15:00", "17:00", "19:00"))
-        builder.patch("restaurants", name, closes=closes)
-        return f"{name} closed at {closes}", hour_variants(closes)
+        closes = b.rng.choice(("15:00", "17:00", "19:00"))
+        b.patch("restaurants", name, closes=closes)
+        return f"{name} closed at {closes}", _hour_variants(closes)
     if why == "paused":
-        builder.patch("restaurants", name, paused=True)
+        b.patch("restaurants", name, paused=True)
         return f"{name} has paused orders", "paused"
     if why == "sold out":
-        builder.patch("restaurants", name, menu={first: {"sold_out": True}})
+        b.patch("restaurants", name, menu={first: {"sold_out": True}})
         return f"{name} is sold out of {first}", "sold out|sold_out"
     if why == "minimum":
-        minimum = f"{int(basket.food) + builder.rng.randint(1, 5)}.00"
-        builder.patch("restaurants", name, minimum=minimum)
+        minimum = f"{int(basket.food) + b.rng.randint(1, 5)}.00"
+        b.patch("restaurants", name, minimum=minimum)
         return f"The minimum order at {name} is {minimum}", minimum
     if why == "alcohol":
-        age = builder.rng.choice(("under age", "not on file"))
-        builder.set_account(age=age)
+        age = b.rng.choice(("under age", "not on file"))
+        b.set_account(age=age)
         return f"Alcohol is only for customers of legal age, and your age status is {age}", age
     if why == "far":
         return f"{name} only delivers in {basket.restaurant_data.area}", basket.restaurant_data.area
-    credit = max(Decimal(0), basket.total - builder.rng.randint(1, 9))
-    builder.set_credit(credit)
+    credit = max(Decimal(0), basket.total - b.rng.randint(1, 9))
+    b.set_credit(credit)
     return f"Your credit is only {credit:.2f}", f"{credit:.2f}"
 
 
-def _possible(builder: DoordashTaskBuilder, basket: Basket) -> None:
+def _hour_variants(hour: str) -> str:
+    """Return the accepted forms of an hour like 15:00."""
+    afternoon = int(hour[:2]) - 12
+    return f"{hour}|{afternoon} pm|{afternoon}pm|{afternoon}:00 pm"
+
+
+def _remove_obstacles(b: DoordashTaskBuilder, basket: Basket) -> None:
     """Remove all obstacles to an order."""
     menu = {choice.item: {"sold_out": False} for choice in basket.choices}
     minimum = f"{min(basket.restaurant_data.minimum, int(basket.food)):.2f}"
-    builder.patch("restaurants", basket.restaurant, paused=False, minimum=minimum, menu=menu)
+    b.patch("restaurants", basket.restaurant, paused=False, minimum=minimum, menu=menu)
     if basket.has_alcohol:
-        builder.set_account(age="of age")
+        b.set_account(age="of age")
     if basket.payment == "credit":
-        builder.set_credit(basket.total + builder.rng.randint(0, 20))
+        b.set_credit(basket.total + b.rng.randint(0, 20))
 
 
-def _basket(
-    builder: DoordashTaskBuilder, name: str, choices: tuple[Choice, ...], payment: str, tip: str = ""
-) -> Basket:
-    return Basket(name, builder.find_restaurant(name), choices, payment, builder.customer.member, tip)
+def _basket(b: DoordashTaskBuilder, name: str, choices: tuple[Choice, ...], payment: str, tip: str = "") -> Basket:
+    return Basket(name, b.world.restaurants[name], choices, payment, b.customer.member, tip)
 
 
 def _reads(name: str) -> tuple[Message, ...]:
@@ -173,54 +171,46 @@ def _sums(basket: Basket) -> tuple[Message, ...]:
     return (gold_call("calculate", expression=basket.total_expression),) if basket.total_expression else ()
 
 
-def _near(builder: DoordashTaskBuilder, far: bool = False) -> str:
+def _near(b: DoordashTaskBuilder, far: bool = False) -> str:
     """Draw a restaurant in the customer's area, or outside it, that they have not ordered from."""
-    area, known = builder.customer.area, {order.restaurant for order in builder.orders()}
+    area, known = b.customer.area, {order.restaurant for order in b.orders()}
     names = [
-        key
-        for key, restaurant in builder.world.restaurants.items()
-        if (restaurant.area != area) == far and key not in known
+        key for key, restaurant in b.world.restaurants.items() if (restaurant.area != area) == far and key not in known
     ]
-    return builder.rng.choice(names)
+    return b.rng.choice(names)
 
 
-def _choices(builder: DoordashTaskBuilder, name: str, drinks: bool, easy: bool) -> tuple[Choice, ...]:
+def _choices(b: DoordashTaskBuilder, name: str, drinks: bool, easy: bool) -> tuple[Choice, ...]:
     """Draw a dish, sometimes with a second one; with alcohol if `drinks`."""
-    menu = builder.find_restaurant(name).menu
+    menu = b.world.restaurants[name].menu
     alcohol = [key for key, dish in menu.items() if dish.alcohol]
-    first = builder.rng.choice([key for key, dish in menu.items() if _is_food(dish)])
-    second = builder.rng.choice([key for key in menu if key != first and key not in alcohol])
-    names = (first, *alcohol) if drinks else (first,) if easy or builder.draw_bool(0.5) else (first, second)
-    return tuple(_choice(builder, key, menu[key], easy) for key in names)
+    first = b.rng.choice([key for key, dish in menu.items() if _is_food(dish)])
+    second = b.rng.choice([key for key in menu if key != first and key not in alcohol])
+    names = (first, *alcohol) if drinks else (first,) if easy or b.draw_bool(0.5) else (first, second)
+    return tuple(_choice(b, key, menu[key], easy) for key in names)
 
 
-def _choice(builder: DoordashTaskBuilder, name: str, dish: Dish, easy: bool) -> Choice:
-    options = (builder.rng.choice(list(dish.options)),) if dish.options and not easy and builder.draw_bool(0.4) else ()
-    return Choice(item=name, options=options, quantity=1 if builder.draw_bool(0.7) else 2)
+def _choice(b: DoordashTaskBuilder, name: str, dish: Dish, easy: bool) -> Choice:
+    options = (b.rng.choice(list(dish.options)),) if dish.options and not easy and b.draw_bool(0.4) else ()
+    return Choice(item=name, options=options, quantity=1 if b.draw_bool(0.7) else 2)
 
 
 def _is_food(dish: Dish) -> bool:
     return bool(dish.allergens) and not dish.alcohol
 
 
-def _tip(builder: DoordashTaskBuilder) -> str:
-    return builder.rng.choice(("", "", "1.00", "2.00", "2.50", "4.00"))
+def _tip(b: DoordashTaskBuilder) -> str:
+    return b.rng.choice(("", "", "1.00", "2.00", "2.50", "4.00"))
 
 
-def _extras(builder: DoordashTaskBuilder, basket: Basket) -> tuple[str, ...]:
-    """Return what the customer says about tip and promotion."""
-    tip = [builder.fill_template(phrases.WITH_TIP, tip=basket.tip)] if basket.tip else []
-    return (*tip, *([builder.fill_template(phrases.WITH_CODE, code=basket.code)] if basket.code else []))
-
-
-def _coded(builder: DoordashTaskBuilder, basket: Basket) -> Basket:
+def _coded(b: DoordashTaskBuilder, basket: Basket) -> Basket:
     """Return the basket with a valid promotion, if there is one."""
-    fitting = [(code, row.off) for code, row in builder.world.promotions.items() if row.off < basket.food]
+    fitting = [(code, row.off) for code, row in b.world.promotions.items() if row.off < basket.food]
     if not fitting:
         return basket
-    code, off = builder.rng.choice(fitting)
-    expires, minimum = builder.rng.choice(("2025-05-16", "2025-05-31")), f"{min(12, int(basket.food))}.00"
-    builder.patch("promotions", code, expires=expires, minimum=minimum, members_only=False)
+    code, off = b.rng.choice(fitting)
+    expires, minimum = b.rng.choice(("2025-05-16", "2025-05-31")), f"{min(12, int(basket.food))}.00"
+    b.patch("promotions", code, expires=expires, minimum=minimum, members_only=False)
     return replace(basket, code=code, discount=off)
 
 
@@ -236,13 +226,13 @@ def _conflicts(restaurant: Restaurant, grantable: bool) -> list[tuple[str, str, 
     ]
 
 
-def _duels(builder: DoordashTaskBuilder) -> list[tuple[Basket, Basket]]:
+def _duels(b: DoordashTaskBuilder) -> list[tuple[Basket, Basket]]:
     """Return baskets of the same dish at two nearby restaurants, above both minimums, with different totals."""
-    near = [key for key, restaurant in builder.world.restaurants.items() if restaurant.area == builder.customer.area]
-    payment, found = builder.rng.choice(builder.customer.payments), []
+    near = [key for key, restaurant in b.world.restaurants.items() if restaurant.area == b.customer.area]
+    payment, found = b.rng.choice(b.customer.payments), []
     for pair in itertools.combinations(near, 2):
-        for choice in _common(*(builder.find_restaurant(name) for name in pair)):
-            one, other = (_basket(builder, name, (choice,), payment) for name in pair)
+        for choice in _common(*(b.world.restaurants[name] for name in pair)):
+            one, other = (_basket(b, name, (choice,), payment) for name in pair)
             found += [(one, other)] if one.total != other.total else []
     return found
 

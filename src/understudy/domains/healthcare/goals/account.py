@@ -2,9 +2,8 @@
 
 from dataclasses import replace
 
-from understudy.core.tasks import Fact
-from understudy.domains.authoring.task_builder import GoalSpec, gold_call, gold_change, gold_text
-from understudy.domains.healthcare import phrases
+from understudy.domains.authoring.request import Detail, add_detail, plain_request, refuse, request, settle
+from understudy.domains.authoring.task_builder import GoalSpec, gold_call
 from understudy.domains.healthcare.clinic_calendar import add_days
 from understudy.domains.healthcare.coverage import needs_referral, plan_initials
 from understudy.domains.healthcare.state import TODAY
@@ -12,82 +11,66 @@ from understudy.domains.healthcare.task_builder import HealthcareTaskBuilder
 from understudy.domains.healthcare.world import PLANS, SPECIALTIES, draw_member_id, draw_phone
 from understudy.envs.dates import date_variants
 
-_WHICH_PHONE = ("new number", "new phone", "phone number", "what number", "which number")
+PHONE = Detail(
+    "phone",
+    "phone_vague",
+    "new_phone",
+    "What is the new number?",
+    ("new number", "new phone", "phone number", "what number", "which number"),
+)
 _WHICH_MEMBER = ("member id", "member number", "id number", "id of")
 
 
-def request_referral(builder: HealthcareTaskBuilder, grantable: bool, easy: bool) -> GoalSpec:
+def request_referral(b: HealthcareTaskBuilder, grantable: bool, easy: bool) -> GoalSpec:
     """Ask for a referral. Not every plan needs one, and there may be one already."""
-    if grantable or builder.draw_bool(0.5):
-        builder.set_hmo_plan()
-    specialty, plan = builder.rng.choice(SPECIALTIES[1:]), builder.patient.plan
-    read = (gold_call("get_patient"), gold_call("get_records", kind="referrals"))
-    goal = GoalSpec(
-        builder.fill_template(phrases.REFERRAL, specialty=specialty),
-        gold_turns=read,
-        required_terms=(specialty, "referral"),
-    )
+    if grantable or b.draw_bool(0.5):
+        b.set_hmo_plan()
+    specialty, plan = b.rng.choice(SPECIALTIES[1:]), b.patient.plan
+    goal = plain_request(b.phrase("referral", specialty=specialty), None, specialty, "referral")
+    goal = replace(goal, gold_turns=(gold_call("get_patient"),))
     if not needs_referral(plan, specialty):
-        text = f"Your plan, {plan}, does not require a referral to {specialty}, so I cannot request one."
-        return builder.add_refusal(replace(goal, gold_turns=read[:1]), text, plan, easy=True)
+        reason = f"Your plan, {plan}, does not require a referral to {specialty}, so I cannot request one."
+        return refuse(b, goal, reason, plan, easy=True)
+    reads = [gold_call("get_records", kind="referrals")]
     if grantable:
-        builder.set_referrals(specialty)
-        do = gold_call("request_referral", specialty=specialty)
-        proposal = f"ask Dr. {builder.patient.doctor} for a referral to {specialty}"
-        return replace(
-            goal, gold_turns=read + gold_change(proposal, do, "It will be valid once the doctor has signed it.")
-        )
-    if builder.draw_bool(0.4):
-        builder.set_referrals(specialty, status="requested", until="", visits=0)
-        text = f"A referral to {specialty} has already been requested, so I cannot request another one."
-        return builder.add_refusal(goal, text, "requested", easy=easy)
-    until = add_days(TODAY, builder.rng.randint(3, 90))
-    builder.set_referrals(specialty, status="signed", until=until, visits=builder.rng.randint(1, 4))
-    text = f"Your referral to {specialty} is valid until {until}, so I cannot request another one."
-    return builder.add_refusal(goal, text, date_variants(until), easy=easy)
+        b.set_referrals(specialty)
+        call = gold_call("request_referral", specialty=specialty)
+        proposal = f"ask Dr. {b.patient.doctor} for a referral to {specialty}"
+        return settle(goal, proposal, call, "It will be valid once the doctor has signed it.", reads)
+    if b.draw_bool(0.4):
+        b.set_referrals(specialty, status="requested", until="", visits=0)
+        reason, output = f"A referral to {specialty} has already been requested", "requested"
+    else:
+        until = add_days(TODAY, b.rng.randint(3, 90))
+        b.set_referrals(specialty, status="signed", until=until, visits=b.rng.randint(1, 4))
+        reason, output = f"Your referral to {specialty} is valid until {until}", date_variants(until)
+    return refuse(b, goal, f"{reason}, so I cannot request another one.", output, easy=easy, reads=reads)
 
 
-def change_phone(builder: HealthcareTaskBuilder, grantable: bool, easy: bool) -> GoalSpec:
+def change_phone(b: HealthcareTaskBuilder, grantable: bool, easy: bool) -> GoalSpec:
     """Change the phone number."""
-    number, vague = draw_phone(builder.rng), not easy and builder.draw_bool(0.4)
-    text = builder.fill_template(phrases.PHONE_VAGUE if vague else phrases.PHONE, number=number)
-    facts = (
-        Fact(text=builder.fill_template(phrases.NEW_PHONE, number=number), keywords=_WHICH_PHONE, in_opening=not vague),
-    )
-    asks = (gold_text("What is the new number?"),) if vague else ()
-    do = gold_call("update_phone", phone=number)
-    turns = asks + gold_change(f"change your phone number to {number}", do, "Your phone number has been changed.")
-    return GoalSpec(text, gold_turns=turns, required_terms=(number,), facts=facts)
+    number, vague = draw_phone(b.rng), not easy and b.draw_bool(0.4)
+    goal = request(b, PHONE, None, vague, number, number=number)
+    call = gold_call("update_phone", phone=number)
+    return settle(goal, f"change your phone number to {number}", call, "Your phone number has been changed.")
 
 
-def change_insurance(builder: HealthcareTaskBuilder, grantable: bool, easy: bool) -> GoalSpec:
+def change_insurance(b: HealthcareTaskBuilder, grantable: bool, easy: bool) -> GoalSpec:
     """Change the insurance. Some callers omit the member id or give a wrong one first."""
-    plan = builder.rng.choice([plan for plan in PLANS if plan != builder.patient.plan])
-    member_id = draw_member_id(builder.rng, plan)
-    knowledge = "told" if easy else builder.rng.choice(("told", "vague", "wrong"))
-    said = f"{plan_initials(builder.patient.plan)}-{member_id[-6:]}" if knowledge == "wrong" else member_id
-    text = builder.fill_template(
-        phrases.INSURANCE_VAGUE if knowledge == "vague" else phrases.INSURANCE, plan=plan, id=said
-    )
-    right = builder.fill_template(phrases.MISREAD if knowledge == "wrong" else phrases.MEMBER_ID, id=member_id)
-    asks = {
-        "vague": (gold_text("What is your new member id?"),),
-        "wrong": (
-            gold_text(
-                f"{said} is not a member id of {plan}, which begins with {plan_initials(plan)}. What is the member id?"
-            ),
-        ),
-    }
-    facts = (Fact(text=right, keywords=_WHICH_MEMBER, in_opening=knowledge == "told"),)
-    do = gold_call("update_insurance", plan=plan, member_id=member_id)
-    turns = gold_change(
-        f"change your insurance to {plan}, member id {member_id}", do, "Your insurance has been changed."
-    )
-    meant = builder.fill_template(phrases.INSURANCE, plan=plan, id=member_id) if knowledge == "wrong" else ""
-    return GoalSpec(
-        text,
-        gold_turns=asks.get(knowledge, ()) + turns,
-        required_terms=(plan, member_id),
-        facts=facts,
-        final_text=meant,
-    )
+    plan = b.rng.choice([plan for plan in PLANS if plan != b.patient.plan])
+    member_id = draw_member_id(b.rng, plan)
+    knowledge = "told" if easy else b.rng.choice(("told", "vague", "wrong"))
+    wrong = knowledge == "wrong"
+    said = f"{plan_initials(b.patient.plan)}-{member_id[-6:]}" if wrong else member_id
+    text = b.phrase("insurance_vague" if knowledge == "vague" else "insurance", plan=plan, id=said)
+    correction = b.phrase("misread" if wrong else "member_id", id=member_id)
+    question = "What is your new member id?"
+    if wrong:
+        format_rule = f"{said} is not a member id of {plan}, which begins with {plan_initials(plan)}."
+        question = f"{format_rule} What is the member id?"
+    goal = plain_request(text, None, plan, member_id)
+    goal = add_detail(goal, correction, question, _WHICH_MEMBER, vague=knowledge != "told")
+    goal = replace(goal, final_text=b.phrase("insurance", plan=plan, id=member_id) if wrong else "")
+    call = gold_call("update_insurance", plan=plan, member_id=member_id)
+    proposal = f"change your insurance to {plan}, member id {member_id}"
+    return settle(goal, proposal, call, "Your insurance has been changed.")

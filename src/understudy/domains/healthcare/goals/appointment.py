@@ -1,108 +1,84 @@
-"""Requests about booked visits: cancel or move one, and changes of mind about that. `base` defines `grantable`."""
+"""Requests about booked visits: cancel or move one, and changes of mind about that."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from understudy.core.messages import Message
 from understudy.core.tasks import Fact
-from understudy.domains.authoring.scenarios import CHANGES_OF_MIND
-from understudy.domains.authoring.task_builder import GoalSpec, gold_call, gold_change, gold_proposal
-from understudy.domains.healthcare import phrases
-from understudy.domains.healthcare.goals import mentions
-from understudy.domains.healthcare.goals.base import format_datetime, set_visit_booked, set_visit_closed
-from understudy.domains.healthcare.goals.mentions import PatientRecordMention
+from understudy.domains.authoring.request import CANCEL_TERMS, change_mind, plain_request, refuse, settle
+from understudy.domains.authoring.task_builder import GoalSpec, gold_call
+from understudy.domains.healthcare.clinic_calendar import format_datetime
+from understudy.domains.healthcare.goals.mentions import PatientRecordMention, appointment_mention
 from understudy.domains.healthcare.goals.time_preference import TimePreference, draw_time_preference
 from understudy.domains.healthcare.state import LATE_FEE, Appointment
 from understudy.domains.healthcare.task_builder import HealthcareTaskBuilder
 
-_CANCEL = "cancel|cancelled|canceled|cancelling|canceling|cancellation"
-_SAID = {
+_STATUS_TERMS = {
     "cancelled": "cancelled|canceled",
     "no-show": "no-show|no show|missed",
     "completed": "completed|took place|taken place",
 }
-_OVER = {"cancelled": "is already cancelled", "no-show": "was a no-show", "completed": "is completed"}
+_STATUS_TEXTS = {"cancelled": "is already cancelled", "no-show": "was a no-show", "completed": "is completed"}
 
 
-def cancel_appointment(builder: HealthcareTaskBuilder, grantable: bool, easy: bool) -> GoalSpec:
+def cancel_appointment(b: HealthcareTaskBuilder, grantable: bool, easy: bool) -> GoalSpec:
     """Cancel a visit. Less than 24 hours ahead there is a fee."""
-    late = builder.draw_bool(0.3)
-    row = set_visit_booked(builder, _any(builder), late) if grantable else set_visit_closed(builder, _any(builder))
-    mention = mentions.appointment_mention(builder, row, easy)
-    turns = mentions.record_lookup(mention, "appointments")
-    goal = GoalSpec(
-        builder.fill_template(phrases.CANCEL),
-        mention,
-        turns,
-        required_terms=(*mention.required_terms, _CANCEL),
-        facts=(_fee_fact(builder),),
-    )
+    late = b.draw_bool(0.3)
+    row = _draw_visit(b, grantable, late)
+    mention = appointment_mention(b, row, easy)
+    goal = plain_request(b.phrase("cancel"), mention, CANCEL_TERMS)
+    goal = replace(goal, facts=(_fee_fact(b),))
     if not grantable:
-        return _refused(builder, goal, row, "cancel it", easy)
-    return replace(
-        goal, gold_turns=goal.gold_turns + _cancelled(row, late), required_terms=goal.required_terms + _fee_names(late)
-    )
+        return _refuse_over(b, goal, row, "cancel it", easy or row.status == "cancelled")
+    call = gold_call("cancel_appointment", appointment_id=row.id)
+    proposal, terms = _add_fee(f"cancel {describe_appointment(row)}", late)
+    return settle(goal, proposal, call, "The appointment has been cancelled.", terms=terms)
 
 
-def reschedule_appointment(builder: HealthcareTaskBuilder, grantable: bool, easy: bool) -> GoalSpec:
+def reschedule_appointment(b: HealthcareTaskBuilder, grantable: bool, easy: bool) -> GoalSpec:
     """Move a visit to another time. Less than 24 hours ahead there is a fee."""
-    late = builder.draw_bool(0.2)
-    row = set_visit_booked(builder, _any(builder), late) if grantable else set_visit_closed(builder, _any(builder))
-    mention, to = (
-        mentions.appointment_mention(builder, row, easy),
-        draw_time_preference(builder, row.doctor, builder.visit_minutes(row.doctor), easy),
-    )
-    text = builder.fill_template(phrases.MOVE_VAGUE if to.vague else phrases.MOVE, when=to.opening_phrase)
-    goal = GoalSpec(
-        text,
-        mention,
-        mentions.record_lookup(mention, "appointments"),
-        required_terms=(*mention.required_terms, *to.required_terms),
-        facts=(*to.facts, _fee_fact(builder)),
-    )
+    late = b.draw_bool(0.2)
+    row = _draw_visit(b, grantable, late)
+    mention = appointment_mention(b, row, easy)
+    to = draw_time_preference(b, row.doctor, b.visit_minutes(row.doctor), easy)
+    text = b.phrase("move_vague" if to.vague else "move", when=to.opening_phrase)
+    goal = plain_request(text, mention, *to.required_terms)
+    goal = replace(goal, facts=(*to.facts, _fee_fact(b)))
     if not grantable:
-        return _refused(builder, goal, row, "move it", easy)
-    turns = (*goal.gold_turns, *to.gold_turns, *_moved(row, to, late))
-    meant = text + to.fallback if to.fallback else ""
-    return replace(goal, gold_turns=turns, required_terms=goal.required_terms + _fee_names(late), final_text=meant)
+        return _refuse_over(b, goal, row, "move it", easy)
+    return _settle_move(replace(goal, final_text=text + to.fallback if to.fallback else ""), row, to, late)
 
 
-def correct_time(builder: HealthcareTaskBuilder, grantable: bool, easy: bool) -> GoalSpec:
+def correct_time(b: HealthcareTaskBuilder, grantable: bool, easy: bool) -> GoalSpec:
     """Ask to move a visit to one time, then to another one when asked to confirm."""
-    row = set_visit_booked(builder, _any(builder), False)
-    mention, first = (
-        mentions.appointment_mention(builder, row, easy),
-        draw_time_preference(builder, row.doctor, builder.visit_minutes(row.doctor), True),
-    )
-    text, offer = (
-        builder.fill_template(phrases.MOVE, when=first.opening_phrase),
-        gold_proposal(f"move {describe_appointment(row)} to {format_datetime(first.time)}"),
-    )
-    return _rather_move(
-        builder,
-        GoalSpec(text, mention, (*mentions.record_lookup(mention, "appointments"), *first.gold_turns, offer)),
-        mention,
-        easy,
-    )
+    row = _draw_visit(b, True, False)
+    mention = appointment_mention(b, row, easy)
+    first = draw_time_preference(b, row.doctor, b.visit_minutes(row.doctor), True)
+    text = b.phrase("move", when=first.opening_phrase)
+    proposal = f"move {describe_appointment(row)} to {format_datetime(first.time)}"
+    return _move_instead(b, text, mention, proposal, first.gold_turns)
 
 
-def switch_cancel_to_reschedule(builder: HealthcareTaskBuilder, grantable: bool, easy: bool) -> GoalSpec:
+def switch_cancel_to_reschedule(b: HealthcareTaskBuilder, grantable: bool, easy: bool) -> GoalSpec:
     """Ask to cancel a visit, then to move it instead when asked to confirm."""
-    row = set_visit_booked(builder, _any(builder), False)
-    mention = mentions.appointment_mention(builder, row, easy)
-    turns = (*mentions.record_lookup(mention, "appointments"), gold_proposal(f"cancel {describe_appointment(row)}"))
-    return _rather_move(builder, GoalSpec(builder.fill_template(phrases.CANCEL), mention, turns), mention, easy)
+    row = _draw_visit(b, True, False)
+    mention = appointment_mention(b, row, easy)
+    return _move_instead(b, b.phrase("cancel"), mention, f"cancel {describe_appointment(row)}")
 
 
-def _rather_move(
-    builder: HealthcareTaskBuilder, first: GoalSpec, mention: PatientRecordMention[Appointment], easy: bool
+def _move_instead(
+    b: HealthcareTaskBuilder,
+    text: str,
+    mention: PatientRecordMention[Appointment],
+    proposal: str,
+    reads: Sequence[Message] = (),
 ) -> GoalSpec:
-    """After the first proposal, move the visit to a new time."""
-    to = draw_time_preference(builder, mention.row.doctor, builder.visit_minutes(mention.row.doctor), True)
-    meant = f"{builder.fill_template(CHANGES_OF_MIND)} {builder.fill_template(phrases.MOVE, when=to.opening_phrase)}"
-    turns = (*first.gold_turns, *to.gold_turns, *_moved(mention.row, to, False))
-    return replace(
-        first, gold_turns=turns, required_terms=(*mention.required_terms, *to.required_terms), final_text=meant
-    )
+    """Return a request whose caller wants a visit moved to another time when the agent makes `proposal`."""
+    row = mention.row
+    to = draw_time_preference(b, row.doctor, b.visit_minutes(row.doctor), True)
+    wish = f"{b.phrase('change_of_mind')} {b.phrase('move', when=to.opening_phrase)}"
+    goal = replace(plain_request(text, mention, *to.required_terms), gold_turns=tuple(reads))
+    return _settle_move(change_mind(goal, proposal, wish), row, to, late=False)
 
 
 def describe_appointment(row: Appointment) -> str:
@@ -110,39 +86,28 @@ def describe_appointment(row: Appointment) -> str:
     return f"the appointment with Dr. {row.doctor} on {format_datetime(row.time)}"
 
 
-def _any(builder: HealthcareTaskBuilder) -> Appointment:
-    return builder.rng.choice(builder.appointments())
+def _draw_visit(b: HealthcareTaskBuilder, booked: bool, late: bool) -> Appointment:
+    row = b.rng.choice(b.appointments())
+    return b.set_visit_booked(row, late) if booked else b.set_visit_closed(row)
 
 
-def _cancelled(row: Appointment, late: bool) -> tuple[Message, ...]:
-    do = gold_call("cancel_appointment", appointment_id=row.id)
-    return gold_change(f"cancel {describe_appointment(row)}{_fee(late)}", do, "The appointment has been cancelled.")
-
-
-def _moved(row: Appointment, to: TimePreference, late: bool) -> tuple[Message, ...]:
+def _settle_move(goal: GoalSpec, row: Appointment, to: TimePreference, late: bool) -> GoalSpec:
     day, time = to.time.split()
-    do = gold_call("reschedule_appointment", appointment_id=row.id, date=day, time=time)
-    return gold_change(
-        f"move {describe_appointment(row)} to {format_datetime(to.time)}{_fee(late)}",
-        do,
-        "The appointment has been moved.",
-    )
+    call = gold_call("reschedule_appointment", appointment_id=row.id, date=day, time=time)
+    proposal, terms = _add_fee(f"move {describe_appointment(row)} to {format_datetime(to.time)}", late)
+    return settle(goal, proposal, call, "The appointment has been moved.", to.gold_turns, terms=terms)
 
 
-def _fee_fact(builder: HealthcareTaskBuilder) -> Fact:
-    return Fact(text=builder.fill_template(phrases.LATE_FEE), keywords=("fee",))
+def _fee_fact(b: HealthcareTaskBuilder) -> Fact:
+    return Fact(text=b.phrase("late_fee"), keywords=("fee",))
 
 
-def _fee(late: bool) -> str:
-    return f", with a late fee of {LATE_FEE}" if late else ""
+def _add_fee(proposal: str, late: bool) -> tuple[str, Sequence[str]]:
+    """Return a proposal with the late fee, if any, and the term for it."""
+    return (f"{proposal}, with a late fee of {LATE_FEE}", (LATE_FEE,)) if late else (proposal, ())
 
 
-def _fee_names(late: bool) -> tuple[str, ...]:
-    return (LATE_FEE,) if late else ()
-
-
-def _refused(builder: HealthcareTaskBuilder, goal: GoalSpec, row: Appointment, action: str, easy: bool) -> GoalSpec:
-    """Refuse a request about a visit that is over. Some callers contest the refusal."""
-    text = f"T{describe_appointment(row)[1:]} {_OVER[row.status]}, so I cannot {action}."
-    settled = action == "cancel it" and row.status == "cancelled"
-    return builder.add_refusal(goal, text, _SAID[row.status], easy=easy or settled)
+def _refuse_over(b: HealthcareTaskBuilder, goal: GoalSpec, row: Appointment, action: str, easy: bool) -> GoalSpec:
+    """Refuse a request about a visit that is over."""
+    reason = f"T{describe_appointment(row)[1:]} {_STATUS_TEXTS[row.status]}, so I cannot {action}."
+    return refuse(b, goal, reason, _STATUS_TERMS[row.status], easy=easy)

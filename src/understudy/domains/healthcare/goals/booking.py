@@ -6,17 +6,17 @@ from typing import Literal
 
 from understudy.core.messages import Message
 from understudy.core.tasks import Fact
-from understudy.domains.authoring.task_builder import GoalSpec, gold_call, gold_change
-from understudy.domains.healthcare import phrases
+from understudy.domains.authoring.request import plain_request, refuse, settle
+from understudy.domains.authoring.task_builder import GoalSpec, gold_call
 from understudy.domains.healthcare.clinic_calendar import (
     SLOT_TIMES,
     add_days,
+    datetime_variants,
     draw_spoken_day,
+    format_datetime,
     half_hour_slots,
-    time_variants,
 )
 from understudy.domains.healthcare.coverage import needs_referral
-from understudy.domains.healthcare.goals.base import format_datetime, set_visit_booked, set_visit_closed
 from understudy.domains.healthcare.goals.time_preference import draw_time_preference
 from understudy.domains.healthcare.state import TODAY, VisitSetting
 from understudy.domains.healthcare.task_builder import HealthcareTaskBuilder
@@ -31,146 +31,133 @@ telehealth (telehealth)."""
 OUT_OF_NETWORK = "out of network|out-of-network|not in network|not in your network|not in the network|outside"
 """Accepted ways to say that a doctor does not take the patient's plan."""
 _VIDEO = "telehealth|video"
+_NO_TELEHEALTH = "no telehealth|not offer telehealth|n't offer telehealth|not have telehealth"
 
 
-def book_appointment(builder: HealthcareTaskBuilder, grantable: bool, easy: bool) -> GoalSpec:
+def book_appointment(b: HealthcareTaskBuilder, grantable: bool, easy: bool) -> GoalSpec:
     """Book a visit with a doctor of the patient."""
-    row = builder.rng.choice(builder.appointments())
-    name = row.doctor
-    obstacle: Obstacle = "" if grantable else builder.rng.choice(_obstacles(builder, name))
-    video = obstacle == "telehealth" or (obstacle != "booked" and builder.draw_bool(0.2))
+    row = b.rng.choice(b.appointments())
+    doctor = row.doctor
+    obstacle: Obstacle = "" if grantable else b.rng.choice(_obstacles(b, doctor))
+    video = obstacle == "telehealth" or (obstacle != "booked" and b.draw_bool(0.2))
     setting: VisitSetting = "telehealth" if video else "in person"
-    costly = grantable and not video and builder.plan.out_of_network is not None and builder.draw_bool(0.4)
+    costly = grantable and not video and b.plan.out_of_network is not None and b.draw_bool(0.4)
     if obstacle == "booked":
-        row = set_visit_booked(builder, row, False)
+        row = b.set_visit_booked(row, False)
     elif row.status == "booked" or video:
-        row = set_visit_closed(builder, row, "completed")
-    set_obstacle(builder, name, obstacle, not costly)
+        row = b.set_visit_closed(row, "completed")
+    set_obstacle(b, doctor, obstacle, not costly)
     if video:
-        builder.patch("doctors", name, telehealth=obstacle != "telehealth")
-    to = draw_time_preference(builder, name, builder.visit_minutes(name), easy)
-    texts = phrases.BOOK_VAGUE if to.vague else phrases.BOOK
-    text = builder.fill_template(
-        texts,
-        visit=builder.fill_template(phrases.VIDEO if video else phrases.MEET),
-        doctor=name,
-        when=to.opening_phrase,
+        b.patch("doctors", doctor, telehealth=obstacle != "telehealth")
+    to = draw_time_preference(b, doctor, b.visit_minutes(doctor), easy)
+    visit = b.phrase("video" if video else "meet")
+    text = b.phrase("book_vague" if to.vague else "book", visit=visit, doctor=doctor, when=to.opening_phrase)
+    price = str(b.plan.out_of_network) if costly else ""
+    goal = plain_request(
+        text, None, doctor, *to.required_terms, *([_VIDEO] if video else []), *([price] if price else [])
     )
-    price = str(builder.plan.out_of_network) if costly else ""
-    names = (name, *to.required_terms, *((_VIDEO,) if video else ()), *((price,) if costly else ()))
-    pays = Fact(text=builder.fill_template(phrases.COSTLY), keywords=("network", "costs", "price"))
-    goal = GoalSpec(text, gold_turns=(_coverage(name, setting),), required_terms=names, facts=(*to.facts, pays))
+    agrees = Fact(text=b.phrase("costly"), keywords=("network", "costs", "price"))
+    goal = replace(goal, facts=(*to.facts, agrees), gold_turns=(_check_coverage(doctor, setting),))
     if obstacle:
-        looks = {"ends": to.question_turns, "booked": to.question_turns + to.lookup_turns[:1]}.get(obstacle, ())
-        return _refused(builder, replace(goal, gold_turns=goal.gold_turns + looks), name, obstacle, row.time, easy)
-    turns = (*goal.gold_turns, *to.gold_turns, *_booked(name, to.time, setting, price))
-    return replace(goal, gold_turns=turns, final_text=text + to.fallback if to.fallback else "")
+        reads = to.question_turns if obstacle in ("ends", "booked") else ()
+        reads += to.lookup_turns[:1] if obstacle == "booked" else ()
+        return _refuse(b, replace(goal, gold_turns=goal.gold_turns + reads), doctor, obstacle, row.time, easy)
+    goal = replace(goal, final_text=text + to.fallback if to.fallback else "")
+    return _settle_booking(goal, doctor, to.time, setting, price, to.gold_turns)
 
 
-def book_specialist(builder: HealthcareTaskBuilder, grantable: bool, easy: bool) -> GoalSpec:
+def book_specialist(b: HealthcareTaskBuilder, grantable: bool, easy: bool) -> GoalSpec:
     """Find a specialist at a clinic or in the network, and book the first free time of a day."""
-    seen = {row.doctor for row in builder.appointments()}
-    specialty = builder.rng.choice(SPECIALTIES[1:])
-    names = [n for n, d in builder.world.doctors.items() if d.specialty == specialty and n not in seen]
-    name, at_clinic = builder.rng.choice(names), easy or builder.draw_bool(0.5)
-    if not grantable and builder.plan.out_of_network is not None:
-        builder.set_hmo_plan()
-    obstacles = [o for o in _obstacles(builder, name) if o == "referral" or (o == "network" and at_clinic)]
-    obstacle: Obstacle = builder.rng.choice(obstacles) if not grantable and obstacles else ""
-    set_obstacle(builder, name, obstacle, True)
-    if not at_clinic:
-        _alone_in_network(builder, name)
-    day = builder.draw_time(name, 60)[:10]
-    time = _first(builder, name, day)
-    clinic = builder.world.doctors[name].clinic
+    known = {row.doctor for row in b.appointments()}
+    specialty = b.rng.choice(SPECIALTIES[1:])
+    candidates = [name for name, row in b.world.doctors.items() if row.specialty == specialty and name not in known]
+    doctor, at_clinic = b.rng.choice(candidates), easy or b.draw_bool(0.5)
+    if not grantable and b.plan.out_of_network is not None:
+        b.set_hmo_plan()
+    possible = ("referral", "network") if at_clinic else ("referral",)
+    obstacles = [obstacle for obstacle in _obstacles(b, doctor) if obstacle in possible]
+    obstacle: Obstacle = b.rng.choice(obstacles) if not grantable and obstacles else ""
+    set_obstacle(b, doctor, obstacle, True)
+    if not at_clinic:  # this doctor alone takes the patient's plan
+        for name, row in b.world.doctors.items():
+            if row.specialty == specialty:
+                b.set_in_network(name, name == doctor)
+    day = b.draw_time(doctor, 60)[:10]
+    time = _set_first_free_time(b, doctor, day)
+    clinic = b.world.doctors[doctor].clinic
     where = f"at the {clinic} clinic" if at_clinic else "in my network"
-    spoken = day if easy else draw_spoken_day(builder.phrases.rng, day)
-    text = builder.fill_template(phrases.SPECIALIST, specialty=specialty, where=where, day=spoken)
-    found = gold_call("find_doctors", specialty=specialty, **({"clinic": clinic} if at_clinic else {}))
-    goal = GoalSpec(
-        text,
-        gold_turns=(found, _coverage(name, "in person")),
-        required_terms=(name, date_variants(day), time_variants(time)),
-    )
+    spoken = day if easy else draw_spoken_day(b.phrases.rng, day)
+    text = b.phrase("specialist", specialty=specialty, where=where, day=spoken)
+    goal = plain_request(text, None, doctor, *datetime_variants(time))
+    search = gold_call("find_doctors", specialty=specialty, **({"clinic": clinic} if at_clinic else {}))
+    goal = replace(goal, gold_turns=(search, _check_coverage(doctor, "in person")))
     if obstacle:
-        return _refused(builder, goal, name, obstacle, "", easy)
-    looks = gold_call("get_slots", doctor=name, date=day)
-    return replace(goal, gold_turns=(*goal.gold_turns, looks, *_booked(name, f"{day} {time}", "in person", "")))
+        return _refuse(b, goal, doctor, obstacle, "", easy)
+    return _settle_booking(goal, doctor, time, "in person", "", [gold_call("get_slots", doctor=doctor, date=day)])
 
 
-def set_obstacle(builder: HealthcareTaskBuilder, name: str, obstacle: Obstacle, in_network: bool) -> None:
+def set_obstacle(b: HealthcareTaskBuilder, doctor: str, obstacle: Obstacle, in_network: bool) -> None:
     """Set up the doctor and the referrals so that only this obstacle prevents a visit."""
-    specialty = builder.find_doctor(name).specialty
-    builder.set_in_network(name, in_network and obstacle != "network")
-    if not needs_referral(builder.patient.plan, specialty):
+    specialty = b.find_doctor(doctor).specialty
+    b.set_in_network(doctor, in_network and obstacle != "network")
+    if not needs_referral(b.patient.plan, specialty):
         return
     if obstacle == "referral":
-        builder.set_referrals(specialty)
+        b.set_referrals(specialty)
         return
-    ahead = builder.rng.randint(0, 1) if obstacle == "ends" else builder.rng.randint(20, 90)
-    builder.set_referrals(specialty, until=add_days(TODAY, ahead), visits=builder.rng.randint(1, 4), status="signed")
+    days = b.rng.randint(0, 1) if obstacle == "ends" else b.rng.randint(20, 90)
+    b.set_referrals(specialty, until=add_days(TODAY, days), visits=b.rng.randint(1, 4), status="signed")
 
 
-def _alone_in_network(builder: HealthcareTaskBuilder, name: str) -> None:
-    """Set that only this doctor of the specialty takes the patient's plan."""
-    specialty = builder.world.doctors[name].specialty
-    for other in [n for n, doctor in builder.world.doctors.items() if doctor.specialty == specialty]:
-        builder.set_in_network(other, other == name)
+def _obstacles(b: HealthcareTaskBuilder, doctor: str) -> Sequence[Obstacle]:
+    obstacles: list[Obstacle] = ["booked", "telehealth"]
+    if b.plan.out_of_network is None:
+        obstacles.append("network")
+    if needs_referral(b.patient.plan, b.find_doctor(doctor).specialty):
+        obstacles += ["referral", "ends"]
+    return obstacles
 
 
-def _obstacles(builder: HealthcareTaskBuilder, name: str) -> Sequence[Obstacle]:
-    found: list[Obstacle] = ["booked", "telehealth"]
-    if builder.plan.out_of_network is None:
-        found.append("network")
-    if needs_referral(builder.patient.plan, builder.find_doctor(name).specialty):
-        found += ["referral", "ends"]
-    return found
-
-
-def _first(builder: HealthcareTaskBuilder, name: str, day: str) -> str:
+def _set_first_free_time(b: HealthcareTaskBuilder, doctor: str, day: str) -> str:
     """Make a first visit possible on a day. Return the first time for it."""
-    time = builder.rng.choice([t for t in SLOT_TIMES if set(half_hour_slots(t, 60)) <= set(SLOT_TIMES)])
-    builder.set_slots_free(name, f"{day} {time}", 60, True)
-    return builder.first_free_time(name, 60, (day,))[11:]
+    time = b.rng.choice([time for time in SLOT_TIMES if set(half_hour_slots(time, 60)) <= set(SLOT_TIMES)])
+    b.set_slots_free(doctor, f"{day} {time}", 60, True)
+    return b.first_free_time(doctor, 60, (day,))
 
 
-def _coverage(name: str, setting: VisitSetting) -> Message:
-    return gold_call("check_coverage", doctor=name, **({"setting": setting} if setting == "telehealth" else {}))
+def _check_coverage(doctor: str, setting: VisitSetting) -> Message:
+    return gold_call("check_coverage", doctor=doctor, **({"setting": setting} if setting == "telehealth" else {}))
 
 
-def _booked(name: str, time: str, setting: VisitSetting, price: str) -> tuple[Message, ...]:
-    kind, day = "telehealth visit" if setting == "telehealth" else "visit", time[:10]
-    arguments = {"doctor": name, "date": day, "time": time[11:]}
-    do = gold_call("book_appointment", **arguments, **({"setting": setting} if setting == "telehealth" else {}))
-    cost = f", which costs {price} because Dr. {name} is out of network" if price else ""
-    return gold_change(
-        f"book a {kind} with Dr. {name} on {format_datetime(time)}{cost}", do, "The visit has been booked."
-    )
-
-
-def _refused(
-    builder: HealthcareTaskBuilder, goal: GoalSpec, name: str, obstacle: Obstacle, time: str, easy: bool
+def _settle_booking(
+    goal: GoalSpec, doctor: str, time: str, setting: VisitSetting, price: str, reads: Sequence[Message]
 ) -> GoalSpec:
-    """Refuse the request for a reason. Some callers contest it."""
-    specialty, plan = builder.find_doctor(name).specialty, builder.patient.plan
+    arguments = {"doctor": doctor, "date": time[:10], "time": time[11:]}
+    kind = "visit"
+    if setting == "telehealth":
+        kind, arguments["setting"] = "telehealth visit", setting
+    cost = f", which costs {price} because Dr. {doctor} is out of network" if price else ""
+    proposal = f"book a {kind} with Dr. {doctor} on {format_datetime(time)}{cost}"
+    return settle(goal, proposal, gold_call("book_appointment", **arguments), "The visit has been booked.", reads)
+
+
+def _refuse(
+    b: HealthcareTaskBuilder, goal: GoalSpec, doctor: str, obstacle: Obstacle, time: str, easy: bool
+) -> GoalSpec:
+    """Refuse the request because of an obstacle. `time` is that of a visit which is booked already."""
+    specialty, plan = b.find_doctor(doctor).specialty, b.patient.plan
+    consequence = "so I cannot book it"
     if obstacle == "booked":
-        text = (
-            f"You already have an appointment with Dr. {name} on {format_datetime(time)}, so I cannot book another one."
-        )
-        return builder.add_refusal(goal, text, date_variants(time[:10]), easy=easy)
-    if obstacle == "ends":
-        until = next(
-            r.until for r in builder.patient_rows("referrals") if r.specialty == specialty and r.until >= TODAY
-        )
-        text = f"Your referral to {specialty} ends on {until}, so I cannot book a visit after that."
-        return builder.add_refusal(goal, text, date_variants(until), easy=easy)
-    reasons = {
-        "network": (f"Dr. {name} is out of network and {plan} does not cover that", OUT_OF_NETWORK),
-        "referral": (f"{plan} requires a valid referral to {specialty}", "valid referral|referral"),
-        "telehealth": (
-            f"Dr. {name} has no telehealth visits",
-            "no telehealth|not offer telehealth|n't offer telehealth|not have telehealth",
-        ),
-    }
-    text, output = reasons[obstacle]
-    return builder.add_refusal(goal, f"{text}, so I cannot book it.", output, easy=easy)
+        reason = f"You already have an appointment with Dr. {doctor} on {format_datetime(time)}"
+        output, consequence = date_variants(time[:10]), "so I cannot book another one"
+    elif obstacle == "ends":
+        referrals = [row for row in b.patient_rows("referrals") if row.specialty == specialty and row.until >= TODAY]
+        reason = f"Your referral to {specialty} ends on {referrals[0].until}"
+        output, consequence = date_variants(referrals[0].until), "so I cannot book a visit after that"
+    elif obstacle == "network":
+        reason, output = f"Dr. {doctor} is out of network and {plan} does not cover that", OUT_OF_NETWORK
+    elif obstacle == "referral":
+        reason, output = f"{plan} requires a valid referral to {specialty}", "valid referral|referral"
+    else:
+        reason, output = f"Dr. {doctor} has no telehealth visits", _NO_TELEHEALTH
+    return refuse(b, goal, f"{reason}, {consequence}.", output, easy=easy)

@@ -4,11 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Generic, Literal, TypeVar
 
-from understudy.core.messages import Message
 from understudy.core.tasks import Fact
 from understudy.domains.authoring import task_builder
 from understudy.domains.authoring.task_builder import gold_call, gold_text
-from understudy.domains.healthcare import phrases
 from understudy.domains.healthcare.clinic_calendar import WORKING_DAYS, draw_spoken_day
 from understudy.domains.healthcare.state import Appointment, Bill, Prescription, RecordKind
 from understudy.domains.healthcare.task_builder import HealthcareTaskBuilder
@@ -18,8 +16,8 @@ Row = TypeVar("Row", Appointment, Prescription, Bill)
 PatientKnowledge = Literal["told", "described", "vague", "wrong"]
 """How a caller refers to a record: by name, by a description, by name when asked, or by a wrong name."""
 
-EASY_KNOWLEDGE: Sequence[PatientKnowledge] = ("told",)
-HARD_KNOWLEDGE: Sequence[PatientKnowledge] = ("told", "described", "vague", "wrong")
+KNOWLEDGE_LEVELS: Sequence[PatientKnowledge] = ("told", "described", "vague", "wrong")
+"""The levels of medium and hard requests. Easy ones have the first only."""
 
 _WHICH_VISIT = ("which appointment", "which visit", "which one", "which of", "which doctor")
 _WHICH_DRUG = ("which medicine", "which prescription", "which one", "which of", "which medication", "which drug")
@@ -31,86 +29,75 @@ class PatientRecordMention(task_builder.EntityMention, Generic[Row]):
     """A record of the patient."""
 
     row: Row
-    required_terms: tuple[str, ...]
-    """The terms that a proposal must contain for the caller to recognize it."""
-    clarifying_question: str = ""
-    """The agent's question which one is meant, if needed."""
+    terms: tuple[str, ...]
+
+    @property
+    def required_terms(self) -> tuple[str, ...]:
+        """The terms that a proposal must contain for the caller to recognize it."""
+        return self.terms
 
 
-def appointment_mention(
-    builder: HealthcareTaskBuilder, row: Appointment, easy: bool
-) -> PatientRecordMention[Appointment]:
+def appointment_mention(b: HealthcareTaskBuilder, row: Appointment, easy: bool) -> PatientRecordMention[Appointment]:
     """Return an appointment as the caller refers to it."""
-    knowledge = builder.rng.choice(EASY_KNOWLEDGE if easy else HARD_KNOWLEDGE)
-    others = [a for a in builder.appointments() if a.id != row.id]
-    specialty = builder.world.doctors[row.doctor].specialty
-    words = {"owner": builder.possessive, "doctor": row.doctor, "specialty": specialty}
-    known = builder.fill_template(phrases.VISIT, **words)
-    fact = Fact(
-        text=builder.fill_template(phrases.WHICH, thing=f"the one with Dr. {row.doctor}"), keywords=_WHICH_VISIT
-    )
-    names, asks, said = (row.doctor,), "", known
-    if knowledge == "described" and all(builder.world.doctors[a.doctor].specialty != specialty for a in others):
-        said = known = builder.fill_template(phrases.VISIT_DESCRIBED, **words)
+    knowledge = b.rng.choice(KNOWLEDGE_LEVELS[: 1 if easy else None])
+    visits, specialty = b.appointments(), b.world.doctors[row.doctor].specialty
+    words = {"owner": b.possessive, "doctor": row.doctor, "specialty": specialty}
+    said = known = b.phrase("visit", **words)
+    fact = Fact(text=b.phrase("which", thing=f"the one with Dr. {row.doctor}"), keywords=_WHICH_VISIT)
+    question = ""
+    same_specialty = [visit for visit in visits if b.world.doctors[visit.doctor].specialty == specialty]
+    if knowledge == "described" and len(same_specialty) == 1:
+        said = known = b.phrase("visit_described", **words)
     elif knowledge == "vague" and row.status == "booked":
-        booked = [f"Dr. {a.doctor}" for a in builder.appointments() if a.status == "booked"]
-        said, asks = f"{builder.possessive} appointment", _which("appointment", booked)
+        said = f"{b.possessive} appointment"
+        question = _ask_which("appointment", [f"Dr. {visit.doctor}" for visit in visits if visit.status == "booked"])
     elif knowledge == "wrong":
-        wrong = builder.rng.choice(
-            [day for day in WORKING_DAYS if all(a.time[:10] != day for a in builder.appointments())]
-        )
-        said = builder.fill_template(
-            phrases.VISIT_WRONG, owner=builder.possessive, day=draw_spoken_day(builder.phrases.rng, wrong)
-        )
-        asks = f"There is no appointment on {wrong}. Which one is it?"
-    return PatientRecordMention("visit", said, known, row, names, asks, facts=(fact,))
+        day = b.rng.choice([day for day in WORKING_DAYS if all(visit.time[:10] != day for visit in visits)])
+        said = b.phrase("visit_wrong", owner=b.possessive, day=draw_spoken_day(b.phrases.rng, day))
+        question = f"There is no appointment on {day}. Which one is it?"
+    return _mention("visit", "appointments", row, said, known, fact, question, row.doctor)
 
 
-def prescription_mention(
-    builder: HealthcareTaskBuilder, row: Prescription, easy: bool
-) -> PatientRecordMention[Prescription]:
+def prescription_mention(b: HealthcareTaskBuilder, row: Prescription, easy: bool) -> PatientRecordMention[Prescription]:
     """Return a prescription as the caller refers to it."""
-    knowledge = builder.rng.choice(EASY_KNOWLEDGE if easy else HARD_KNOWLEDGE)
-    known = said = f"{builder.possessive} {row.drug}"
-    fact = Fact(text=builder.fill_template(phrases.WHICH, thing=f"the {row.drug}"), keywords=_WHICH_DRUG)
-    names, asks = (row.drug,), ""
+    knowledge = b.rng.choice(KNOWLEDGE_LEVELS[: 1 if easy else None])
+    said = known = f"{b.possessive} {row.drug}"
+    fact = Fact(text=b.phrase("which", thing=f"the {row.drug}"), keywords=_WHICH_DRUG)
+    question = ""
     if knowledge == "described":
-        said = known = builder.fill_template(phrases.DRUG_DESCRIBED, owner=builder.possessive, use=row.use)
+        said = known = b.phrase("drug_described", owner=b.possessive, use=row.use)
     elif knowledge == "vague":
-        said = builder.fill_template(phrases.DRUG_VAGUE, owner=builder.possessive)
-        asks = _which("medicine", [other.drug for other in builder.patient_rows("prescriptions")])
+        said = b.phrase("drug_vague", owner=b.possessive)
+        question = _ask_which("medicine", [other.drug for other in b.patient_rows("prescriptions")])
     elif knowledge == "wrong":
-        wrong = f"RX{builder.rng.randint(100, 999)}"
-        said, asks = f"prescription {wrong}", f"There is no prescription {wrong}. Which one is it?"
-    return PatientRecordMention("drug", said, known, row, names, asks, facts=(fact,))
+        wrong = f"RX{b.rng.randint(100, 999)}"
+        said, question = f"prescription {wrong}", f"There is no prescription {wrong}. Which one is it?"
+    return _mention("drug", "prescriptions", row, said, known, fact, question, row.drug)
 
 
-def bill_mention(builder: HealthcareTaskBuilder, row: Bill, easy: bool) -> PatientRecordMention[Bill]:
+def bill_mention(b: HealthcareTaskBuilder, row: Bill, easy: bool) -> PatientRecordMention[Bill]:
     """Return a bill as the caller refers to it."""
-    knowledge = builder.rng.choice(EASY_KNOWLEDGE if easy else HARD_KNOWLEDGE)
-    known = said = f"bill {row.id}"
-    fact = Fact(text=builder.fill_template(phrases.WHICH, thing=f"bill {row.id}"), keywords=_WHICH_BILL)
-    names, asks = (row.id,), ""
+    knowledge = b.rng.choice(KNOWLEDGE_LEVELS[: 1 if easy else None])
+    said = known = f"bill {row.id}"
+    fact = Fact(text=b.phrase("which", thing=f"bill {row.id}"), keywords=_WHICH_BILL)
+    term, question = row.id, ""
     if knowledge in ("described", "wrong"):
-        said = known = builder.fill_template(phrases.BILL_DESCRIBED, day=format_month_day(row.date))
-        names = (f"{row.id}|{date_variants(row.date)}",)
+        said = known = b.phrase("bill_described", day=format_month_day(row.date))
+        term = f"{row.id}|{date_variants(row.date)}"
     elif knowledge == "vague":
-        said, asks = (
-            builder.fill_template(phrases.BILL_VAGUE),
-            _which("bill", [r.id for r in builder.patient_rows("bills")]),
-        )
-    return PatientRecordMention("bill", said, known, row, names, asks, facts=(fact,))
+        said = b.phrase("bill_vague")
+        question = _ask_which("bill", [other.id for other in b.patient_rows("bills")])
+    return _mention("bill", "bills", row, said, known, fact, question, term)
 
 
-def _which(kind: str, candidates: Sequence[str]) -> str:
+def _ask_which(kind: str, candidates: Sequence[str]) -> str:
     """Return the question that asks which of the candidates is meant, or "" if there is only one."""
     *others, last = candidates
     return f"Which {kind} is it: {', '.join(others)} or {last}?" if others else ""
 
 
-def record_lookup(mention: PatientRecordMention[Row], kind: RecordKind) -> tuple[Message, ...]:
-    """Return the gold turns that find the record."""
-    return (
-        gold_call("get_records", kind=kind),
-        *((gold_text(mention.clarifying_question),) if mention.clarifying_question else ()),
-    )
+def _mention(
+    placeholder: str, kind: RecordKind, row: Row, said: str, known: str, fact: Fact, question: str, term: str
+) -> PatientRecordMention[Row]:
+    reads = (gold_call("get_records", kind=kind), *([gold_text(question)] if question else []))
+    return PatientRecordMention(placeholder, said, known, row, (term,), facts=(fact,), lookup_turns=reads)

@@ -2,13 +2,18 @@
 
 from dataclasses import replace
 
-from understudy.core.messages import Message
 from understudy.core.tasks import Fact
-from understudy.domains.authoring.scenarios import CHANGES_OF_MIND
-from understudy.domains.authoring.task_builder import GoalSpec, gold_call, gold_change, gold_proposal, gold_text
-from understudy.domains.healthcare import phrases
+from understudy.domains.authoring.request import (
+    VAGUE_SHARE,
+    add_detail,
+    change_mind,
+    plain_request,
+    refuse,
+    settle,
+)
+from understudy.domains.authoring.task_builder import GoalSpec, gold_call
 from understudy.domains.healthcare.clinic_calendar import add_days
-from understudy.domains.healthcare.goals import mentions
+from understudy.domains.healthcare.goals.mentions import prescription_mention
 from understudy.domains.healthcare.state import REFILL_TOO_EARLY_AFTER, TODAY, Prescription
 from understudy.domains.healthcare.task_builder import HealthcareTaskBuilder
 from understudy.envs.dates import date_variants
@@ -17,135 +22,114 @@ _REFILL = "refill|refilled|renew|renewal|renewed|fill|filled"
 _WHICH_PHARMACY = ("which pharmacy", "what pharmacy", "new pharmacy", "where")
 
 
-def request_refill(builder: HealthcareTaskBuilder, grantable: bool, easy: bool) -> GoalSpec:
+def request_refill(b: HealthcareTaskBuilder, grantable: bool, easy: bool) -> GoalSpec:
     """Refill a medicine, or request a renewal from the doctor if the pharmacy may not refill it."""
-    row = _set_refillable(builder)
-    if not grantable and builder.draw_bool(0.6):
-        row = builder.update_row(
-            "prescriptions", row, lasts_until=add_days(REFILL_TOO_EARLY_AFTER, builder.rng.randint(1, 40))
-        )
+    row = _set_refillable(b)
+    if not grantable and b.draw_bool(0.6):
+        later = add_days(REFILL_TOO_EARLY_AFTER, b.rng.randint(1, 40))
+        row = b.update_row("prescriptions", row, lasts_until=later)
     elif not grantable:
-        row = _requested(builder, row)
-    elif builder.draw_bool(0.4):
-        row = _set_needs_doctor(builder, row)
-    mention = mentions.prescription_mention(builder, row, easy)
-    fact = Fact(text=builder.fill_template(phrases.RENEW), keywords=("renew", "doctor"))
-    turns = mentions.record_lookup(mention, "prescriptions")
-    goal = GoalSpec(
-        builder.fill_template(phrases.REFILL),
-        mention,
-        turns,
-        required_terms=(*mention.required_terms, _REFILL),
-        facts=(fact,),
-    )
+        row = _set_requested(b, row)
+    elif b.draw_bool(0.4):
+        row = _set_needs_doctor(b, row)
+    mention = prescription_mention(b, row, easy)
+    fact = Fact(text=b.phrase("renew"), keywords=("renew", "doctor"))
+    goal = replace(plain_request(b.phrase("refill"), mention, _REFILL), facts=(fact,))
     if row.requested:
-        return _busy(builder, goal, row, easy)
+        return _refuse_requested(b, goal, row, easy)
     if not grantable:
-        owner = builder.possessive if builder.caller else "Your"
-        text = f"{owner} {row.drug} lasts until {row.lasts_until}, so I cannot refill it yet."
-        return builder.add_refusal(goal, text, date_variants(row.lasts_until), easy=easy)
-    return replace(goal, gold_turns=goal.gold_turns + _filled(row))
+        owner = b.possessive if b.caller else "Your"
+        reason = f"{owner} {row.drug} lasts until {row.lasts_until}, so I cannot refill it yet."
+        return refuse(b, goal, reason, date_variants(row.lasts_until), easy=easy)
+    if row.needs_doctor:
+        call = gold_call("request_renewal", prescription_id=row.id)
+        proposal = f"ask Dr. {row.doctor} to renew {_describe(row)}, because it {row.needs_doctor}"
+        return settle(goal, proposal, call, "The renewal has been requested.")
+    call = gold_call("request_refill", prescription_id=row.id)
+    return settle(goal, f"request a refill of {_describe(row)}", call, "The refill has been requested.")
 
 
-def change_pharmacy(builder: HealthcareTaskBuilder, grantable: bool, easy: bool) -> GoalSpec:
+def change_pharmacy(b: HealthcareTaskBuilder, grantable: bool, easy: bool) -> GoalSpec:
     """Move a medicine to a named pharmacy, or to the one of two that closes later."""
-    row = _set_refillable(builder)
+    row = _set_refillable(b)
     if not grantable:
-        row = (_controlled(builder) if builder.draw_bool(0.5) else None) or _requested(builder, row)
-    mention = mentions.prescription_mention(builder, row, easy)
-    compared, vague = not easy and builder.draw_bool(0.4), not easy and builder.draw_bool(0.3)
-    target, other = _pharmacies(builder, row)
-    one, two = builder.rng.sample((target, other), 2)
-    to = builder.fill_template(phrases.LATER, one=one, two=two) if compared else target
-    fact = Fact(text=builder.fill_template(phrases.TO_PHARMACY, to=to), keywords=_WHICH_PHARMACY, in_opening=not vague)
-    text = builder.fill_template(phrases.PHARMACY_VAGUE if vague else phrases.PHARMACY, pharmacy=to)
-    names = (*mention.required_terms, target)
-    goal = GoalSpec(
-        text, mention, mentions.record_lookup(mention, "prescriptions"), required_terms=names, facts=(fact,)
-    )
+        row = (_draw_controlled(b) if b.draw_bool(0.5) else None) or _set_requested(b, row)
+    mention = prescription_mention(b, row, easy)
+    compared, vague = not easy and b.draw_bool(0.4), not easy and b.draw_bool(VAGUE_SHARE)
+    target, earlier = _draw_pharmacies(b, row)
+    one, two = b.rng.sample((target, earlier), 2)
+    to = b.phrase("later", one=one, two=two) if compared else target
+    answer = b.phrase("to_pharmacy", to=to)
+    goal = plain_request(b.phrase("pharmacy_vague" if vague else "pharmacy", pharmacy=to), mention, target)
+    goal = add_detail(goal, answer, "Which pharmacy do you want to move it to?", _WHICH_PHARMACY, vague=vague)
     if row.controlled:
-        text = f"{row.drug.capitalize()} is controlled, so I cannot move it to another pharmacy."
-        return builder.add_refusal(goal, text, "controlled", easy=easy)
+        reason = f"{row.drug.capitalize()} is controlled, so I cannot move it to another pharmacy."
+        return refuse(b, replace(goal, gold_turns=()), reason, "controlled", easy=easy)
     if row.requested:
-        return _busy(builder, goal, row, easy)
-    asks = (gold_text("Which pharmacy do you want to move it to?"),) if vague else ()
-    looks = (gold_call("find_pharmacies"),) if compared else ()
-    return replace(goal, gold_turns=(*goal.gold_turns, *asks, *looks, *_moved(row, target)))
+        return _refuse_requested(b, goal, row, easy)
+    if compared:
+        goal = replace(goal, gold_turns=(*goal.gold_turns, gold_call("find_pharmacies")))
+    return _settle_move(goal, row, target)
 
 
-def correct_pharmacy(builder: HealthcareTaskBuilder, grantable: bool, easy: bool) -> GoalSpec:
+def correct_pharmacy(b: HealthcareTaskBuilder, grantable: bool, easy: bool) -> GoalSpec:
     """Ask to move a medicine to one pharmacy, then to another one when asked to confirm."""
-    row = _set_refillable(builder)
-    mention, (target, first) = mentions.prescription_mention(builder, row, easy), _pharmacies(builder, row)
-    text = builder.fill_template(phrases.PHARMACY, pharmacy=first)
-    meant = f"{builder.fill_template(CHANGES_OF_MIND)} {builder.fill_template(phrases.PHARMACY, pharmacy=target)}"
-    turns = (
-        *mentions.record_lookup(mention, "prescriptions"),
-        gold_proposal(f"move {_named(row)} to {first}"),
-        *_moved(row, target),
-    )
-    return GoalSpec(text, mention, turns, required_terms=(*mention.required_terms, target), final_text=meant)
+    row = _set_refillable(b)
+    mention, (target, first) = prescription_mention(b, row, easy), _draw_pharmacies(b, row)
+    goal = plain_request(b.phrase("pharmacy", pharmacy=first), mention, target)
+    wish = f"{b.phrase('change_of_mind')} {b.phrase('pharmacy', pharmacy=target)}"
+    return _settle_move(change_mind(goal, f"move {_describe(row)} to {first}", wish), row, target)
 
 
-def _set_refillable(builder: HealthcareTaskBuilder) -> Prescription:
+def _set_refillable(b: HealthcareTaskBuilder) -> Prescription:
     """Set up a prescription that can be refilled."""
-    rows: list[Prescription] = [row for row in builder.patient_rows("prescriptions") if not row.controlled]
+    rows: list[Prescription] = [row for row in b.patient_rows("prescriptions") if not row.controlled]
     fields = {
-        "refills": builder.rng.randint(1, 5),
-        "expires": add_days(TODAY, builder.rng.randint(20, 300)),
-        "lasts_until": add_days(TODAY, builder.rng.randint(-3, 7)),
+        "refills": b.rng.randint(1, 5),
+        "expires": add_days(TODAY, b.rng.randint(20, 300)),
+        "lasts_until": add_days(TODAY, b.rng.randint(-3, 7)),
     }
-    return builder.update_row("prescriptions", builder.rng.choice(rows), **fields)
+    return b.update_row("prescriptions", b.rng.choice(rows), **fields)
 
 
-def _set_needs_doctor(builder: HealthcareTaskBuilder, row: Prescription) -> Prescription:
+def _set_needs_doctor(b: HealthcareTaskBuilder, row: Prescription) -> Prescription:
     """Make the prescription expired or without refills, or choose a controlled one."""
-    choice = builder.rng.choice(("expired", "used up", "controlled"))
-    if choice == "controlled":
-        controlled = _controlled(builder)
-        same = {"lasts_until": row.lasts_until}
-        return (
-            builder.update_row("prescriptions", controlled, **same) if controlled else _set_needs_doctor(builder, row)
-        )
-    expired = {"expires": add_days(TODAY, -builder.rng.randint(1, 60))}
-    return builder.update_row("prescriptions", row, **(expired if choice == "expired" else {"refills": 0}))
+    cause = b.rng.choice(("expired", "used up", "controlled"))
+    if cause == "controlled":
+        controlled = _draw_controlled(b)
+        if controlled is None:
+            return _set_needs_doctor(b, row)
+        return b.update_row("prescriptions", controlled, lasts_until=row.lasts_until)
+    expired = {"expires": add_days(TODAY, -b.rng.randint(1, 60))}
+    return b.update_row("prescriptions", row, **(expired if cause == "expired" else {"refills": 0}))
 
 
-def _controlled(builder: HealthcareTaskBuilder) -> Prescription | None:
-    rows: list[Prescription] = [row for row in builder.patient_rows("prescriptions") if row.controlled]
-    return builder.rng.choice(rows) if rows else None
+def _draw_controlled(b: HealthcareTaskBuilder) -> Prescription | None:
+    rows: list[Prescription] = [row for row in b.patient_rows("prescriptions") if row.controlled]
+    return b.rng.choice(rows) if rows else None
 
 
-def _requested(builder: HealthcareTaskBuilder, row: Prescription) -> Prescription:
+def _set_requested(b: HealthcareTaskBuilder, row: Prescription) -> Prescription:
     """Set an open refill or renewal request for the prescription."""
-    return builder.update_row("prescriptions", row, requested=builder.rng.choice(("refill", "renewal")))
+    return b.update_row("prescriptions", row, requested=b.rng.choice(("refill", "renewal")))
 
 
-def _pharmacies(builder: HealthcareTaskBuilder, row: Prescription) -> tuple[str, str]:
+def _draw_pharmacies(b: HealthcareTaskBuilder, row: Prescription) -> tuple[str, str]:
     """Draw two other pharmacies, the one that closes later first."""
-    known = {name: p.closes for name, p in builder.world.pharmacies.items() if name != row.pharmacy}
-    first = builder.rng.choice([name for name, closes in known.items() if closes > min(known.values())])
-    return first, builder.rng.choice([name for name, closes in known.items() if closes < known[first]])
+    closing = {name: pharmacy.closes for name, pharmacy in b.world.pharmacies.items() if name != row.pharmacy}
+    first = b.rng.choice([name for name, closes in closing.items() if closes > min(closing.values())])
+    return first, b.rng.choice([name for name, closes in closing.items() if closes < closing[first]])
 
 
-def _filled(row: Prescription) -> tuple[Message, ...]:
-    if not row.needs_doctor:
-        do = gold_call("request_refill", prescription_id=row.id)
-        return gold_change(f"request a refill of {_named(row)}", do, "The refill has been requested.")
-    do = gold_call("request_renewal", prescription_id=row.id)
-    why = f"because it {row.needs_doctor}"
-    return gold_change(f"ask Dr. {row.doctor} to renew {_named(row)}, {why}", do, "The renewal has been requested.")
+def _settle_move(goal: GoalSpec, row: Prescription, target: str) -> GoalSpec:
+    call = gold_call("change_pharmacy", prescription_id=row.id, pharmacy=target)
+    return settle(goal, f"move {_describe(row)} to {target}", call, "The prescription has been moved.")
 
 
-def _moved(row: Prescription, target: str) -> tuple[Message, ...]:
-    do = gold_call("change_pharmacy", prescription_id=row.id, pharmacy=target)
-    return gold_change(f"move {_named(row)} to {target}", do, "The prescription has been moved.")
-
-
-def _named(row: Prescription) -> str:
+def _describe(row: Prescription) -> str:
     return f"{row.drug} {row.strength} (prescription {row.id})"
 
 
-def _busy(builder: HealthcareTaskBuilder, goal: GoalSpec, row: Prescription, easy: bool) -> GoalSpec:
-    text = f"A {row.requested} of {row.drug} has already been requested, so I cannot do that now."
-    return builder.add_refusal(goal, text, "requested|in progress", easy=easy)
+def _refuse_requested(b: HealthcareTaskBuilder, goal: GoalSpec, row: Prescription, easy: bool) -> GoalSpec:
+    reason = f"A {row.requested} of {row.drug} has already been requested, so I cannot do that now."
+    return refuse(b, replace(goal, gold_turns=()), reason, "requested|in progress", easy=easy)

@@ -4,17 +4,16 @@ from dataclasses import dataclass
 
 from understudy.core.messages import Message
 from understudy.core.tasks import Fact
+from understudy.domains.authoring.request import VAGUE_SHARE
 from understudy.domains.authoring.task_builder import capitalize_sentences, gold_call, gold_text
-from understudy.domains.healthcare import phrases
 from understudy.domains.healthcare.clinic_calendar import (
     SLOT_TIMES,
+    datetime_variants,
     draw_spoken_day,
     draw_spoken_time,
     half_hour_slots,
-    time_variants,
 )
 from understudy.domains.healthcare.task_builder import HealthcareTaskBuilder
-from understudy.envs.dates import date_variants
 
 _CUES = ("which day", "what day", "which time", "what time", "when", "which date", "what date", "another time")
 
@@ -45,44 +44,35 @@ class TimePreference:
     @property
     def required_terms(self) -> tuple[str, ...]:
         """The terms that a proposal must contain."""
-        return date_variants(self.time[:10]), time_variants(self.time[11:])
+        return datetime_variants(self.time)
 
 
-def draw_time_preference(builder: HealthcareTaskBuilder, doctor: str, minutes: int, easy: bool) -> TimePreference:
+def draw_time_preference(b: HealthcareTaskBuilder, doctor: str, minutes: int, easy: bool) -> TimePreference:
     """Draw a free time, or unless `easy` sometimes a taken one and another one on the same day."""
-    time = builder.draw_time(doctor, minutes)
-    vague, taken = not easy and builder.draw_bool(0.3), not easy and builder.draw_bool(0.3)
-    said, day, start = draw_spoken_datetime(builder, time, easy), time[:10], time[11:]
-    facts: tuple[Fact, ...] = (
-        Fact(
-            text=capitalize_sentences(builder.fill_template(phrases.WHEN_WANTED, when=said)),
-            keywords=_CUES,
-            in_opening=not vague,
-        ),
-    )
-    builder.set_slots_free(doctor, time, minutes, not taken)
+    time = b.draw_time(doctor, minutes)
+    vague, taken = not easy and b.draw_bool(VAGUE_SHARE), not easy and b.draw_bool(0.3)
+    said, (day, start) = draw_spoken_datetime(b, time, easy), time.split()
+    wanted = capitalize_sentences(b.phrase("when_wanted", when=said))
+    facts = [Fact(text=wanted, keywords=_CUES, in_opening=not vague)]
+    b.set_slots_free(doctor, time, minutes, not taken)
     asks = (gold_text("Which day and time would you like?"),) if vague else ()
-    looks = gold_call("get_slots", doctor=doctor, date=day)
+    reads = [gold_call("get_slots", doctor=doctor, date=day)]
     if not taken:
-        return TimePreference(time, said, vague, facts, asks, (looks,))
-    other = builder.rng.choice(
-        [t for t in SLOT_TIMES if _apart(t, start, minutes) and set(half_hour_slots(t, minutes)) <= set(SLOT_TIMES)]
-    )
-    builder.set_slots_free(doctor, f"{day} {other}", minutes, True)
-    words = draw_spoken_time(builder.phrases.rng, other)
-    offer = gold_text(f"{start} on {day} is not available, but {other} is. Which time would you like?")
-    facts = (*facts, Fact(text=builder.fill_template(phrases.OTHER_TIME, time=words), keywords=_CUES))
-    fallback = builder.fill_template(phrases.FALLBACK, time=words)
-    return TimePreference(f"{day} {other}", said, vague, facts, asks, (looks, offer), fallback)
+        return TimePreference(time, said, vague, tuple(facts), asks, tuple(reads))
+    slots = set(half_hour_slots(start, minutes))
+    others = ((time, set(half_hour_slots(time, minutes))) for time in SLOT_TIMES)
+    other = b.rng.choice([time for time, halves in others if halves <= set(SLOT_TIMES) - slots])
+    b.set_slots_free(doctor, f"{day} {other}", minutes, True)
+    spoken = draw_spoken_time(b.phrases.rng, other)
+    reads.append(gold_text(f"{start} on {day} is not available, but {other} is. Which time would you like?"))
+    facts.append(Fact(text=b.phrase("other_time", time=spoken), keywords=_CUES))
+    fallback = b.phrase("fallback", time=spoken)
+    return TimePreference(f"{day} {other}", said, vague, tuple(facts), asks, tuple(reads), fallback)
 
 
-def draw_spoken_datetime(builder: HealthcareTaskBuilder, time: str, easy: bool) -> str:
+def draw_spoken_datetime(b: HealthcareTaskBuilder, time: str, easy: bool) -> str:
     """Return a day and time in the caller's words."""
     day, start = time.split()
     if easy:
         return f"{day} at {start}"
-    return f"{draw_spoken_day(builder.phrases.rng, day)} at {draw_spoken_time(builder.phrases.rng, start)}"
-
-
-def _apart(one: str, other: str, minutes: int) -> bool:
-    return not set(half_hour_slots(one, minutes)) & set(half_hour_slots(other, minutes))
+    return f"{draw_spoken_day(b.phrases.rng, day)} at {draw_spoken_time(b.phrases.rng, start)}"

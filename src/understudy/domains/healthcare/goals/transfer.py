@@ -1,42 +1,38 @@
 """Requests that must be transferred: urgent symptoms, medical questions, and what no tool can do."""
 
 from understudy.domains.authoring.task_builder import GoalSpec, gold_call, gold_text
-from understudy.domains.healthcare import phrases
 from understudy.domains.healthcare.goals.time_preference import draw_spoken_datetime
 from understudy.domains.healthcare.task_builder import HealthcareTaskBuilder
 
 
-def report_urgent_symptom(builder: HealthcareTaskBuilder, grantable: bool, easy: bool) -> GoalSpec:
+def report_urgent_symptom(b: HealthcareTaskBuilder, grantable: bool, easy: bool) -> GoalSpec:
     """Ask for a visit because of urgent symptoms: the caller must go to a nurse at once."""
-    builder.identification = "urgent"
-    name = builder.rng.choice(builder.appointments()).doctor
-    symptom = builder.fill_template(phrases.URGENT)
-    visit = builder.fill_template(phrases.BOOK_VAGUE, visit=builder.fill_template(phrases.MEET), doctor=name)
-    if not easy and builder.draw_bool(0.5):
-        when = draw_spoken_datetime(builder, builder.draw_time(name, 60), easy)
-        visit = builder.fill_template(phrases.BOOK, visit=builder.fill_template(phrases.MEET), doctor=name, when=when)
-    text = " ".join(builder.rng.sample((symptom, visit), 2))
-    summary = f"{builder.patient.name}, born {builder.patient.born}: {symptom}"
-    return _handed(text, "nurse", summary)
+    b.identification = "urgent"
+    doctor = b.rng.choice(b.appointments()).doctor
+    symptom = b.phrase("urgent")
+    visit = b.phrase("book_vague", visit=b.phrase("meet"), doctor=doctor)
+    if not easy and b.draw_bool(0.5):
+        when = draw_spoken_datetime(b, b.draw_time(doctor, 60), easy)
+        visit = b.phrase("book", visit=b.phrase("meet"), doctor=doctor, when=when)
+    text = " ".join(b.rng.sample((symptom, visit), 2))
+    return _transfer(text, "nurse", f"{b.patient.name}, born {b.patient.born}: {symptom}")
 
 
-def ask_medical_advice(builder: HealthcareTaskBuilder, grantable: bool, easy: bool) -> GoalSpec:
+def ask_medical_advice(b: HealthcareTaskBuilder, grantable: bool, easy: bool) -> GoalSpec:
     """Ask a medical question."""
-    drug, test = (
-        builder.rng.choice(builder.patient_rows("prescriptions")).drug,
-        builder.rng.choice(builder.patient_rows("labs")).test,
-    )
-    text = builder.fill_template(phrases.ADVICE, drug=drug, test=test)
-    return _handed(text, "nurse", text)
+    drug = b.rng.choice(b.patient_rows("prescriptions")).drug
+    test = b.rng.choice(b.patient_rows("labs")).test
+    text = b.phrase("advice", drug=drug, test=test)
+    return _transfer(text, "nurse", text)
 
 
-def ask_out_of_scope(builder: HealthcareTaskBuilder, grantable: bool, easy: bool) -> GoalSpec:
+def ask_out_of_scope(b: HealthcareTaskBuilder, grantable: bool, easy: bool) -> GoalSpec:
     """Ask for something that no tool can do."""
-    text = builder.fill_template(phrases.OUTSIDE)
-    return _handed(text, "staff", text)
+    text = b.phrase("outside")
+    return _transfer(text, "staff", text)
 
 
-def _handed(text: str, to: str, summary: str) -> GoalSpec:
-    goes = "a nurse" if to == "nurse" else "our staff"
-    turns = (gold_call("transfer", to=to, summary=summary), gold_text(f"I have transferred you to {goes}."))
+def _transfer(text: str, to: str, summary: str) -> GoalSpec:
+    target = "a nurse" if to == "nurse" else "our staff"
+    turns = (gold_call("transfer", to=to, summary=summary), gold_text(f"I have transferred you to {target}."))
     return GoalSpec(text, gold_turns=turns, required_terms=("nurse|staff|transfer|transferred",))

@@ -2,73 +2,58 @@
 
 import functools
 
-from understudy.domains.authoring.identification import Knowledge
-from understudy.domains.authoring.task_builder import GoalSpec, gold_call, gold_text
-from understudy.domains.retail import phrases
-from understudy.domains.retail.goals.base import payment_kind, status_variants
+from understudy.domains.authoring.payments import payment_kind
+from understudy.domains.authoring.request import Draw, answer, status_variants
+from understudy.domains.authoring.task_builder import GoalSpec, gold_call
 from understudy.domains.retail.state import Order, RetailState, Status
 from understudy.domains.retail.task_builder import RetailTaskBuilder
 
+_UNSOLD = ("piano", "canoe", "bicycle", "sofa", "ladder", "microscope", "trampoline", "chainsaw")
 
-def ask_price(builder: RetailTaskBuilder, order: Order, knowledge: Knowledge, grantable: bool, easy: bool) -> GoalSpec:
+
+def ask_price(b: RetailTaskBuilder, draw: Draw[Order]) -> GoalSpec:
     """Ask what an item cost, or unless `easy` what the whole order cost."""
-    if not easy and len(order.items) > 1:
-        mention = builder.order_mention(order, knowledge)
-        total = f"{order.total:.2f}"
-        expression = " + ".join(str(line.price) for line in order.items)
-        turns = (
-            gold_call("calculate", expression=expression),
-            gold_text(f"The total of order {order.id} was {total}."),
-        )
-        return GoalSpec(builder.fill_template(phrases.TOTAL), mention, turns, "number", outputs=(total,))
-    mention = builder.order_mention(order, knowledge, itemized=True)
-    cost = str(mention.item.price)
-    answer = gold_text(f"The {mention.item.name} was {cost}.")
-    return GoalSpec(
-        builder.fill_template(phrases.PRICE, item=mention.item.name), mention, (answer,), "number", outputs=(cost,)
-    )
+    order = draw.entity
+    if draw.easy or len(order.items) == 1:
+        mention = b.order_mention(draw, itemized=True)
+        item, cost = mention.item.name, f"{mention.item.price}"
+        goal = GoalSpec(b.phrase("price", item=item), mention, kind="number")
+        return answer(goal, f"The {item} was {cost}.", cost)
+    total, expression = f"{order.total:.2f}", " + ".join(f"{line.price}" for line in order.items)
+    mention = b.order_mention(draw)
+    goal = GoalSpec(b.phrase("total"), mention, kind="number")
+    reads = [gold_call("calculate", expression=expression)]
+    return answer(goal, f"The total of order {order.id} was {total}.", total, reads=reads)
 
 
-def ask_status(builder: RetailTaskBuilder, order: Order, knowledge: Knowledge, grantable: bool, easy: bool) -> GoalSpec:
+def ask_status(b: RetailTaskBuilder, draw: Draw[Order]) -> GoalSpec:
     """Ask for the status of an order, or unless `easy` for its address or payment."""
-    mention = builder.order_mention(order, knowledge)
-    asked = "status" if easy else builder.rng.choice(("status", "address", "payment"))
+    mention, order = b.order_mention(draw), draw.entity
+    asked = "status" if draw.easy else b.rng.choice(("status", "address", "payment"))
     if asked == "address":
-        answer = gold_text(f"Order {order.id} will be delivered to {order.address}.")
-        return GoalSpec(builder.fill_template(phrases.WHERE_TO), mention, (answer,), "text", outputs=(order.address,))
+        goal = GoalSpec(b.phrase("where_to"), mention, kind="text")
+        return answer(goal, f"Order {order.id} will be delivered to {order.address}.", order.address)
     if asked == "payment":
-        kind = payment_kind(order.payment)
-        answer = gold_text(f"Order {order.id} was paid with your {kind} {order.payment}.")
-        return GoalSpec(
-            builder.fill_template(phrases.PAID_WITH), mention, (answer,), "text", outputs=(f"{order.payment}|{kind}",)
-        )
-    status: Status = builder.rng.choice(("pending", "shipped", "delivered", "cancelled"))
-    builder.set_status(order, status)
-    return GoalSpec(
-        builder.fill_template(phrases.STATUS),
-        mention,
-        (gold_text(f"Order {order.id} is {status}."),),
-        "text",
-        outputs=(status_variants(status),),
-    )
+        goal, kind = GoalSpec(b.phrase("paid_with"), mention, kind="text"), payment_kind(order.payment)
+        text = f"Order {order.id} was paid with your {kind} {order.payment}."
+        return answer(goal, text, f"{order.payment}|{kind}")
+    status: Status = b.rng.choice(("pending", "shipped", "delivered", "cancelled"))
+    b.set_status(order, status)
+    goal = GoalSpec(b.phrase("status"), mention, kind="text")
+    return answer(goal, f"Order {order.id} is {status}.", status_variants(status))
 
 
-def ask_stock_price(
-    builder: RetailTaskBuilder, order: Order, knowledge: Knowledge, grantable: bool, easy: bool
-) -> GoalSpec:
+def ask_stock_price(b: RetailTaskBuilder, draw: Draw[Order]) -> GoalSpec:
     """Ask for the price of a variant, or unless `easy` which of three products is sold, and its lowest price."""
-    item, cheapest = builder.rng.choice(_cheapest(builder.world))
-    if easy:
-        offer = builder.rng.choice(list(builder.world.products[item].variants.values()))
-        text, cost = builder.fill_template(phrases.STOCK, item=item, option=offer.option), f"{offer.price}"
-        answer = (gold_call("get_product", name=item), gold_text(f"The {offer.option} {item} costs {cost}."))
-        return GoalSpec(text, gold_turns=answer, kind="number", outputs=(cost,))
-    things = ", ".join(builder.rng.sample([item, *builder.rng.sample(phrases.UNSOLD, 2)], 3))
-    reads = (gold_call("list_products"), gold_call("get_product", name=item))
-    turns = (*reads, gold_text(f"We sell the {item}. The cheapest one costs {cheapest}."))
-    return GoalSpec(
-        builder.fill_template(phrases.SOLD, things=things), gold_turns=turns, kind="number", outputs=(cheapest,)
-    )
+    item, cheapest = b.rng.choice(_cheapest(b.world))
+    product = gold_call("get_product", name=item)
+    if draw.easy:
+        offer = b.rng.choice(list(b.world.products[item].variants.values()))
+        goal = GoalSpec(b.phrase("stock", item=item, option=offer.option), kind="number")
+        return answer(goal, f"The {offer.option} {item} costs {offer.price}.", f"{offer.price}", reads=[product])
+    things = ", ".join(b.rng.sample([item, *b.rng.sample(_UNSOLD, 2)], 3))
+    goal, reads = GoalSpec(b.phrase("sold", things=things), kind="number"), [gold_call("list_products"), product]
+    return answer(goal, f"We sell the {item}. The cheapest one costs {cheapest}.", cheapest, reads=reads)
 
 
 @functools.cache

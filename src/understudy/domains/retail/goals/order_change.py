@@ -1,22 +1,32 @@
-"""Requests to cancel, change, return or exchange, and to change the account. `base` defines `grantable`."""
+"""Requests to cancel, change, return or exchange, and to change the account."""
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import get_args
 
-from understudy.core.messages import Message
-from understudy.core.tasks import Fact
-from understudy.domains.authoring.identification import Knowledge
+from understudy.domains.authoring.payments import payment_kind
 from understudy.domains.authoring.people import draw_address
-from understudy.domains.authoring.scenarios import CHANGES_OF_MIND
-from understudy.domains.authoring.task_builder import GoalSpec, gold_call, gold_change, gold_proposal, gold_text
-from understudy.domains.retail import phrases
-from understudy.domains.retail.goals.base import payment_kind, status_variants
+from understudy.domains.authoring.request import (
+    CANCEL_TERMS,
+    VAGUE_SHARE,
+    Detail,
+    Draw,
+    answer,
+    change_mind,
+    extend,
+    plain_request,
+    refuse,
+    request,
+    settle,
+    status_variants,
+    tell,
+    transfer,
+)
+from understudy.domains.authoring.task_builder import GoalSpec, gold_call
 from understudy.domains.retail.state import Line, Order, Reason, Status
 from understudy.domains.retail.task_builder import RetailOrderMention, RetailTaskBuilder
 
-_CANCEL = "cancel|cancelled|canceled|cancelling|canceling|cancellation"
 _REASON_TERMS: Mapping[Reason, str] = {
     "no longer needed": "no longer needed|no longer need|not needed|not need|don't need|not needing",
     "ordered by mistake": "mistake|mistaken|mistakenly|accident|accidentally|accidental",
@@ -37,268 +47,180 @@ _WHICH_PAYMENT = (
     "pay with",
     "like to pay",
 )
-
-
-def cancel_order(
-    builder: RetailTaskBuilder, order: Order, knowledge: Knowledge, grantable: bool, easy: bool
-) -> GoalSpec:
-    """Cancel an order."""
-    mention = builder.order_mention(order, knowledge)
-    reason = builder.rng.choice(get_args(Reason))
-    why, in_opening = builder.fill_template(phrases.WHY[reason]), easy or builder.draw_bool(0.5)
-    text = builder.fill_template(phrases.CANCEL) + (f" {why}" if in_opening else "")
-    goal = GoalSpec(
-        text,
-        mention,
-        required_terms=(*mention.required_terms, _CANCEL, _REASON_TERMS[reason]),
-        facts=(Fact(text=why, keywords=_WHY, in_opening=in_opening),),
-    )
-    if not grantable:
-        return _add_status_refusal(builder, goal, order, "pending", "cancel it", easy)
-    builder.set_status(order, "pending")
-    asks = () if in_opening else (gold_text("Why do you want to cancel it?"),)
-    do = gold_call("cancel_order", order_id=order.id, reason=reason)
-    return replace(
-        goal,
-        gold_turns=asks
-        + gold_change(f"cancel {mention.proposal_phrase}, reason: {reason}", do, "The order has been cancelled."),
-    )
-
-
-def return_items(
-    builder: RetailTaskBuilder, order: Order, knowledge: Knowledge, grantable: bool, easy: bool
-) -> GoalSpec:
-    """Return one or two items; sometimes to a gift card, sometimes without naming the item at first."""
-    mention = builder.order_mention(order, knowledge, itemized=True)
-    lines = _some(builder, order, mention.item, 1 if easy else 2)
-    item = " and the ".join(line.name for line in lines)
-    vague = not easy and mention.by_number and builder.draw_bool(0.3)
-    text = builder.fill_template(phrases.RETURN_VAGUE) if vague else builder.fill_template(phrases.RETURN, item=item)
-    facts = (
-        Fact(text=builder.fill_template(phrases.WHICH_ITEM, item=item), keywords=_WHICH_ITEM, in_opening=not vague),
-    )
-    goal = GoalSpec(
-        text, mention, required_terms=(*mention.required_terms, _RETURN, *(line.name for line in lines)), facts=facts
-    )
-    if not grantable:
-        return _add_status_refusal(builder, goal, order, "delivered", "return anything", easy)
-    builder.set_status(order, "delivered")
-    asks = (gold_text("Which item is it?"),) if vague else ()
-    gift = "" if easy or builder.draw_bool(0.5) else _payment(builder, "gift", order.payment)
-    arguments = {"order_id": order.id, "item_ids": [line.id for line in lines]}
-    proposal, done = f"return the {item} of order {order.id}", "The return has been started."
-    if not gift:
-        return replace(goal, gold_turns=asks + gold_change(proposal, gold_call("return_items", **arguments), done))
-    do = gold_call("return_items", **arguments, refund_to=gift)
-    turns = (*asks, gold_call("get_user"), *gold_change(f"{proposal} and refund your gift card {gift}", do, done))
-    text = f"{text} {builder.fill_template(phrases.REFUND_TO_GIFT_CARD)}"
-    return replace(goal, text=text, gold_turns=turns, required_terms=(*goal.required_terms, f"gift card|{gift}"))
-
-
-def exchange_item(
-    builder: RetailTaskBuilder, order: Order, knowledge: Knowledge, grantable: bool, easy: bool
-) -> GoalSpec:
-    """Exchange an item of a delivered order for another variant."""
-    return _swap(builder, order, knowledge, grantable, easy, pending=False)
-
-
-def change_item(
-    builder: RetailTaskBuilder, order: Order, knowledge: Knowledge, grantable: bool, easy: bool
-) -> GoalSpec:
-    """Change an item of a pending order to another variant."""
-    return _swap(builder, order, knowledge, grantable, easy, pending=True)
-
-
-def _swap(
-    builder: RetailTaskBuilder, order: Order, knowledge: Knowledge, grantable: bool, easy: bool, *, pending: bool
-) -> GoalSpec:
-    mention = builder.order_mention(order, knowledge, itemized=True)
-    verb, into, status, tool = _SWAPS[pending]
-    vague, gone = not easy and builder.draw_bool(0.3), not grantable and builder.draw_bool(0.4)
-    item, option = _other_variant(builder, mention.item)
-    openings = phrases.OTHER_VAGUE if vague else phrases.CHANGE_ITEM if pending else phrases.EXCHANGE
-    text = builder.fill_template(openings, item=mention.item.name, option=option)
-    facts = (
-        Fact(
-            text=builder.fill_template(phrases.WHICH_OPTION, option=option),
-            keywords=_WHICH_OPTION,
-            in_opening=not vague,
-        ),
-    )
-    goal = GoalSpec(
-        text, mention, required_terms=(*mention.required_terms, _SWAP, _option_variants(option)), facts=facts
-    )
-    if not grantable and not gone:
-        return _add_status_refusal(builder, goal, order, status, f"{verb} anything", easy)
-    builder.set_status(order, status)
-    builder.patch("products", mention.item.name, variants={item: {"available": not gone}})
-    asks = (gold_text("Which one would you like instead?"),) if vague else ()
-    reads = (*asks, gold_call("get_product", name=mention.item.name))
-    if gone:
-        refusal = gold_text(f"The {option} {mention.item.name} is not available, so I cannot {verb} anything.")
-        return replace(goal, gold_turns=(*reads, refusal), outputs=(_GONE,))
-    payer = "" if easy or builder.draw_bool(0.5) else _payment(builder, "", order.payment)
-    builder.set_balance(payer or order.payment, "200.00")
-    proposal = f"{verb} the {mention.item.option} {mention.item.name} of order {order.id} {into} the {option} one"
-    arguments = {"order_id": order.id, "item_ids": [mention.item.id], "new_item_ids": [item]}
-    if not payer:
-        return replace(
-            goal, gold_turns=reads + gold_change(proposal, gold_call(tool, **arguments), f"The {verb} has been made.")
-        )
-    kind, do = payment_kind(payer), gold_call(tool, **arguments, payment_id=payer)
-    turns = (
-        *reads,
-        gold_call("get_user"),
-        *gold_change(f"{proposal}, with your {kind} {payer}", do, f"The {verb} has been made."),
-    )
-    text = f"{text} {builder.fill_template(phrases.DIFFERENCE_BY, kind=kind)}"
-    return replace(goal, text=text, gold_turns=turns, required_terms=(*goal.required_terms, f"{kind}|{payer}"))
-
-
-_SWAPS: dict[bool, tuple[str, str, Status, str]] = {
-    True: ("change", "to", "pending", "change_items"),
-    False: ("exchange", "for", "delivered", "exchange_items"),
-}
-
-
-def change_address(
-    builder: RetailTaskBuilder, order: Order, knowledge: Knowledge, grantable: bool, easy: bool
-) -> GoalSpec:
-    """Change the address of an order."""
-    mention = builder.order_mention(order, knowledge)
-    address, vague = draw_address(builder.rng), not easy and builder.draw_bool(0.3)
-    text = builder.fill_template(phrases.ADDRESS_VAGUE if vague else phrases.ADDRESS, address=address)
-    facts = (
-        Fact(
-            text=builder.fill_template(phrases.NEW_ADDRESS, address=address),
-            keywords=_WHICH_ADDRESS,
-            in_opening=not vague,
-        ),
-    )
-    goal = GoalSpec(text, mention, required_terms=(*mention.required_terms, *_parts(address)), facts=facts)
-    if not grantable:
-        return _add_status_refusal(builder, goal, order, "pending", "change its address", easy)
-    builder.set_status(order, "pending")
-    asks = (gold_text("What is the new address?"),) if vague else ()
-    return replace(goal, gold_turns=asks + _send(mention, address))
-
-
-def change_profile(
-    builder: RetailTaskBuilder, order: Order, knowledge: Knowledge, grantable: bool, easy: bool
-) -> GoalSpec:
-    """Change the address of the account. It affects no order."""
-    address, vague = draw_address(builder.rng), not easy and builder.draw_bool(0.5)
-    text = builder.fill_template(phrases.PROFILE_VAGUE if vague else phrases.PROFILE, address=address)
-    facts = (
-        Fact(
-            text=builder.fill_template(phrases.NEW_ADDRESS, address=address),
-            keywords=_WHICH_ADDRESS,
-            in_opening=not vague,
-        ),
-    )
-    asks = (gold_text("What is the new address?"),) if vague else ()
-    do = gold_call("change_user_address", address=address)
-    turns = asks + gold_change(f"change the address of your account to {address}", do, "Your address has been changed.")
-    return GoalSpec(text, gold_turns=turns, required_terms=_parts(address), facts=facts)
-
-
-def change_payment(
-    builder: RetailTaskBuilder, order: Order, knowledge: Knowledge, grantable: bool, easy: bool
-) -> GoalSpec:
-    """Change the payment of an order."""
-    mention = builder.order_mention(order, knowledge)
-    vague, target = not easy and builder.draw_bool(0.3), _payment(builder, "", order.payment)
-    short = not grantable and target.startswith("gift")
-    kind = payment_kind(target)
-    text = builder.fill_template(phrases.PAYMENT_VAGUE if vague else phrases.PAYMENT, kind=kind)
-    facts = (
-        Fact(text=builder.fill_template(phrases.PAY_WITH, kind=kind), keywords=_WHICH_PAYMENT, in_opening=not vague),
-    )
-    goal = GoalSpec(text, mention, required_terms=(*mention.required_terms, f"{kind}|{target}"), facts=facts)
-    if not grantable and not short:
-        return _add_status_refusal(builder, goal, order, "pending", "change its payment", easy)
-    builder.set_status(order, "pending")
-    asks = (gold_text("How would you like to pay?"),) if vague else ()
-    reads = (*asks, gold_call("get_user"))
-    balance = f"{order.total - Decimal(builder.rng.randint(1, 9)):.2f}" if short else "250.00"
-    builder.set_balance(target, balance)
-    if short:
-        refusal = gold_text(
-            f"Your gift card {target} has a balance of {balance}, so it cannot cover the {order.total}."
-        )
-        return replace(goal, gold_turns=(*reads, refusal), outputs=(balance,))
-    do = gold_call("change_payment", order_id=order.id, payment_id=target)
-    turns = reads + gold_change(
-        f"pay {mention.proposal_phrase} with your {kind} {target}", do, "The payment has been changed."
-    )
-    return replace(goal, gold_turns=turns)
-
-
-def ask_out_of_scope(
-    builder: RetailTaskBuilder, order: Order, knowledge: Knowledge, grantable: bool, easy: bool
-) -> GoalSpec:
-    """Ask for something that no tool can do, which requires a human agent."""
-    text = builder.fill_template(phrases.OUTSIDE)
-    turns = (gold_call("transfer_to_human", summary=text), gold_text("I have transferred you to a human agent."))
-    return GoalSpec(text, gold_turns=turns, required_terms=("human|transfer|transferred",))
-
-
-def correct_address(
-    builder: RetailTaskBuilder, order: Order, knowledge: Knowledge, grantable: bool, easy: bool
-) -> GoalSpec:
-    """Give one address, then another one when asked to confirm."""
-    mention, first = builder.order_mention(order, knowledge), draw_address(builder.rng)
-    text = builder.fill_template(phrases.ADDRESS, address=first)
-    return _rather_send(
-        builder, mention, GoalSpec(text, mention, (gold_proposal(f"send {mention.proposal_phrase} to {first}"),)), ""
-    )
-
-
-def switch_cancel_to_address(
-    builder: RetailTaskBuilder, order: Order, knowledge: Knowledge, grantable: bool, easy: bool
-) -> GoalSpec:
-    """Ask to cancel an order, then to change its address instead when asked to confirm."""
-    mention, reason = builder.order_mention(order, knowledge), builder.rng.choice(get_args(Reason))
-    text = f"{builder.fill_template(phrases.CANCEL)} {builder.fill_template(phrases.WHY[reason])}"
-    return _rather_send(
-        builder,
-        mention,
-        GoalSpec(text, mention, (gold_proposal(f"cancel {mention.proposal_phrase}, reason: {reason}"),)),
-        builder.fill_template(phrases.KEEP_IT),
-    )
-
-
-def _rather_send(builder: RetailTaskBuilder, mention: RetailOrderMention, first: GoalSpec, link: str) -> GoalSpec:
-    """After the first proposal, change the order's address to a new one."""
-    builder.set_status(mention.order, "pending")
-    address = draw_address(builder.rng)
-    meant = f"{builder.fill_template(CHANGES_OF_MIND)}{link} {builder.fill_template(phrases.ADDRESS, address=address)}"
-    names = (*mention.required_terms, *_parts(address))
-    return replace(first, gold_turns=first.gold_turns + _send(mention, address), required_terms=names, final_text=meant)
-
-
-def _add_status_refusal(
-    builder: RetailTaskBuilder, goal: GoalSpec, order: Order, needed: Status, action: str, easy: bool
-) -> GoalSpec:
-    """Refuse a request for an order whose status forbids it. Some customers contest the refusal."""
-    status = builder.rng.choice(_FORBIDS[needed])
-    builder.set_status(order, status)
-    refusal = gold_text(f"Order {order.id} is {status}, so I cannot {action}.")
-    contests = not easy and builder.draw_bool(0.5)
-    return replace(
-        goal, gold_turns=(refusal,) * (1 + contests), outputs=(status_variants(status),), contests_refusal=contests
-    )
-
-
-_FORBIDS: dict[Status, tuple[Status, ...]] = {
+_FORBIDS: Mapping[Status, tuple[Status, ...]] = {
     "pending": ("shipped", "delivered", "cancelled"),
     "delivered": ("pending", "shipped", "cancelled"),
 }
+"""The statuses that forbid a request that needs another status."""
+
+ITEM = Detail("return", "return_vague", "which_item", "Which item is it?", _WHICH_ITEM)
+ADDRESS = Detail("address", "address_vague", "new_address", "What is the new address?", _WHICH_ADDRESS)
+PROFILE = replace(ADDRESS, stated="profile", vague="profile_vague")
+PAYMENT = Detail("payment", "payment_vague", "pay_with", "How would you like to pay?", _WHICH_PAYMENT)
+CHANGE = Detail("change_item", "other_vague", "which_option", "Which one would you like instead?", _WHICH_OPTION)
+EXCHANGE = replace(CHANGE, stated="exchange")
 
 
-def _send(mention: RetailOrderMention, address: str) -> tuple[Message, ...]:
-    do = gold_call("change_address", order_id=mention.order.id, address=address)
-    return gold_change(f"send {mention.proposal_phrase} to {address}", do, "The address has been changed.")
+def cancel_order(b: RetailTaskBuilder, draw: Draw[Order]) -> GoalSpec:
+    """Cancel an order."""
+    mention, reason = b.order_mention(draw), b.rng.choice(get_args(Reason))
+    why, told = b.phrase(f"why.{reason}"), draw.easy or b.draw_bool(0.5)
+    goal = plain_request(b.phrase("cancel"), mention, CANCEL_TERMS, _REASON_TERMS[reason])
+    goal = tell(goal, why, "Why do you want to cancel it?", _WHY, vague=not told)
+    if not draw.grantable:
+        return _refuse_status(b, goal, draw, "pending", "cancel it")
+    b.set_status(draw.entity, "pending")
+    call = gold_call("cancel_order", order_id=draw.entity.id, reason=reason)
+    return settle(goal, f"cancel {mention.proposal_phrase}, reason: {reason}", call, "The order has been cancelled.")
+
+
+def return_items(b: RetailTaskBuilder, draw: Draw[Order]) -> GoalSpec:
+    """Return one or two items; sometimes to a gift card, sometimes without naming the item at first."""
+    order, mention = draw.entity, b.order_mention(draw, itemized=True)
+    lines = _some(b, order, mention.item, 1 if draw.easy else 2)
+    item = " and the ".join(line.name for line in lines)
+    vague = not draw.easy and mention.by_number and b.draw_bool(VAGUE_SHARE)
+    goal = request(b, ITEM, mention, vague, _RETURN, *(line.name for line in lines), item=item)
+    if not draw.grantable:
+        return _refuse_status(b, goal, draw, "delivered", "return anything")
+    b.set_status(order, "delivered")
+    gift = "" if draw.easy or b.draw_bool(0.5) else _payment(b, "gift", order.payment)
+    arguments = {"order_id": order.id, "item_ids": [line.id for line in lines]}
+    proposal, done = f"return the {item} of order {order.id}", "The return has been started."
+    if not gift:
+        return settle(goal, proposal, gold_call("return_items", **arguments), done)
+    call = gold_call("return_items", **arguments, refund_to=gift)
+    goal = extend(goal, b.phrase("refund_to_gift_card"), f"gift card|{gift}")
+    return settle(goal, f"{proposal} and refund your gift card {gift}", call, done, [gold_call("get_user")])
+
+
+@dataclass(frozen=True)
+class _Swap:
+    """The words and the tool that put another variant in the place of an item."""
+
+    detail: Detail
+    verb: str
+    into: str
+    status: Status
+    """The status that the order must have."""
+    tool: str
+
+
+def exchange_item(b: RetailTaskBuilder, draw: Draw[Order]) -> GoalSpec:
+    """Exchange an item of a delivered order for another variant."""
+    return _swap(b, draw, _Swap(EXCHANGE, "exchange", "for", "delivered", "exchange_items"))
+
+
+def change_item(b: RetailTaskBuilder, draw: Draw[Order]) -> GoalSpec:
+    """Change an item of a pending order to another variant."""
+    return _swap(b, draw, _Swap(CHANGE, "change", "to", "pending", "change_items"))
+
+
+def _swap(b: RetailTaskBuilder, draw: Draw[Order], swap: _Swap) -> GoalSpec:
+    order, mention = draw.entity, b.order_mention(draw, itemized=True)
+    vague, gone = not draw.easy and b.draw_bool(VAGUE_SHARE), not draw.grantable and b.draw_bool(0.4)
+    old, (item, option) = mention.item, _other_variant(b, mention.item)
+    goal = request(b, swap.detail, mention, vague, _SWAP, _option_variants(option), item=old.name, option=option)
+    if not draw.grantable and not gone:
+        return _refuse_status(b, goal, draw, swap.status, f"{swap.verb} anything")
+    b.set_status(order, swap.status)
+    b.patch("products", old.name, variants={item: {"available": not gone}})
+    reads = [gold_call("get_product", name=old.name)]
+    if gone:
+        reason = f"The {option} {old.name} is not available, so I cannot {swap.verb} anything."
+        return answer(goal, reason, _GONE, reads=reads)
+    payer = "" if draw.easy or b.draw_bool(0.5) else _payment(b, "", order.payment)
+    b.set_balance(payer or order.payment, "200.00")
+    proposal = f"{swap.verb} the {old.option} {old.name} of order {order.id} {swap.into} the {option} one"
+    arguments = {"order_id": order.id, "item_ids": [old.id], "new_item_ids": [item]}
+    done = f"The {swap.verb} has been made."
+    if not payer:
+        return settle(goal, proposal, gold_call(swap.tool, **arguments), done, reads)
+    kind, call = payment_kind(payer), gold_call(swap.tool, **arguments, payment_id=payer)
+    goal = extend(goal, b.phrase("difference_by", kind=kind), f"{kind}|{payer}")
+    return settle(goal, f"{proposal}, with your {kind} {payer}", call, done, [*reads, gold_call("get_user")])
+
+
+def change_address(b: RetailTaskBuilder, draw: Draw[Order]) -> GoalSpec:
+    """Change the address of an order."""
+    mention, address = b.order_mention(draw), draw_address(b.rng)
+    vague = not draw.easy and b.draw_bool(VAGUE_SHARE)
+    goal = request(b, ADDRESS, mention, vague, *_parts(address), address=address)
+    if not draw.grantable:
+        return _refuse_status(b, goal, draw, "pending", "change its address")
+    b.set_status(draw.entity, "pending")
+    return _send(goal, mention, address)
+
+
+def change_profile(b: RetailTaskBuilder, draw: Draw[Order]) -> GoalSpec:
+    """Change the address of the account. It affects no order."""
+    address, vague = draw_address(b.rng), not draw.easy and b.draw_bool(0.5)
+    goal = request(b, PROFILE, None, vague, *_parts(address), address=address)
+    call = gold_call("change_user_address", address=address)
+    return settle(goal, f"change the address of your account to {address}", call, "Your address has been changed.")
+
+
+def change_payment(b: RetailTaskBuilder, draw: Draw[Order]) -> GoalSpec:
+    """Change the payment of an order."""
+    order, mention = draw.entity, b.order_mention(draw)
+    vague, target = not draw.easy and b.draw_bool(VAGUE_SHARE), _payment(b, "", order.payment)
+    short, kind = not draw.grantable and target.startswith("gift"), payment_kind(target)
+    goal = request(b, PAYMENT, mention, vague, f"{kind}|{target}", kind=kind)
+    if not draw.grantable and not short:
+        return _refuse_status(b, goal, draw, "pending", "change its payment")
+    b.set_status(order, "pending")
+    reads = [gold_call("get_user")]
+    balance = f"{order.total - Decimal(b.rng.randint(1, 9)):.2f}" if short else "250.00"
+    b.set_balance(target, balance)
+    if short:
+        reason = f"Your gift card {target} has a balance of {balance}, so it cannot cover the {order.total}."
+        return answer(goal, reason, balance, reads=reads)
+    call = gold_call("change_payment", order_id=order.id, payment_id=target)
+    proposal = f"pay {mention.proposal_phrase} with your {kind} {target}"
+    return settle(goal, proposal, call, "The payment has been changed.", reads)
+
+
+def ask_out_of_scope(b: RetailTaskBuilder, draw: Draw[Order]) -> GoalSpec:
+    """Ask for something that no tool can do, which requires a human agent."""
+    text = b.phrase("outside")
+    return transfer(GoalSpec(text), text)
+
+
+def correct_address(b: RetailTaskBuilder, draw: Draw[Order]) -> GoalSpec:
+    """Give one address, then another one when asked to confirm."""
+    mention, first = b.order_mention(draw), draw_address(b.rng)
+    text = b.phrase("address", address=first)
+    return _send_instead(b, mention, text, f"send {mention.proposal_phrase} to {first}", "")
+
+
+def switch_cancel_to_address(b: RetailTaskBuilder, draw: Draw[Order]) -> GoalSpec:
+    """Ask to cancel an order, then to change its address instead when asked to confirm."""
+    mention, reason = b.order_mention(draw), b.rng.choice(get_args(Reason))
+    text = f"{b.phrase('cancel')} {b.phrase(f'why.{reason}')}"
+    return _send_instead(b, mention, text, f"cancel {mention.proposal_phrase}, reason: {reason}", b.phrase("keep_it"))
+
+
+def _send_instead(b: RetailTaskBuilder, mention: RetailOrderMention, text: str, proposal: str, keep: str) -> GoalSpec:
+    """Return a request whose user wants an order sent to another address when the agent makes `proposal`."""
+    b.set_status(mention.order, "pending")
+    address = draw_address(b.rng)
+    meant = f"{b.phrase('change_of_mind')}{keep} {b.phrase('address', address=address)}"
+    goal = plain_request(text, mention, *_parts(address))
+    return _send(change_mind(goal, proposal, meant), mention, address)
+
+
+def _refuse_status(b: RetailTaskBuilder, goal: GoalSpec, draw: Draw[Order], needed: Status, action: str) -> GoalSpec:
+    """Refuse a request for an order whose status forbids it."""
+    order, status = draw.entity, b.rng.choice(_FORBIDS[needed])
+    b.set_status(order, status)
+    reason = f"Order {order.id} is {status}, so I cannot {action}."
+    goal = replace(goal, gold_turns=())  # the status is known before any question for a detail
+    return refuse(b, goal, reason, status_variants(status), easy=draw.easy)
+
+
+def _send(goal: GoalSpec, mention: RetailOrderMention, address: str) -> GoalSpec:
+    call = gold_call("change_address", order_id=mention.order.id, address=address)
+    return settle(goal, f"send {mention.proposal_phrase} to {address}", call, "The address has been changed.")
 
 
 def _parts(address: str) -> tuple[str, ...]:
@@ -306,15 +228,15 @@ def _parts(address: str) -> tuple[str, ...]:
     return address.split(",")[0], address.split()[-1]
 
 
-def _some(builder: RetailTaskBuilder, order: Order, item: Line, most: int) -> list[Line]:
+def _some(b: RetailTaskBuilder, order: Order, item: Line, most: int) -> list[Line]:
     """Return the item and possibly others of the order."""
     others = [line for line in order.items if line is not item]
-    return [item, *others[: builder.rng.randint(0, min(most - 1, len(others)))]]
+    return [item, *others[: b.rng.randint(0, min(most - 1, len(others)))]]
 
 
-def _other_variant(builder: RetailTaskBuilder, line: Line) -> tuple[str, str]:
-    variants = builder.world.products[line.name].variants
-    item = builder.rng.choice([key for key in variants if key != line.id])
+def _other_variant(b: RetailTaskBuilder, line: Line) -> tuple[str, str]:
+    variants = b.world.products[line.name].variants
+    item = b.rng.choice([key for key in variants if key != line.id])
     return item, variants[item].option
 
 
@@ -325,7 +247,7 @@ def _option_variants(option: str) -> str:
     return "|".join(f"{one}{link}{other}" for one, other in ((size, color), (color, size)) for link in links)
 
 
-def _payment(builder: RetailTaskBuilder, kind: str, current: str) -> str:
+def _payment(b: RetailTaskBuilder, kind: str, current: str) -> str:
     """Return another payment method of the customer of this kind, or an empty string."""
-    fitting = [key for key in builder.user.payments if key != current and key.startswith(kind)]
-    return builder.rng.choice(fitting) if fitting else ""
+    fitting = [key for key in b.user.payments if key != current and key.startswith(kind)]
+    return b.rng.choice(fitting) if fitting else ""

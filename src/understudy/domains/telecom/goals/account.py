@@ -3,15 +3,10 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
-from understudy.domains.authoring.identification import Knowledge
-from understudy.domains.authoring.task_builder import (
-    GoalSpec,
-    gold_call,
-    gold_change,
-    gold_text,
-)
-from understudy.domains.telecom import phrases, user_tools
-from understudy.domains.telecom.goals.base import PAYMENT_TERMS, add_refusal, request_payment, set_ticket
+from understudy.domains.authoring.request import Draw, plain_request, refuse, settle, transfer
+from understudy.domains.authoring.task_builder import GoalSpec, capitalize_sentences, gold_call, gold_text
+from understudy.domains.telecom import user_tools
+from understudy.domains.telecom.goals.line import PAYMENT_TERMS, payment_turns, set_ticket
 from understudy.domains.telecom.state import Topic
 from understudy.domains.telecom.task_builder import TelecomTaskBuilder
 from understudy.domains.telecom.world import TOPICS
@@ -25,51 +20,36 @@ TOPIC_TERMS: Mapping[Topic, str] = {
 """The accepted forms of a topic in a proposal."""
 
 
-def open_ticket(
-    builder: TelecomTaskBuilder, number: str, knowledge: Knowledge, grantable: bool, easy: bool
-) -> GoalSpec:
+def open_ticket(b: TelecomTaskBuilder, draw: Draw[str]) -> GoalSpec:
     """Open a ticket. It is refused if one is open already."""
-    mention, topic = builder.line_mention(number, knowledge), builder.rng.choice(TOPICS)
-    text = f"{builder.fill_template(phrases.REPORT[topic])} {builder.fill_template(phrases.LOOK_INTO)}"
-    key = set_ticket(builder, number, topic, "solved" if grantable else builder.rng.choice(("open", "in progress")))
-    goal = GoalSpec(text, mention, required_terms=(*mention.required_terms, "ticket", TOPIC_TERMS[topic]))
-    reads = (gold_call("get_customer"), gold_call("get_ticket", ticket_id=key))
-    if not grantable:
-        refusal = f"Ticket {key} about {topic} is not solved yet, so I cannot open another one."
-        return add_refusal(builder, goal, reads, refusal, key, easy)
-    do = gold_call("open_ticket", number=number, topic=topic)
-    return replace(
-        goal,
-        gold_turns=reads
-        + gold_change(f"open a ticket about {topic} for {mention.proposal_phrase}", do, "The ticket has been opened."),
-    )
+    mention, topic = b.line_mention(draw), b.rng.choice(TOPICS)
+    text = f"{b.phrase(f'report.{topic}')} {b.phrase('look_into')}"
+    status = "solved" if draw.grantable else b.rng.choice(("open", "in progress"))
+    key, reads = set_ticket(b, draw.entity, topic, status)
+    goal = plain_request(text, mention, "ticket", TOPIC_TERMS[topic])
+    if not draw.grantable:
+        reason = f"Ticket {key} about {topic} is not solved yet, so I cannot open another one."
+        return refuse(b, goal, reason, key, easy=draw.easy, reads=reads)
+    call = gold_call("open_ticket", number=draw.entity, topic=topic)
+    proposal = f"open a ticket about {topic} for {mention.proposal_phrase}"
+    return settle(goal, proposal, call, "The ticket has been opened.", reads)
 
 
-def pay_bill(builder: TelecomTaskBuilder, number: str, knowledge: Knowledge, grantable: bool, easy: bool) -> GoalSpec:
+def pay_bill(b: TelecomTaskBuilder, draw: Draw[str]) -> GoalSpec:
     """Pay a bill on the phone, by a payment request."""
-    bill_id = builder.customer.bills[-1] if knowledge == "told" else builder.rng.choice(builder.customer.bills)
-    builder.patch("bills", bill_id, status=builder.rng.choice(("open", "overdue")) if grantable else "paid")
-    mention = builder.bill_mention(bill_id, knowledge)
-    goal = GoalSpec(
-        builder.fill_template(phrases.PAY),
-        mention,
-        required_terms=(*mention.required_terms, PAYMENT_TERMS, f"{builder.world.bills[bill_id].total}"),
-        user_actions=(user_tools.PAY_BILL,),
-    )
-    if not grantable:
-        bill = f"{mention.proposal_phrase[0].upper()}{mention.proposal_phrase[1:]}"
-        refusal = f"{bill} is already paid, so I cannot send a payment request for it."
-        return add_refusal(builder, goal, (), refusal, "paid", easy)
-    return replace(
-        goal,
-        gold_turns=(*request_payment(builder, bill_id, mention.proposal_phrase), gold_text("The bill has been paid.")),
-    )
+    bill_id = b.customer.bills[-1] if draw.knowledge == "told" else b.rng.choice(b.customer.bills)
+    b.patch("bills", bill_id, status=b.rng.choice(("open", "overdue")) if draw.grantable else "paid")
+    mention = b.bill_mention(bill_id, draw.knowledge)
+    goal = plain_request(b.phrase("pay"), mention, PAYMENT_TERMS, f"{mention.bill.total}")
+    goal = replace(goal, user_actions=(user_tools.PAY_BILL,))
+    name = mention.proposal_phrase
+    if not draw.grantable:
+        reason = f"{capitalize_sentences(name)} is already paid, so I cannot send a payment request for it."
+        return refuse(b, goal, reason, "paid", easy=draw.easy)
+    return replace(goal, gold_turns=(*payment_turns(b, bill_id, name), gold_text("The bill has been paid.")))
 
 
-def ask_out_of_scope(
-    builder: TelecomTaskBuilder, number: str, knowledge: Knowledge, grantable: bool, easy: bool
-) -> GoalSpec:
+def ask_out_of_scope(b: TelecomTaskBuilder, draw: Draw[str]) -> GoalSpec:
     """Ask for something that no tool can do."""
-    text = builder.fill_template(phrases.OUTSIDE)
-    turns = (gold_call("transfer_to_human", summary=text), gold_text("I have transferred you to a human agent."))
-    return GoalSpec(text, gold_turns=turns, required_terms=("human|transfer|transferred",))
+    text = b.phrase("outside")
+    return transfer(GoalSpec(text), text)

@@ -1,32 +1,34 @@
-"""Requests to change a line: suspension, plan, data, roaming and SIM card. `base` defines `grantable`."""
+"""Requests to change a line: suspension, plan, data, roaming and SIM card."""
 
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import get_args
 
+from understudy.core.messages import Message
 from understudy.core.tasks import Fact
-from understudy.domains.authoring.identification import Knowledge
-from understudy.domains.authoring.scenarios import CHANGES_OF_MIND
-from understudy.domains.authoring.task_builder import (
-    GoalSpec,
-    gold_call,
-    gold_change,
-    gold_proposal,
-    gold_text,
+from understudy.domains.authoring.request import (
+    Detail,
+    Draw,
+    change_mind,
+    plain_request,
+    refuse,
+    request,
+    settle,
+    tell,
 )
-from understudy.domains.telecom import phrases, user_tools
-from understudy.domains.telecom.goals.base import (
+from understudy.domains.authoring.task_builder import GoalSpec, gold_call
+from understudy.domains.telecom import user_tools
+from understudy.domains.telecom.goals.line import (
     AMOUNT_CUES,
     RESUME_TERMS,
     SIM_TERMS,
-    add_contract_refusal,
-    add_data_turns,
-    add_refusal,
-    add_unchangeable_refusal,
-    enable_roaming_turns,
     ensure_roaming_plan,
     other_line_has_plan,
+    refuse_ended_contract,
+    refuse_unchangeable,
     set_overdue,
+    settle_data,
+    settle_roaming,
 )
 from understudy.domains.telecom.state import SuspendReason
 from understudy.domains.telecom.task_builder import LineMention, TelecomTaskBuilder
@@ -43,212 +45,159 @@ REASON_TERMS: Mapping[SuspendReason, str] = {
 }
 """The accepted forms of a reason in a proposal."""
 _WHY, _DAYS = ("why", "reason"), ("how long", "how many days", "days", "until when")
+DATA = Detail("more_data", "more_data_vague", "how_many", "How many GB do you want to add?", AMOUNT_CUES)
 
 
-def suspend_line(
-    builder: TelecomTaskBuilder, number: str, knowledge: Knowledge, grantable: bool, easy: bool
-) -> GoalSpec:
+def suspend_line(b: TelecomTaskBuilder, draw: Draw[str]) -> GoalSpec:
     """Suspend a line. A refusal is sometimes due to the number of days."""
-    mention, reason = builder.line_mention(number, knowledge), builder.rng.choice(get_args(SuspendReason))
-    long = not grantable and not easy and builder.draw_bool(0.4)
-    days = builder.rng.choice((120, 150, 180, 365) if long else (7, 14, 21, 30, 45, 60, 90))
-    in_opening, says = easy or builder.draw_bool(0.5), builder.fill_template(phrases.DAYS, days=f"{days}")
-    why = builder.fill_template(phrases.WHY[reason])
-    text = f"{builder.fill_template(phrases.SUSPEND)} {why}{f' {says}' if in_opening else ''}"
-    facts = (Fact(text=says, keywords=_DAYS, in_opening=in_opening), Fact(text=why, keywords=_WHY, in_opening=True))
-    terms = (*mention.required_terms, SUSPEND_TERMS, f"{days}", REASON_TERMS[reason])
-    goal = GoalSpec(text, mention, required_terms=terms, facts=facts)
-    asks = () if in_opening else (gold_text("For how many days should it be suspended?"),)
-    if long:
-        refusal = f"A line can be suspended for at most {MAX_SUSPENSION_DAYS} days, so I cannot suspend it for {days}."
-        return add_refusal(builder, goal, asks, refusal, f"{MAX_SUSPENSION_DAYS}", easy)
-    if not grantable:
-        return add_unchangeable_refusal(builder, goal, number, "suspend it", easy)
-    do = gold_call("suspend_line", number=number, reason=reason, days=days)
+    mention, reason = b.line_mention(draw), b.rng.choice(get_args(SuspendReason))
+    too_long = not draw.grantable and not draw.easy and b.draw_bool(0.4)
+    days = b.rng.choice((120, 150, 180, 365) if too_long else (7, 14, 21, 30, 45, 60, 90))
+    vague = not draw.easy and not b.draw_bool(0.5)
+    period, why = b.phrase("days", days=f"{days}"), b.phrase(f"why.{reason}")
+    goal = plain_request(f"{b.phrase('suspend')} {why}", mention, SUSPEND_TERMS, f"{days}", REASON_TERMS[reason])
+    goal = tell(goal, period, "For how many days should it be suspended?", _DAYS, vague=vague)
+    goal = replace(goal, facts=(*goal.facts, Fact(text=why, keywords=_WHY, in_opening=True)))
+    if too_long:
+        limit = f"{MAX_SUSPENSION_DAYS}"
+        refusal = f"A line can be suspended for at most {limit} days, so I cannot suspend it for {days}."
+        return refuse(b, goal, refusal, limit, easy=draw.easy)
+    if not draw.grantable:
+        return refuse_unchangeable(b, draw, goal, "suspend it")
+    call = gold_call("suspend_line", number=draw.entity, reason=reason, days=days)
     proposal = f"suspend {mention.proposal_phrase} for {days} days, reason: {reason}"
-    return replace(goal, gold_turns=asks + gold_change(proposal, do, "The line has been suspended."))
+    return settle(goal, proposal, call, "The line has been suspended.")
 
 
-def resume_line(
-    builder: TelecomTaskBuilder, number: str, knowledge: Knowledge, grantable: bool, easy: bool
-) -> GoalSpec:
+def resume_line(b: TelecomTaskBuilder, draw: Draw[str]) -> GoalSpec:
     """Resume a line that was suspended by the customer or for an overdue bill."""
-    mention = builder.line_mention(number, knowledge)
-    goal = GoalSpec(
-        builder.fill_template(phrases.RESUME),
-        mention,
-        required_terms=(*mention.required_terms, RESUME_TERMS),
-        user_actions=(user_tools.PAY_BILL,),
-    )
-    if not grantable:
-        builder.set_line(number, suspended=builder.rng.choice(get_args(SuspendReason)))
-        return add_contract_refusal(builder, goal, number, "resume it", easy)
-    do = gold_change(
-        f"resume {mention.proposal_phrase}", gold_call("resume_line", number=number), "The line is active."
-    )
-    if builder.draw_bool(0.5):
-        builder.set_line(number, suspended=builder.rng.choice(get_args(SuspendReason)))
-        return replace(goal, gold_turns=do)
-    pays, agrees = set_overdue(builder, number)
-    return replace(goal, gold_turns=(*pays, *do), accepted_steps=agrees)
+    mention = b.line_mention(draw)
+    goal = plain_request(b.phrase("resume"), mention, RESUME_TERMS)
+    goal = replace(goal, user_actions=(user_tools.PAY_BILL,))
+    if not draw.grantable or b.draw_bool(0.5):
+        b.set_line(draw.entity, suspended=b.rng.choice(get_args(SuspendReason)))
+    else:
+        turns, steps = set_overdue(b, draw.entity)
+        goal = replace(goal, gold_turns=turns, accepted_steps=steps)
+    if not draw.grantable:
+        return refuse_ended_contract(b, draw, goal, "resume it")
+    call = gold_call("resume_line", number=draw.entity)
+    return settle(goal, f"resume {mention.proposal_phrase}", call, "The line is active.")
 
 
-def change_plan(
-    builder: TelecomTaskBuilder, number: str, knowledge: Knowledge, grantable: bool, easy: bool
-) -> GoalSpec:
-    """Change a line's plan, or unless `easy` sometimes to the cheapest plan with enough data."""
-    current = builder.plan_name(number)
-    target = builder.rng.choice([name for name in PLANS if name != current])
-    text, read = builder.fill_template(phrases.PLAN, plan=target), gold_call("get_plan", plan=target)
-    if not easy and (bigger := _bigger(builder, number)) and builder.draw_bool(0.6):
-        target, text, read = bigger[0], builder.fill_template(phrases.CHEAPEST, data=bigger[1]), gold_call("list_plans")
-    mention = builder.line_mention(number, knowledge)
-    goal = _planned(builder, GoalSpec(text, mention, (read,)), mention, target)
-    if grantable:
-        return goal
-    if builder.draw_bool(0.6):
-        return add_unchangeable_refusal(builder, goal, number, "change its plan", easy)
-    waiting = builder.rng.choice([name for name in PLANS if name not in (current, target)])
-    builder.set_line(number, next_plan=waiting)
-    refusal = f"Line {number} is already set to change to the {waiting} plan, so I cannot change it to another one."
-    return add_refusal(builder, goal, (), refusal, waiting, easy)
+def change_plan(b: TelecomTaskBuilder, draw: Draw[str]) -> GoalSpec:
+    """Change a line's plan, or unless easy sometimes to the cheapest plan with enough data."""
+    current = b.plan_name(draw.entity)
+    plan = b.rng.choice([name for name in PLANS if name != current])
+    text, read = b.phrase("plan", plan=plan), gold_call("get_plan", plan=plan)
+    if not draw.easy and (larger := _draw_larger_plan(b, draw.entity)) and b.draw_bool(0.6):
+        plan, data = larger
+        text, read = b.phrase("cheapest", data=data), gold_call("list_plans")
+    mention = b.line_mention(draw)
+    goal = plain_request(text, mention, plan, _price(b, plan))
+    if draw.grantable:
+        return _settle_plan(b, goal, mention, plan, read)
+    if b.draw_bool(0.6):
+        return refuse_unchangeable(b, draw, goal, "change its plan")
+    next_plan = b.rng.choice([name for name in PLANS if name not in (current, plan)])
+    b.set_line(draw.entity, next_plan=next_plan)
+    waiting = f"Line {draw.entity} is already set to change to the {next_plan} plan"
+    return refuse(b, goal, f"{waiting}, so I cannot change it to another one.", next_plan, easy=draw.easy)
 
 
-def add_data(builder: TelecomTaskBuilder, number: str, knowledge: Knowledge, grantable: bool, easy: bool) -> GoalSpec:
-    """Buy more data for a line."""
-    mention, gb, vague = (
-        builder.line_mention(number, knowledge),
-        builder.rng.randint(2, 6),
-        not easy and builder.draw_bool(0.4),
-    )
-    text = (
-        builder.fill_template(phrases.MORE_DATA_VAGUE)
-        if vague
-        else builder.fill_template(phrases.MORE_DATA, gb=f"{gb}")
-    )
-    facts = (
-        Fact(text=builder.fill_template(phrases.HOW_MANY, gb=f"{gb}"), keywords=AMOUNT_CUES, in_opening=not vague),
-    )
-    price, asks = (
-        gb * builder.plan_terms(number).extra_gb,
-        (gold_text("How many GB do you want to add?"),) if vague else (),
-    )
-    goal = GoalSpec(
-        text, mention, required_terms=(*mention.required_terms, f"{gb}", f"{price}"), facts=facts, gold_turns=asks
-    )
-    if not grantable and builder.draw_bool(0.4):
-        return add_unchangeable_refusal(builder, goal, number, "add data", easy)
-    added = builder.rng.randint(MAX_ADDED_GB + 1 - gb, MAX_ADDED_GB) if not grantable else 0
-    builder.set_line(number, data_added=f"{added}.0")
-    if not grantable:
-        refusal = f"{added} GB have already been added and the limit is {MAX_ADDED_GB}, so I cannot add {gb}."
-        return add_refusal(builder, goal, (*asks, gold_call("get_usage", number=number)), refusal, f"{added}", easy)
-    return replace(
-        goal,
-        gold_turns=(
-            *asks,
-            gold_call("get_usage", number=number),
-            *add_data_turns(builder, number, mention.proposal_phrase, gb),
-        ),
-    )
-
-
-def enable_roaming(
-    builder: TelecomTaskBuilder, number: str, knowledge: Knowledge, grantable: bool, easy: bool
-) -> GoalSpec:
-    """Enable roaming for a line."""
-    if grantable:
-        ensure_roaming_plan(builder, number)
-    without = not grantable and not other_line_has_plan(builder, number, "Start") and builder.draw_bool(0.5)
-    if without:
-        builder.set_line(number, plan="Start")
-    mention, text = (
-        builder.line_mention(number, knowledge),
-        builder.fill_template(phrases.ROAMING, country=builder.rng.choice(COUNTRIES)),
-    )
-    goal = GoalSpec(
-        text, mention, required_terms=(*mention.required_terms, "roaming", f"{builder.plan_terms(number).roaming_day}")
-    )
-    if without:
-        refusal = "The Start plan has no roaming, so I cannot enable it."
-        return add_refusal(builder, goal, (gold_call("get_plan", plan="Start"),), refusal, "Start", easy)
-    if not grantable:
-        return add_unchangeable_refusal(builder, goal, number, "enable roaming", easy)
-    return replace(goal, gold_turns=tuple(enable_roaming_turns(builder, number, mention.proposal_phrase)))
-
-
-def replace_sim(
-    builder: TelecomTaskBuilder, number: str, knowledge: Knowledge, grantable: bool, easy: bool
-) -> GoalSpec:
-    """Get a new SIM card for a line."""
-    mention = builder.line_mention(number, knowledge)
-    goal = GoalSpec(builder.fill_template(phrases.SIM), mention, required_terms=(*mention.required_terms, SIM_TERMS))
-    if grantable:
-        do = gold_call("replace_sim", number=number)
-        return replace(
-            goal,
-            gold_turns=gold_change(f"send you a new SIM card for {mention.proposal_phrase}", do, "It is on its way."),
-        )
-    if builder.draw_bool(0.5):
-        return add_unchangeable_refusal(builder, goal, number, "send a SIM card", easy)
-    builder.set_line(number, sim_ordered=True)
-    refusal = f"A new SIM card for line {number} has already been ordered, so I cannot send another one."
-    return add_refusal(builder, goal, (), refusal, "ordered", easy)
-
-
-def correct_plan(
-    builder: TelecomTaskBuilder, number: str, knowledge: Knowledge, grantable: bool, easy: bool
-) -> GoalSpec:
-    """Ask for one plan, then for another one when asked to confirm."""
-    mention = builder.line_mention(number, knowledge)
-    first, second = builder.rng.sample([name for name in PLANS if name != mention.plan], 2)
-    price = builder.world.plans[first].price
-    turns = (
-        gold_call("get_plan", plan=first),
-        gold_proposal(_proposal(mention, first, f"{price}")),
-        gold_call("get_plan", plan=second),
-    )
-    goal = _planned(builder, GoalSpec(builder.fill_template(phrases.PLAN, plan=first), mention, turns), mention, second)
-    return replace(
-        goal, final_text=f"{builder.fill_template(CHANGES_OF_MIND)} {builder.fill_template(phrases.PLAN, plan=second)}"
-    )
-
-
-def switch_suspend_to_plan(
-    builder: TelecomTaskBuilder, number: str, knowledge: Knowledge, grantable: bool, easy: bool
-) -> GoalSpec:
-    """Ask to suspend a line, then for another plan instead when asked to confirm."""
-    mention, days = builder.line_mention(number, knowledge), builder.rng.choice((30, 60, 90))
-    target = builder.rng.choice([name for name in PLANS if name != mention.plan])
-    request, reason = builder.fill_template(phrases.SUSPEND), builder.fill_template(phrases.WHY["long trip"])
-    text = f"{request} {reason} {builder.fill_template(phrases.DAYS, days=f'{days}')}"
-    first = gold_proposal(f"suspend {mention.proposal_phrase} for {days} days, reason: long trip")
-    goal = _planned(builder, GoalSpec(text, mention, (first, gold_call("get_plan", plan=target))), mention, target)
-    opening, keep = builder.fill_template(CHANGES_OF_MIND), builder.fill_template(phrases.KEEP_ACTIVE)
-    return replace(goal, final_text=f"{opening} {keep} {builder.fill_template(phrases.PLAN, plan=target)}")
-
-
-def _planned(builder: TelecomTaskBuilder, goal: GoalSpec, mention: LineMention, target: str) -> GoalSpec:
-    """Return `goal` with the turns that change the plan. Its earlier turns must have found the plan's price."""
-    price = f"{builder.world.plans[target].price}"
-    do = gold_call("change_plan", number=mention.number, plan=target)
-    turns = gold_change(_proposal(mention, target, price), do, "The plan has been changed.")
-    return replace(goal, required_terms=(*mention.required_terms, target, price), gold_turns=(*goal.gold_turns, *turns))
-
-
-def _proposal(mention: LineMention, plan: str, price: str) -> str:
-    return f"change {mention.proposal_phrase} to the {plan} plan for {price} a month, starting with the next bill"
-
-
-def _bigger(builder: TelecomTaskBuilder, number: str) -> tuple[str, str] | None:
+def _draw_larger_plan(b: TelecomTaskBuilder, number: str) -> tuple[str, str] | None:
     """Draw a data size that is larger than that of the line's plan.
 
     Return the cheapest plan with at least that size, and the size, or None if no plan is larger.
     """
-    plans = builder.world.plans
-    sizes = [plan.data for plan in plans.values() if plan.data > builder.plan_terms(number).data]
+    plans = b.world.plans
+    sizes = [plan.data for plan in plans.values() if plan.data > b.plan_terms(number).data]
     if not sizes:
         return None
-    data = builder.rng.choice(sizes)
+    data = b.rng.choice(sizes)
     cheapest = min((plan.price, name) for name, plan in plans.items() if plan.data >= data)[1]
     return cheapest, f"{data:.0f}"
+
+
+def correct_plan(b: TelecomTaskBuilder, draw: Draw[str]) -> GoalSpec:
+    """Ask for one plan, then for another one when asked to confirm."""
+    mention = b.line_mention(draw)
+    first, second = b.rng.sample([name for name in PLANS if name != mention.plan], 2)
+    goal = plain_request(b.phrase("plan", plan=first), mention, second, _price(b, second))
+    goal = replace(goal, gold_turns=(gold_call("get_plan", plan=first),))
+    wish = f"{b.phrase('change_of_mind')} {b.phrase('plan', plan=second)}"
+    goal = change_mind(goal, _plan_proposal(b, mention, first), wish)
+    return _settle_plan(b, goal, mention, second, gold_call("get_plan", plan=second))
+
+
+def switch_suspend_to_plan(b: TelecomTaskBuilder, draw: Draw[str]) -> GoalSpec:
+    """Ask to suspend a line, then for another plan instead when asked to confirm."""
+    mention, days = b.line_mention(draw), b.rng.choice((30, 60, 90))
+    plan = b.rng.choice([name for name in PLANS if name != mention.plan])
+    text = f"{b.phrase('suspend')} {b.phrase('why.long trip')} {b.phrase('days', days=f'{days}')}"
+    wish = f"{b.phrase('change_of_mind')} {b.phrase('keep_active')} {b.phrase('plan', plan=plan)}"
+    goal = plain_request(text, mention, plan, _price(b, plan))
+    goal = change_mind(goal, f"suspend {mention.proposal_phrase} for {days} days, reason: long trip", wish)
+    return _settle_plan(b, goal, mention, plan, gold_call("get_plan", plan=plan))
+
+
+def _settle_plan(b: TelecomTaskBuilder, goal: GoalSpec, mention: LineMention, plan: str, read: Message) -> GoalSpec:
+    call = gold_call("change_plan", number=mention.number, plan=plan)
+    return settle(goal, _plan_proposal(b, mention, plan), call, "The plan has been changed.", [read])
+
+
+def _plan_proposal(b: TelecomTaskBuilder, mention: LineMention, plan: str) -> str:
+    price = _price(b, plan)
+    return f"change {mention.proposal_phrase} to the {plan} plan for {price} a month, starting with the next bill"
+
+
+def _price(b: TelecomTaskBuilder, plan: str) -> str:
+    return f"{b.world.plans[plan].price}"
+
+
+def add_data(b: TelecomTaskBuilder, draw: Draw[str]) -> GoalSpec:
+    """Buy more data for a line."""
+    mention, gb = b.line_mention(draw), b.rng.randint(2, 6)
+    vague = not draw.easy and b.draw_bool(0.4)
+    price = gb * b.plan_terms(draw.entity).extra_gb
+    goal = request(b, DATA, mention, vague, f"{gb}", f"{price}", gb=f"{gb}")
+    if not draw.grantable and b.draw_bool(0.4):
+        return refuse_unchangeable(b, draw, goal, "add data")
+    added = 0 if draw.grantable else b.rng.randint(MAX_ADDED_GB + 1 - gb, MAX_ADDED_GB)
+    b.set_line(draw.entity, data_added=f"{added}.0")
+    read = gold_call("get_usage", number=draw.entity)
+    if not draw.grantable:
+        reason = f"{added} GB have already been added and the limit is {MAX_ADDED_GB}, so I cannot add {gb}."
+        return refuse(b, goal, reason, f"{added}", easy=draw.easy, reads=[read])
+    return settle_data(b, replace(goal, gold_turns=(*goal.gold_turns, read)), mention, gb)
+
+
+def enable_roaming(b: TelecomTaskBuilder, draw: Draw[str]) -> GoalSpec:
+    """Enable roaming for a line."""
+    if draw.grantable:
+        ensure_roaming_plan(b, draw.entity)
+    without = not draw.grantable and not other_line_has_plan(b, draw.entity, "Start") and b.draw_bool(0.5)
+    if without:
+        b.set_line(draw.entity, plan="Start")
+    mention, text = b.line_mention(draw), b.phrase("roaming", country=b.rng.choice(COUNTRIES))
+    goal = plain_request(text, mention, "roaming", f"{b.plan_terms(draw.entity).roaming_day}")
+    if without:
+        reason = "The Start plan has no roaming, so I cannot enable it."
+        return refuse(b, goal, reason, "Start", easy=draw.easy, reads=[gold_call("get_plan", plan="Start")])
+    if not draw.grantable:
+        return refuse_unchangeable(b, draw, goal, "enable roaming")
+    return settle_roaming(b, goal, mention)
+
+
+def replace_sim(b: TelecomTaskBuilder, draw: Draw[str]) -> GoalSpec:
+    """Get a new SIM card for a line."""
+    mention = b.line_mention(draw)
+    goal = plain_request(b.phrase("sim"), mention, SIM_TERMS)
+    if draw.grantable:
+        call = gold_call("replace_sim", number=draw.entity)
+        return settle(goal, f"send you a new SIM card for {mention.proposal_phrase}", call, "It is on its way.")
+    if b.draw_bool(0.5):
+        return refuse_unchangeable(b, draw, goal, "send a SIM card")
+    b.set_line(draw.entity, sim_ordered=True)
+    reason = f"A new SIM card for line {draw.entity} has already been ordered, so I cannot send another one."
+    return refuse(b, goal, reason, "ordered", easy=draw.easy)

@@ -10,30 +10,28 @@ from datetime import timedelta
 from typing import Any, Literal
 
 from understudy.core.messages import Message, ToolCall
-from understudy.core.tasks import Difficulty, Fact, SuccessCheck, UserAction
-from understudy.domains.authoring.identification import IdentificationMode
+from understudy.core.tasks import Fact, SuccessCheck, UserAction
 from understudy.domains.authoring.people import CITIES
-from understudy.domains.authoring.task_builder import GoalSpec, gold_call, gold_change, gold_instruction, gold_text
-from understudy.domains.telecom import phrases, user_tools
-from understudy.domains.telecom.goals.base import (
+from understudy.domains.authoring.request import Draw, refuse, settle, transfer
+from understudy.domains.authoring.task_builder import GoalSpec, gold_call, gold_instruction, gold_text
+from understudy.domains.telecom import user_tools
+from understudy.domains.telecom.goals.line import (
     AMOUNT_CUES,
     REPLACEMENT_TERMS,
     RESUME_TERMS,
     SIM_TERMS,
-    add_data_turns,
-    enable_roaming_turns,
     end_contract,
     ensure_roaming_plan,
     other_line_has_plan,
     set_overdue,
+    settle_data,
+    settle_roaming,
 )
 from understudy.domains.telecom.state import TODAY
 from understudy.domains.telecom.task_builder import FaultMention, LineMention, TelecomTaskBuilder
 from understudy.domains.telecom.tools import MAX_ADDED_GB
 from understudy.domains.telecom.world import COUNTRIES
 from understudy.envs.dates import date_variants
-
-Symptom = Literal["internet", "calls", "slow", "abroad"]
 
 _PLACE = ("where", "which city", "what city", "which country", "your location", "abroad")
 _STATUS = gold_instruction("Please look at the status bar of your phone. What does it show?", user_tools.STATUS_BAR)
@@ -81,232 +79,184 @@ PHONE_FAULTS: Mapping[str, PhoneFault] = {
 class SymptomSpec:
     """A symptom: how users report it, how they check that it is gone, and its possible causes."""
 
-    complaints: Sequence[str]
-    success_check: SuccessCheck
+    complaint: str
+    """The list of phrases with which users report it."""
+    test_tool: str
+    """The user's tool that tests whether the symptom is gone."""
+    expected_output: str
+    """What the tool returns then."""
+    line_faults: Sequence[str]
     phone_faults: Sequence[str]
     harmless_settings: Sequence[Mapping[str, Any]]
     """Settings that look like causes but are harmless."""
 
+    @property
+    def success_check(self) -> SuccessCheck:
+        """The check by which the user sees that the symptom is gone."""
+        return SuccessCheck(call=ToolCall(name=self.test_tool), expected_output=self.expected_output)
 
-def _success_check(tool: str, shows: str) -> SuccessCheck:
-    return SuccessCheck(call=ToolCall(name=tool), expected_output=shows)
 
-
-_COMPANY = {"apn": "company"}
+_SUSPENSIONS = ("overdue bill", "long trip")
+_COMPANY_APN = {"apn": "company"}
 _SLOWING = ({"data_saver": True}, {"vpn": True}, {"network_mode": "3G only"})
-SYMPTOMS: Mapping[Symptom, SymptomSpec] = {
+SYMPTOMS: Mapping[str, SymptomSpec] = {
     "internet": SymptomSpec(
-        phrases.NO_INTERNET,
-        _success_check("open_web_page", "A web page opens"),
+        "no_internet",
+        "open_web_page",
+        "A web page opens",
+        _SUSPENSIONS,
         ("airplane", "stuck", "data", "apn"),
-        (*_SLOWING, _COMPANY, _COMPANY),
+        (*_SLOWING, _COMPANY_APN, _COMPANY_APN),
     ),
     "calls": SymptomSpec(
-        phrases.NO_CALLS,
-        _success_check("make_call", "A call goes through"),
+        "no_calls",
+        "make_call",
+        "A call goes through",
+        _SUSPENSIONS,
         ("airplane", "loose", "stuck"),
         (*_SLOWING, {"mobile_data": False}),
     ),
     "slow": SymptomSpec(
-        phrases.SLOW,
-        _success_check("run_speed_test", "60 Mbit/s"),
+        "slow",
+        "run_speed_test",
+        "60 Mbit/s",
+        ("data used up",),
         ("saver", "vpn", "3G"),
-        (_COMPANY, {"roaming": True}),
+        (_COMPANY_APN, {"roaming": True}),
     ),
     "abroad": SymptomSpec(
-        phrases.ABROAD,
-        _success_check("open_web_page", "A web page opens"),
+        "abroad",
+        "open_web_page",
+        "A web page opens",
+        ("no roaming",),
         ("airplane", "data", "roaming", "apn"),
-        (*_SLOWING, _COMPANY, _COMPANY),
+        (*_SLOWING, _COMPANY_APN, _COMPANY_APN),
     ),
 }
+"""Faults: no internet, no calls, slow internet, no internet abroad. Agent and user find the cause together."""
 
 
-LINE_FAULTS: Mapping[Symptom, Sequence[str]] = {
-    "internet": ("overdue bill", "long trip"),
-    "calls": ("overdue bill", "long trip"),
-    "slow": ("data used up",),
-    "abroad": ("no roaming",),
-}
-"""Possible faults of the line."""
-
-
-def report_fault(
-    builder: TelecomTaskBuilder,
-    number: str,
-    identification: IdentificationMode,
-    symptom: Symptom,
-    grantable: bool,
-    difficulty: Difficulty,
-) -> GoalSpec:
-    """Report a fault. If not `grantable`, it cannot be repaired now."""
-    kind, easy = SYMPTOMS[symptom], difficulty == "easy"
-    place = builder.rng.choice(COUNTRIES if symptom == "abroad" else CITIES)
-    builder.patch("phones", number, place=place)
+def report_fault(b: TelecomTaskBuilder, draw: Draw[str], symptom: str, causes: int) -> GoalSpec:
+    """Report a fault that has one or two causes. If not grantable, it cannot be repaired now."""
+    number, spec = draw.entity, SYMPTOMS[symptom]
+    place = b.rng.choice(COUNTRIES if symptom == "abroad" else CITIES)
+    b.patch("phones", number, place=place)
     if symptom == "abroad":
-        ensure_roaming_plan(builder, number)
-        builder.set_line(number, roaming=True)
-        builder.patch("phones", number, roaming=True)
-    for fields in builder.rng.sample(kind.harmless_settings, 1) if builder.draw_bool(0.4 if easy else 0.8) else ():
-        builder.patch("phones", number, **fields)
-    hopeless = None if grantable else _set_unrepairable(builder, number, symptom, place)
-    goal, about = _complaint(builder, number, identification, symptom, place, easy)
-    checks = _checks(number, symptom, place)
-    if hopeless:
-        reads, refusal, output = hopeless
-        contests = not easy and builder.draw_bool(0.5)
-        turns = (*checks, *reads, *(gold_text(refusal),) * (1 + contests))
-        return replace(goal, gold_turns=turns, outputs=(output,), contests_refusal=contests)
-    if symptom == "calls" and builder.draw_bool(0.2 if easy else 0.4):
-        return builder.rng.choice((_damaged, _broken))(builder, goal, about, checks)
-    return _add_repair(builder, goal, about, checks, symptom, difficulty)
-
-
-def _complaint(
-    builder: TelecomTaskBuilder,
-    number: str,
-    identification: IdentificationMode,
-    symptom: Symptom,
-    place: str,
-    easy: bool,
-) -> tuple[GoalSpec, FaultMention]:
-    """Return what the user says and knows. The agent needs the place for the outage check."""
-    mention = builder.line_mention(number, "vague" if identification == "other" else "told")
-    needed, in_opening = symptom in ("internet", "calls"), easy or builder.draw_bool(0.5)
-    where = builder.fill_template(phrases.HERE if in_opening else phrases.WHERE, place=place)
-    facts = (*mention.facts, Fact(text=where, keywords=_PLACE, in_opening=not needed or in_opening))
-    about = FaultMention(
-        "phone", "", "", mention, needed and not in_opening, facts=facts, lookup_turns=mention.lookup_turns
-    )
-    text = builder.fill_template(SYMPTOMS[symptom].complaints, place=place) + (
-        f" {where}" if needed and in_opening else ""
-    )
-    return GoalSpec(
-        text, about, user_actions=user_tools.USER_ACTIONS, success_check=SYMPTOMS[symptom].success_check
-    ), about
-
-
-def _checks(number: str, symptom: Symptom, place: str) -> tuple[Message, ...]:
-    """Return what the agent checks besides the line."""
+        ensure_roaming_plan(b, number)
+        b.set_line(number, roaming=True)
+        b.patch("phones", number, roaming=True)
+    if b.draw_bool(0.4 if draw.easy else 0.8):
+        b.patch("phones", number, **b.rng.sample(spec.harmless_settings, 1)[0])
+    unrepairable = None if draw.grantable else _set_unrepairable(b, number, symptom, place)
+    mention, text = _complaint(b, draw, symptom, place)
+    checks: tuple[Message, ...] = ()
     if symptom == "slow":
-        return (gold_call("get_usage", number=number),)
-    return (gold_call("check_outage", area=place),) if symptom != "abroad" else ()
+        checks = (gold_call("get_usage", number=number),)
+    elif symptom != "abroad":
+        checks = (gold_call("check_outage", area=place),)
+    goal = GoalSpec(text, mention, checks, user_actions=user_tools.USER_ACTIONS, success_check=spec.success_check)
+    if unrepairable:
+        reason, output, reads = unrepairable
+        return refuse(b, goal, reason, output, easy=draw.easy, reads=reads)
+    if symptom == "calls" and b.draw_bool(0.2 if draw.easy else 0.4):
+        return b.rng.choice((_damage_sim, _break_radio))(b, goal, mention.line)
+    return _add_repair(b, goal, mention, symptom, causes)
+
+
+def _complaint(b: TelecomTaskBuilder, draw: Draw[str], symptom: str, place: str) -> tuple[FaultMention, str]:
+    """Return what the user knows and says. The agent needs the place for the outage check."""
+    line = b.line_mention(draw)
+    needed, stated = symptom in ("internet", "calls"), draw.easy or b.draw_bool(0.5)
+    where = b.phrase("here" if stated else "where", place=place)
+    facts = (*line.facts, Fact(text=where, keywords=_PLACE, in_opening=not needed or stated))
+    asks_location = needed and not stated
+    mention = FaultMention("phone", "", "", line, asks_location, facts=facts, lookup_turns=line.lookup_turns)
+    return mention, b.phrase(SYMPTOMS[symptom].complaint, place=place) + (f" {where}" if needed and stated else "")
 
 
 def _set_unrepairable(
-    builder: TelecomTaskBuilder, number: str, symptom: Symptom, place: str
-) -> tuple[tuple[Message, ...], str, str]:
-    """Set an unrepairable cause. Return the lookups that reveal it, the refusal and its reason."""
+    b: TelecomTaskBuilder, number: str, symptom: str, place: str
+) -> tuple[str, str, Sequence[Message]]:
+    """Set an unrepairable cause. Return the refusal, its reason as an output, and the lookups that reveal it."""
     if symptom == "slow":
-        builder.set_line(
-            number, data_used=f"{builder.plan_terms(number).data + MAX_ADDED_GB}", data_added=f"{MAX_ADDED_GB}.0"
-        )
-        refusal = f"Your data is used up and {MAX_ADDED_GB} GB have already been added, so I cannot add more."
-        return (), refusal, f"{MAX_ADDED_GB}"
-    if symptom == "abroad" and not other_line_has_plan(builder, number, "Start"):
-        builder.set_line(number, plan="Start", roaming=False)
-        return (gold_call("get_plan", plan="Start"),), "The Start plan has no roaming, so I cannot enable it.", "Start"
-    if symptom == "abroad" or builder.draw_bool(0.3):
-        ended = end_contract(builder, number)
-        builder.set_line(number, **{"roaming": False} if symptom == "abroad" else {"suspended": "long trip"})
-        return (
-            (),
-            f"The contract of line {number} ended on {ended}, so I cannot make it work.",
-            date_variants(ended),
-        )
-    until = f"{TODAY + timedelta(days=builder.rng.randint(1, 6))}"
-    builder.patch("areas", place, outage="internet" if symptom == "internet" else "network", outage_until=until)
-    return (), f"There is an outage in {place} until {until}, so I cannot repair it now.", date_variants(until)
+        used = b.plan_terms(number).data + MAX_ADDED_GB
+        b.set_line(number, data_used=f"{used}", data_added=f"{MAX_ADDED_GB}.0")
+        reason = f"Your data is used up and {MAX_ADDED_GB} GB have already been added, so I cannot add more."
+        return reason, f"{MAX_ADDED_GB}", ()
+    if symptom == "abroad" and not other_line_has_plan(b, number, "Start"):
+        b.set_line(number, plan="Start", roaming=False)
+        reason = "The Start plan has no roaming, so I cannot enable it."
+        return reason, "Start", [gold_call("get_plan", plan="Start")]
+    if symptom == "abroad" or b.draw_bool(0.3):
+        ended = end_contract(b, number)
+        b.set_line(number, **{"roaming": False} if symptom == "abroad" else {"suspended": "long trip"})
+        reason = f"The contract of line {number} ended on {ended}, so I cannot make it work."
+        return reason, date_variants(ended), ()
+    until = f"{TODAY + timedelta(days=b.rng.randint(1, 6))}"
+    b.patch("areas", place, outage="internet" if symptom == "internet" else "network", outage_until=until)
+    return f"There is an outage in {place} until {until}, so I cannot repair it now.", date_variants(until), ()
 
 
-def _damaged(builder: TelecomTaskBuilder, goal: GoalSpec, about: FaultMention, checks: Sequence[Message]) -> GoalSpec:
+def _damage_sim(b: TelecomTaskBuilder, goal: GoalSpec, line: LineMention) -> GoalSpec:
     """Make the SIM card damaged: only a new one helps."""
-    mention = about.line
-    builder.patch("phones", mention.number, sim="damaged")
-    do = gold_call("replace_sim", number=mention.number)
-    new = gold_change(f"send you a new SIM card for {mention.proposal_phrase}", do, "The new SIM card is on its way.")
-    turns = (*checks, *_STATUS, *_repair_step("loose"), *new)
-    return replace(goal, gold_turns=turns, required_terms=(SIM_TERMS, REPLACEMENT_TERMS))
+    b.patch("phones", line.number, sim="damaged")
+    call = gold_call("replace_sim", number=line.number)
+    proposal = f"send you a new SIM card for {line.proposal_phrase}"
+    reads = (*_STATUS, *_repair_step("loose"))
+    terms = (SIM_TERMS, REPLACEMENT_TERMS)
+    return settle(goal, proposal, call, "The new SIM card is on its way.", reads, terms=terms)
 
 
-def _broken(builder: TelecomTaskBuilder, goal: GoalSpec, about: FaultMention, checks: Sequence[Message]) -> GoalSpec:
+def _break_radio(b: TelecomTaskBuilder, goal: GoalSpec, line: LineMention) -> GoalSpec:
     """Make the radio broken: after all steps have failed, transfer the customer."""
-    builder.patch("phones", about.line.number, radio="broken")
-    hand_over = gold_call("transfer_to_human", summary="no service; restart and SIM card tried")
-    last = (hand_over, gold_text("I have transferred you to a human agent."))
-    return replace(goal, gold_turns=(*checks, *_STATUS, *_repair_step("stuck"), *_repair_step("loose"), *last))
+    b.patch("phones", line.number, radio="broken")
+    steps = (*_STATUS, *_repair_step("stuck"), *_repair_step("loose"))
+    goal = replace(goal, gold_turns=(*goal.gold_turns, *steps))
+    return replace(transfer(goal, "no service; restart and SIM card tried"), required_terms=())
 
 
-def _add_repair(
-    builder: TelecomTaskBuilder,
-    goal: GoalSpec,
-    about: FaultMention,
-    checks: Sequence[Message],
-    symptom: Symptom,
-    difficulty: Difficulty,
-) -> GoalSpec:
-    """Add one or two causes, on the line or the phone."""
-    line_side, phone_side = _drawn(builder, symptom, difficulty)
-    for name in phone_side:
-        builder.patch("phones", about.line.number, **PHONE_FAULTS[name].phone_fields)
-    goal = _on_the_line(builder, goal, about.line, line_side)
-    turns = (*checks, *_asking(goal.gold_turns), *_at_the_phone(phone_side))
-    return replace(goal, mention=replace(about, repaired=True), gold_turns=turns)
+def _add_repair(b: TelecomTaskBuilder, goal: GoalSpec, mention: FaultMention, symptom: str, causes: int) -> GoalSpec:
+    """Add causes on the line and the phone, and their repair."""
+    line_fault = b.rng.choice(SYMPTOMS[symptom].line_faults) if b.draw_bool(0.6) else ""
+    phone_faults = b.rng.sample(SYMPTOMS[symptom].phone_faults, causes - bool(line_fault))
+    phone_faults.sort(key=list(PHONE_FAULTS).index)  # the order in which they become visible
+    for name in phone_faults:
+        b.patch("phones", mention.line.number, **PHONE_FAULTS[name].phone_fields)
+    turns = list(goal.gold_turns)
+    if line_fault:
+        goal = _repair_line(b, goal, mention.line, line_fault)
+        *turns, report = goal.gold_turns
+        turns.append(report.replace(content=f"{report.content} Does it work now?"))
+    turns += _repair_phone(phone_faults)
+    return replace(goal, mention=replace(mention, repaired=True), gold_turns=tuple(turns))
 
 
-def _asking(turns: Sequence[Message]) -> Iterator[Message]:
-    """Yield the turns. The last one, a report, also asks whether the repair helped."""
-    yield from turns[:-1]
-    yield from (done.replace(content=f"{done.content} Does it work now?") for done in turns[-1:])
+def _repair_line(b: TelecomTaskBuilder, goal: GoalSpec, line: LineMention, fault: str) -> GoalSpec:
+    """Set a fault of the line, and add its repair."""
+    number = line.number
+    if fault == "no roaming":
+        b.set_line(number, roaming=False)
+        goal = replace(goal, accepted_steps=(("roaming", f"{b.plan_terms(number).roaming_day}"),))
+        return settle_roaming(b, goal, line)
+    if fault == "data used up":
+        plan, gb = b.plan_terms(number), b.rng.randint(2, 6)
+        b.set_line(number, data_used=f"{plan.data}")
+        fact = Fact(text=b.phrase("how_many", gb=f"{gb}"), keywords=AMOUNT_CUES)
+        turns = (*goal.gold_turns, gold_text("Your data is used up. How many GB do you want to add?"))
+        step = (f"{gb}", f"{gb * plan.extra_gb}")
+        return settle_data(b, replace(goal, facts=(fact,), gold_turns=turns, accepted_steps=(step,)), line, gb)
+    payment, payment_steps = set_overdue(b, number) if fault == "overdue bill" else ((), ())
+    if fault == "long trip":
+        b.set_line(number, suspended="long trip")
+    goal = replace(goal, accepted_steps=(*payment_steps, (RESUME_TERMS, *line.required_terms)))
+    call = gold_call("resume_line", number=number)
+    return settle(goal, f"resume {line.proposal_phrase}", call, "The line is active again.", payment)
 
 
-def _drawn(builder: TelecomTaskBuilder, symptom: Symptom, difficulty: Difficulty) -> tuple[str, Sequence[str]]:
-    """Draw the fault of the line, if any, and those of the phone in the order in which they become visible."""
-    line_side = builder.rng.choice(LINE_FAULTS[symptom]) if builder.draw_bool(0.6) else ""
-    count = 1 - bool(line_side) + (difficulty == "hard")
-    return line_side, sorted(builder.rng.sample(SYMPTOMS[symptom].phone_faults, count), key=list(PHONE_FAULTS).index)
-
-
-def _on_the_line(builder: TelecomTaskBuilder, goal: GoalSpec, mention: LineMention, cause: str) -> GoalSpec:
-    """Return `goal` with the agent's part of the repair, which ends with a report. Only faults of the line have one."""
-    number = mention.number
-    resumes = gold_change(
-        f"resume {mention.proposal_phrase}", gold_call("resume_line", number=number), "The line is active again."
-    )
-    agrees = ((RESUME_TERMS, *mention.required_terms),)
-    match cause:
-        case "overdue bill":
-            pays, paying = set_overdue(builder, number)
-            return replace(goal, gold_turns=(*pays, *resumes), accepted_steps=(*paying, *agrees))
-        case "long trip":
-            builder.set_line(number, suspended="long trip")
-            return replace(goal, gold_turns=resumes, accepted_steps=agrees)
-        case "no roaming":
-            builder.set_line(number, roaming=False)
-            agrees = (("roaming", f"{builder.plan_terms(number).roaming_day}"),)
-            return replace(
-                goal,
-                gold_turns=tuple(enable_roaming_turns(builder, number, mention.proposal_phrase)),
-                accepted_steps=agrees,
-            )
-        case "data used up":
-            return _used_up(builder, goal, mention)
-    return goal
-
-
-def _used_up(builder: TelecomTaskBuilder, goal: GoalSpec, mention: LineMention) -> GoalSpec:
-    terms, gb = builder.plan_terms(mention.number), builder.rng.randint(2, 6)
-    builder.set_line(mention.number, data_used=f"{terms.data}")
-    fact = Fact(text=builder.fill_template(phrases.HOW_MANY, gb=f"{gb}"), keywords=AMOUNT_CUES)
-    asks = gold_text("Your data is used up. How many GB do you want to add?")
-    turns = (asks, *add_data_turns(builder, mention.number, mention.proposal_phrase, gb))
-    return replace(goal, facts=(fact,), gold_turns=turns, accepted_steps=((f"{gb}", f"{gb * terms.extra_gb}"),))
-
-
-def _at_the_phone(causes: Sequence[str]) -> Iterator[Message]:
+def _repair_phone(faults: Sequence[str]) -> Iterator[Message]:
     """Yield the steps at the phone. The agent looks at it before each step, unless the last look showed all faults."""
     looks, seen = True, ""
-    for name in causes:
+    for name in faults:
         if looks:
             yield from _STATUS
         if PHONE_FAULTS[name].visible_in == "settings" != seen:

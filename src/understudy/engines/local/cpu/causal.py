@@ -50,10 +50,10 @@ def causal_attention_backward(
     for index, seen, limits in _strips(len(q), len(k), group):
         args = kernels.gather_heads(q, index, group), none, none, keys[:, :, :seen], values[:, :, :seen]
         out, weights = attend(*args, limits, scale)
-        found = attend_backward(kernels.gather_heads(grad, index, group), out, weights, *args, scale)
-        kernels.scatter_heads_(grad_q, index[0], found.q, torch.arange(index.shape[1]), group)
-        grad_k[:, :seen] += found.k[:, 0]
-        grad_v[:, :seen] += found.v[:, 0]
+        gradients = attend_backward(kernels.gather_heads(grad, index, group), out, weights, *args, scale)
+        kernels.scatter_heads_(grad_q, index[0], gradients.q, torch.arange(index.shape[1]), group)
+        grad_k[:, :seen] += gradients.k[:, 0]
+        grad_v[:, :seen] += gradients.v[:, 0]
     return grad_q, grad_k.transpose(0, 1), grad_v.transpose(0, 1)
 
 

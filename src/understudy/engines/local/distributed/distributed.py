@@ -50,10 +50,10 @@ class TorchProcessGroup(ProcessGroup):
 
     def all_gather(self, value: T) -> list[T]:
         """See `ProcessGroup.all_gather`."""
-        found: list[T | None] = [None] * self.world_size
+        values: list[T | None] = [None] * self.world_size
         with self.detect_lost_ranks():
-            dist.all_gather_object(found, value)
-        return found  # type: ignore[return-value]
+            dist.all_gather_object(values, value)
+        return values  # type: ignore[return-value]
 
     def all_reduce_(self, tensors: Iterable[Tensor]) -> None:
         """See `ProcessGroup.all_reduce_`."""
@@ -92,17 +92,17 @@ class TorchProcessGroup(ProcessGroup):
 
 def sum_across_ranks(process_group: ProcessGroup, sums: Mapping[str, float]) -> dict[str, float]:
     """Return the sums over all ranks, by name."""
-    found: dict[str, float] = defaultdict(float)
+    totals: dict[str, float] = defaultdict(float)
     for part in process_group.all_gather(dict(sums)):
         for name, value in part.items():
-            found[name] += value
-    return dict(found)
+            totals[name] += value
+    return dict(totals)
 
 
 def validate_same_weights(process_group: ProcessGroup, fingerprint: str) -> None:
     """Raise RolloutError if the fingerprints of the ranks' weights differ."""
-    if len(set(found := process_group.all_gather(fingerprint))) > 1:
-        raise RolloutError(f"the weights differ between processes: fingerprints {', '.join(found)}", "engine")
+    if len(set(fingerprints := process_group.all_gather(fingerprint))) > 1:
+        raise RolloutError(f"the weights differ between processes: fingerprints {', '.join(fingerprints)}", "engine")
 
 
 def validate_devices(process_group: ProcessGroup, device: torch.device) -> None:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from understudy.engines.base import SamplingParams
+from understudy.engines.interface import SamplingParams
 from understudy.engines.local.transfers import to_device
 
 NUM_CANDIDATES = {"cpu": 64, "cuda": 1024}

@@ -125,9 +125,8 @@ class KVCache:
 
     def fill_from_slots(self, slot: CacheSlot, prompt: Sequence[int]) -> None:
         """Copy what another slot has computed of the prompt, if that is much more than this slot has."""
-        length, source = max(
-            ((_common_length(other.tokens, prompt[:-1]), other) for other in self.slots), key=lambda found: found[0]
-        )
+        shared = [(_common_length(other.tokens, prompt[:-1]), other) for other in self.slots]
+        length, source = max(shared, key=lambda candidate: candidate[0])
         whole = source.prefix is None or length >= len(source.prefix)
         if whole and length >= len(slot.tokens) + MIN_COPIED_TOKENS:
             self.copy(source, slot, prompt[:length])

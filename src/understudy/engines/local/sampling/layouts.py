@@ -136,14 +136,14 @@ class PrefillLayout:
 
 def split_by_length(slot_group: SlotGroup, lengths: Sequence[int]) -> list[SlotGroup]:
     """Split a group into adjacent rows of similar length."""
-    found = [SlotGroup(slot_group.prefix, slot_group.start, slot_group.start + 1)]
+    parts = [SlotGroup(slot_group.prefix, slot_group.start, slot_group.start + 1)]
     for i in range(slot_group.start + 1, slot_group.stop):
-        first = found[-1].start
+        first = parts[-1].start
         if (1 - MAX_PADDING) * lengths[first] <= lengths[i] <= lengths[first]:
-            found[-1] = SlotGroup(slot_group.prefix, first, i + 1)
+            parts[-1] = SlotGroup(slot_group.prefix, first, i + 1)
         else:
-            found.append(SlotGroup(slot_group.prefix, i, i + 1))
-    return found
+            parts.append(SlotGroup(slot_group.prefix, i, i + 1))
+    return parts
 
 
 class DecodeLayout:

@@ -57,9 +57,9 @@ def _earlier(text: bytes, tail: Sequence[int], size: int) -> int | None:
     """
     for order in (NGRAM_SIZE, SHORT_NGRAM_SIZE):
         wanted = tail[-order:]
-        needle, found, end = array(ARRAY_TYPECODE, wanted).tobytes(), 0, len(text) - size
-        while (found := text.rfind(needle, 0, end)) % size and found > 0:
-            end = found + len(needle) - 1
-        if wanted and found >= 0 and found % size == 0:
-            return found // size + len(wanted)
+        needle, place, end = array(ARRAY_TYPECODE, wanted).tobytes(), 0, len(text) - size
+        while (place := text.rfind(needle, 0, end)) % size and place > 0:
+            end = place + len(needle) - 1
+        if wanted and place >= 0 and place % size == 0:
+            return place // size + len(wanted)
     return None

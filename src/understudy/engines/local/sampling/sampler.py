@@ -26,7 +26,7 @@ import torch
 
 from understudy.algorithms.batch import partition_by_prefix
 from understudy.core.errors import ConfigError, RolloutError
-from understudy.engines.base import Completion, SamplingParams, TokenCallback, TokenConstraint
+from understudy.engines.interface import Completion, SamplingParams, TokenCallback, TokenConstraint
 from understudy.engines.local.cpu import kernels
 from understudy.engines.local.model import LocalModel
 from understudy.engines.local.sampling import filters
@@ -172,7 +172,7 @@ class LocalSampler:
         on_tokens: TokenCallback | None = None,
         constraint: TokenConstraint | None = None,
     ) -> Completion:
-        """Continue a prompt. See `engines.base.StreamingSampler` and `ConstrainedSampler`."""
+        """Continue a prompt. See `engines.interface.StreamingSampler` and `ConstrainedSampler`."""
         vocabulary_size = self._model.config.vocab_size
         if not prompt:
             raise ValueError("the prompt is empty")
@@ -238,8 +238,8 @@ class LocalSampler:
         self._unanswered -= {request for request in self._queue if request.future.done()}
         self._queue = [request for request in self._queue if not request.future.done()]
         for request in self._queue:
-            found = self._cache.find_slot(request.prompt)
-            request.slot = self._cache.acquire(found) if found else None
+            slot = self._cache.find_slot(request.prompt)
+            request.slot = self._cache.acquire(slot) if slot else None
         fresh = [request for request in self._queue if request.slot is None]
         num_idle = self._cache.num_idle_slots
         if num_idle:
@@ -342,16 +342,16 @@ class LocalSampler:
                 part, is_broken = logits[index], broken[index]
             draws.append(_draw([r for r, _ in group], [drafted[row] for _, row in group], part, is_broken))
         numbers = iter(read_numbers(*(x for draw in draws for x in draw.vectors), *masked.values()))
-        found = [(draw, next(numbers), next(numbers), next(numbers)) for draw in draws]
+        drawn = [(draw, next(numbers), next(numbers), next(numbers)) for draw in draws]
         for row in masked:
             (row.masked_logprob,) = next(numbers)
-        for group, (draw, tokens, logprobs, is_exact) in zip(groups, found, strict=True):
+        for group, (draw, tokens, logprobs, is_exact) in zip(groups, drawn, strict=True):
             if inexact := [i for i, exact in enumerate(is_exact) if not exact]:
                 for i, token, logprob in zip(inexact, *read_numbers(*draw.repeat(inexact)), strict=True):
                     tokens[i], logprobs[i] = token, logprob
-            each = map(int, tokens), iter(logprobs)
+            replies = map(int, tokens), iter(logprobs)
             for request, row in group:
-                self._take(request, drafted[row], *each)
+                self._take(request, drafted[row], *replies)
         for row in rows:
             self._part_followers(row, followers.get(row, ()))
             slot = row.active_slot
@@ -360,11 +360,11 @@ class LocalSampler:
 
     def _followers(self) -> dict[SampleRequest, list[SampleRequest]]:
         """Return the followers of each request that has any."""
-        found: dict[SampleRequest, list[SampleRequest]] = {}
+        followers: dict[SampleRequest, list[SampleRequest]] = {}
         for request in self._active:
             if request.leader:
-                found.setdefault(request.leader, []).append(request)
-        return found
+                followers.setdefault(request.leader, []).append(request)
+        return followers
 
     def _part_followers(self, row: SampleRequest, followers: Sequence[SampleRequest]) -> None:
         """Let followers that drew other tokens than their leader go on without it. Equal ones follow a new leader."""
@@ -468,12 +468,12 @@ def _draw(
     rows: Sequence[SampleRequest], drafts: Sequence[Sequence[int]], logits: torch.Tensor, is_broken: torch.Tensor
 ) -> _Draw:
     """Sample from the logits of rows with the same `_kind`. The log-probability is NaN where `is_broken`."""
-    pairs = list(zip(rows, drafts, strict=True))
-    drawn = [uniform for row, draft in pairs for uniform in row.uniforms(len(draft) + 1)]
+    rows_and_drafts = list(zip(rows, drafts, strict=True))
+    drawn = [uniform for row, draft in rows_and_drafts for uniform in row.uniforms(len(draft) + 1)]
     uniforms = to_device(torch.tensor(drawn), logits.device)
     filtered, temperature, min_p = _kind(rows[0].sampling)
-    samplings = [row.sampling for row, draft in pairs for _ in range(len(draft) + 1)] if filtered else []
-    seen = [ids for row, draft in pairs for ids in _previous_tokens(row, draft)] if filtered else []
+    samplings = [row.sampling for row, draft in rows_and_drafts for _ in range(len(draft) + 1)] if filtered else []
+    seen = [ids for row, draft in rows_and_drafts for ids in _previous_tokens(row, draft)] if filtered else []
 
     def repeat(entries: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
         index = to_device(torch.tensor(entries), logits.device)

@@ -5,7 +5,6 @@ from collections.abc import Callable, Mapping
 from understudy.core.errors import ConfigError, did_you_mean
 from understudy.core.records import Record
 from understudy.envs.tools import AsyncToolkit
-from understudy.sources.loading import list_domains, load_domain
 from understudy.sources.mcp.server import FilteredTools, ServedSession, ServerDefinition
 from understudy.sources.mcp.servers.domain import InitialStateChoice, domain_server
 from understudy.sources.mcp.servers.python import PythonTools, interpreter_from_env
@@ -14,6 +13,7 @@ from understudy.sources.mcp.services.polygon import Polygon, polygon_client
 from understudy.sources.mcp.services.slack import Slack, slack_client
 from understudy.sources.mcp.services.tavily import Tavily, tavily_client
 from understudy.sources.mcp.services.web import APIClient
+from understudy.sources.references import list_domains, load_domain
 from understudy.sources.sandbox.interpreter import verify_sandbox
 
 

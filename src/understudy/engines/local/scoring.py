@@ -1,0 +1,111 @@
+"""Forward passes over a batch: the hidden states before its trained tokens, and values that are computed from them."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from understudy.algorithms.batch import Batch, plan_microbatches, split_across_ranks
+from understudy.core.errors import ConfigError
+from understudy.engines.local.memory_errors import memory_errors_as_config_errors
+from understudy.engines.local.model import LocalModel
+from understudy.engines.local.packing import pack_rows
+from understudy.engines.local.token_logprobs import token_logprobs
+from understudy.engines.local.transfers import to_device, to_host
+from understudy.engines.process_group import ProcessGroup
+
+
+@dataclass(frozen=True, slots=True)
+class MicrobatchStates:
+    """The M trained tokens of a microbatch and the U <= M hidden states before them. Rows may share tokens."""
+
+    rows: Tensor  # [M], in the batch that the microbatch is a part of; on the CPU
+    positions: Tensor  # [M], on the CPU
+    hidden: Tensor  # [U, D]
+    targets: Tensor  # [U] the token after each hidden state
+    state_index: Tensor  # [M] index of the hidden state before each trained token
+    num_computed: int
+    """Number of tokens that the forward pass computed."""
+
+    def select(self, chosen: Tensor) -> "MicrobatchStates":
+        """Return the same hidden states with only those trained tokens where `chosen` [M] is True."""
+        (index,) = chosen.nonzero(as_tuple=True)
+        kept = self.state_index[to_device(index, self.hidden.device)]
+        return replace(self, rows=self.rows[index], positions=self.positions[index], state_index=kept)
+
+    def gather(self, tensor: Tensor) -> Tensor:
+        """Return the entries [M] of a tensor [B, T] at the trained tokens."""
+        return to_device(tensor[self.rows, self.positions], self.hidden.device)
+
+
+def compute_states(model: LocalModel, batch: Batch, rows: Sequence[int]) -> MicrobatchStates:
+    """Run a forward pass over a microbatch: the given rows of a batch."""
+    packing = pack_rows(batch, rows, model.query_heads_per_key, model.device)
+    hidden = model.hidden_states(packing.tokens, packing.positions, packing)
+    row, column = batch.mask[rows].nonzero().T
+    trained, which = torch.unique(packing.places[row, column], return_inverse=True)
+    before = torch.empty_like(trained).scatter_(0, which, packing.places[row, column - 1])
+    before, trained, which = (to_device(x, hidden.device) for x in (before, trained, which))
+    targets = packing.tokens[0, trained]
+    return MicrobatchStates(torch.tensor(rows)[row], column, hidden[before], targets, which, packing.num_tokens)
+
+
+def states_logprobs(model: LocalModel, states: MicrobatchStates, temperature: float) -> tuple[Tensor, Tensor]:
+    """Return log-probabilities and entropies [M] of the trained tokens from a model's hidden states."""
+    logprobs, entropies = token_logprobs(states.hidden, model.lm_head, states.targets, temperature)
+    return logprobs[states.state_index], entropies[states.state_index]
+
+
+def compute_logprobs(model: LocalModel, batch: Batch, process_group: ProcessGroup, max_tokens: int) -> Tensor:
+    """Return log-probabilities [B, T] of the trained tokens under a model, without gradient."""
+
+    def logprobs(states: MicrobatchStates) -> Tensor:
+        return states_logprobs(model, states, batch.temperature)[0]
+
+    return score_tokens(model, batch, logprobs, process_group, max_tokens)
+
+
+def score_tokens(
+    model: LocalModel,
+    batch: Batch,
+    score: Callable[[MicrobatchStates], Tensor],
+    process_group: ProcessGroup,
+    max_tokens: int,
+) -> Tensor:
+    """Return the scores [B, T] of the trained tokens, without gradient; other entries are 0.
+
+    `score` returns those [M] of a microbatch. Each process computes its share of the rows, in microbatches of at most
+    `max_tokens` tokens. Raise ConfigError if a row is longer than the context, or if memory runs out.
+    """
+    validate_lengths([batch], model)
+    scores = torch.zeros(batch.tokens.shape)
+    own_rows = select_own_rows(batch, process_group)
+    own = batch.select(own_rows)
+    places, values = [], []
+    with torch.inference_mode(), memory_errors_as_config_errors("engine.max_tokens_per_microbatch", max_tokens):
+        for microbatch in plan_microbatches(own, max_tokens):
+            states = compute_states(model, own, microbatch)
+            places.append((own_rows[states.rows], states.positions))
+            values.append(score(states))
+        for place, value in zip(places, to_host(values), strict=True):
+            scores[place] = value
+    process_group.all_reduce_([scores])
+    return scores.clone()
+
+
+def select_own_rows(batch: Batch, process_group: ProcessGroup) -> Tensor:
+    """Return the indices of the rows that this process computes."""
+    if process_group.world_size == 1:
+        return torch.arange(len(batch))
+    return torch.tensor(split_across_ranks(batch, process_group.world_size)[process_group.rank], dtype=torch.int64)
+
+
+def validate_lengths(batches: Sequence[Batch], model: LocalModel) -> None:
+    """Raise ConfigError if a row is longer than the context, where attention would differ from the model's own."""
+    longest = max((int(batch.lengths.max()) for batch in batches if len(batch)), default=0)
+    if longest > model.context_length:
+        raise ConfigError(
+            f"a row of {longest} tokens is longer than the model's context of {model.context_length} "
+            f"({model.folder}); lower limits.max_episode_tokens"
+        )

@@ -1,0 +1,74 @@
+"""`load_reference` returns a single task source by a reference: neither a file of tasks nor a mixture.
+
+A reference is the folder name of a shipped domain, `module:attribute` for any other `TaskSource`,
+`tau-bench:PATH#domain` or `tau2:PATH#domain` for a benchmark in your own checkout, or `mcp:file.toml` for an MCP
+environment.
+"""
+
+import importlib
+from collections.abc import Mapping
+from pathlib import Path
+
+from understudy import domains
+from understudy.core.errors import ConfigError, did_you_mean
+from understudy.core.imports import import_object
+from understudy.envs.domain import Domain
+from understudy.envs.domain_validation import validate_domain
+from understudy.envs.task_source import REQUIRED_MEMBERS, TaskSource
+
+BENCHMARK_MODULES: Mapping[str, str] = {
+    "tau-bench": "understudy.sources.benchmarks.tau_bench",
+    "tau2": "understudy.sources.benchmarks.tau2_bench",
+}
+"""The module whose `open_domain` opens a benchmark, by the benchmark's prefix (before `:PATH#domain`)."""
+SOURCE_MODULES: Mapping[str, str] = {
+    **BENCHMARK_MODULES,
+    "mcp": "understudy.sources.mcp.source",
+}
+"""The module whose `open_domain` opens a source, for each prefix: the benchmarks and `mcp:`."""
+
+
+def list_domains() -> list[str]:
+    """Return the names of the shipped domains, sorted."""
+    return sorted(path.parent.name for path in Path(domains.__file__).parent.glob("*/policy.md"))
+
+
+def load_reference(reference: str) -> TaskSource:
+    """Return the task source that a reference names.
+
+    Raise `ConfigError` for an unknown name, and for an attribute that is no `TaskSource` or lacks a required member.
+    """
+    module, _, attribute = reference.partition(":")
+    if module in SOURCE_MODULES:
+        opened: TaskSource = importlib.import_module(SOURCE_MODULES[module]).open_domain(attribute)
+        return opened
+    if not attribute:
+        if reference not in list_domains():
+            others = "use 'module:attribute' for your own domain, or 'tau-bench:PATH#retail' for a benchmark"
+            raise ConfigError(f"unknown domain {did_you_mean(reference, list_domains())}; {others}")
+        module, attribute = f"{domains.__name__}.{reference}", "DOMAIN"
+    found = import_object(f"{module}:{attribute}")
+    if isinstance(found, type):
+        raise ConfigError(f"{reference!r} is a class; name an instance of it, such as DOMAIN = {attribute}(...)")
+    if not isinstance(found, TaskSource):
+        kind = type(found).__name__
+        raise ConfigError(
+            f"{reference!r} is a {kind} and not a TaskSource; derive its class from "
+            f"understudy.envs.task_source.TaskSource, and define {', '.join(REQUIRED_MEMBERS)}"
+        )
+    if missing := sorted({*REQUIRED_MEMBERS} - {*dir(found)}):
+        raise ConfigError(f"{reference!r}: its class {type(found).__name__} does not define {', '.join(missing)}")
+    if isinstance(found, Domain):
+        validate_domain(found)
+    return found
+
+
+def load_domain(name: str) -> Domain:
+    """Return the `Domain` called `name`. Raise `ConfigError` if it is another kind of task source."""
+    found = load_reference(name)
+    if not isinstance(found, Domain):
+        raise ConfigError(
+            f"{name!r} is a {type(found).__name__} and not a Domain; "
+            f"allowed: {', '.join(list_domains())}, or a Domain of your own as module:attribute"
+        )
+    return found

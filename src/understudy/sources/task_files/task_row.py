@@ -1,0 +1,187 @@
+"""TaskRow: a task that was read from a row, and functions that read the fields of rows.
+
+A reader of a row raises `InvalidField`, or pydantic's ValidationError. `read_one` makes a `RowError` of both.
+"""
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from pydantic import ValidationError
+from pydantic_core import from_json
+
+from understudy.core.items import Item, RowError, row_error_from_validation
+from understudy.core.json_values import parse_index, validate_json_value
+from understudy.core.messages import ToolCall, ToolSpec
+from understudy.core.tasks import Difficulty, Split, Task
+
+MAX_SHOWN = 200
+"""Most characters of a wrong value that an error shows."""
+_SPLITS: Mapping[str, Split] = {
+    "train": "train",
+    "validation": "validation",
+    "val": "validation",
+    "valid": "validation",
+    "dev": "validation",
+    "eval": "validation",
+    "test": "test",
+}
+_DIFFICULTIES: Mapping[str, Difficulty] = {
+    **dict.fromkeys(("1", "easy", "simple"), "easy"),
+    **dict.fromkeys(("2", "medium", "moderate", "unknown"), "medium"),
+    **dict.fromkeys(("3", "hard", "difficult", "complex"), "hard"),
+}
+_JSON_COLUMNS = ("prompt", "reward_spec", "reward_model", "extra_info", "actions", "outputs", "tools", "ground_truth")
+_ARGUMENT_KEYS = ("kwargs", "arguments", "params", "parameters")
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class TaskRow:
+    """A task that was read from a row, and what belongs beside it."""
+
+    task: Task
+    """The task. Messages with the role tool in `task.gold` are the recorded results of the calls before them."""
+    split: Split | None = None
+    """The split that the row names; None if it names none."""
+    domain_policy: str = ""
+    """The task's system message; empty means that of the source that plays it."""
+    tool_specs: tuple[ToolSpec, ...] = ()
+    """The tools of the task's domain, if the row lists them."""
+    source: str = ""
+    """The reference of the source that plays the task, if the row has one. A reference is never opened: the source of
+    the task's `domain` plays it, if the user allows that source."""
+    content: Any = None
+    """What some sources read in place of the task: a `CallSequence`, a `ToolExample` or a row of tau2-bench."""
+
+
+class InvalidField(Exception):
+    """A field of a row is wrong."""
+
+    def __init__(self, field: str, problem: str) -> None:
+        super().__init__(f"{field}: {problem}")
+        self.field, self.problem = field, problem
+
+
+def read_one(location: str, read: Callable[[], T]) -> Item[T] | RowError:
+    """Return what `read` returns, or the field of the row that it finds wrong."""
+    try:
+        return Item(location, read())
+    except InvalidField as e:
+        return RowError(location, e.field, e.problem)
+    except ValidationError as e:
+        return row_error_from_validation(location, e)
+
+
+def decode_columns(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a row whose columns of JSON text are values, and whose nested objects have no nulls.
+
+    Tables that were made with Arrow pad each object with the keys of all others, as nulls.
+    """
+    return {key: without_nulls(decode(value) if key in _JSON_COLUMNS else value) for key, value in row.items()}
+
+
+def without_nulls(value: Any) -> Any:
+    """Return a value whose objects have no nulls."""
+    if isinstance(value, dict):
+        return {key: without_nulls(inner) for key, inner in value.items() if inner is not None}
+    return [without_nulls(inner) for inner in value] if isinstance(value, list | tuple) else value
+
+
+def decode(value: Any) -> Any:
+    """Return the value of JSON text that holds an object or a list; anything else unchanged."""
+    if isinstance(value, str) and re.match(r"\s*[\[{]", value):
+        try:
+            return without_nulls(from_json(value))
+        except ValueError:
+            return value
+    return value
+
+
+def difficulty_of(complexity: object, calls: int) -> Difficulty:
+    """Return the difficulty by a complexity such as 2 or "hard", or by the number of gold calls if it is unknown."""
+    text = str(complexity).casefold()
+    counted: Difficulty = "easy" if calls <= 2 else "medium" if calls <= 4 else "hard"
+    return _DIFFICULTIES.get(text, "hard" if (parse_index(text) or 0) > 3 else counted)
+
+
+def split_of(value: object) -> Split | None:
+    """Return the split that a value names, or None."""
+    return _SPLITS.get(value.casefold()) if isinstance(value, str) else None
+
+
+def split_of_row(row: Mapping[str, Any]) -> Split | None:
+    """Return the split that a row names in `split` or, as verl's rows, in `extra_info.split`; None if in neither."""
+    info = row.get("extra_info")
+    return split_of(row.get("split") or (info.get("split") if isinstance(info, dict) else None))
+
+
+def messages_of(prompt: Any) -> list[tuple[str, str]]:
+    """Return the roles and texts of a prompt: a text, or a list of messages."""
+    if isinstance(prompt, str):
+        return [("user", prompt)]
+    listed = prompt if isinstance(prompt, list) else []
+    found = ((each.get("role"), each.get("content", each.get("message"))) for each in listed if isinstance(each, dict))
+    return [(str(role), text) for role, text in found if isinstance(text, str)]
+
+
+def prompt_texts(prompt: Any) -> tuple[str, str]:
+    """Return the system message and the user's last message of a prompt; an empty text for one that is missing."""
+    said = messages_of(prompt)
+    system = next((text for role, text in said if role == "system"), "")
+    return system, next((text for role, text in reversed(said) if role == "user"), "")
+
+
+def calls_of(actions: Any) -> tuple[ToolCall, ...]:
+    """Return a row's list of calls in any form of `actions`, as a value or as JSON text.
+
+    Raise `InvalidField` with the field `gold_calls` for anything else.
+    """
+    listed = decode(actions)
+    if not isinstance(listed, list | tuple):
+        problem = f"it is {listed!r:.{MAX_SHOWN}}; it must be a list of calls, each {{name, arguments}}"
+        raise InvalidField("gold_calls", problem)
+    try:
+        return tuple(to_call(action, number) for number, action in enumerate(listed))
+    except InvalidField as e:
+        raise InvalidField("gold_calls", f"{e.field.removeprefix('actions.')}: {e.problem}") from e
+
+
+def to_call(action: Any, number: int, call_id: str = "") -> ToolCall:
+    """Return the call of an action, {name, kwargs | arguments | params} or OpenAI's form, at its place in a list."""
+    name = action_name(action)
+    if not name:
+        problem = f"{action!r:.{MAX_SHOWN}} has no name; write each call as {{name, arguments}}"
+        raise InvalidField(f"actions.{number}", problem)
+    return ToolCall(name=name, arguments=_arguments(action, number), id=call_id)
+
+
+def action_name(action: Any) -> str:
+    """Return the name of an action; empty if it has none."""
+    found = action.get("name", _function(action).get("name")) if isinstance(action, dict) else None
+    return found if isinstance(found, str) else ""
+
+
+def result_text(value: Any) -> str:
+    """Return a recorded result as a tool returns it: a text, or a value as JSON."""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+
+
+def _function(action: Mapping[str, Any]) -> Mapping[str, Any]:
+    function = action.get("function")
+    return function if isinstance(function, dict) else {}
+
+
+def _arguments(action: Mapping[str, Any], number: int) -> dict[str, Any]:
+    places = [action[key] for key in _ARGUMENT_KEYS if key in action]
+    found = decode(next(iter(places), _function(action).get("arguments", {})))
+    try:
+        validate_json_value(found)
+        json.dumps(found, allow_nan=False)
+    except (ValueError, TypeError) as e:
+        raise InvalidField(f"actions.{number}.arguments", f"not JSON values: {e}") from e
+    if not isinstance(found, dict):
+        raise InvalidField(f"actions.{number}.arguments", f"{found!r:.{MAX_SHOWN}} is not an object")
+    return {str(key): value for key, value in found.items()}
