@@ -5,18 +5,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM
 
-torch = pytest.importorskip("torch")
-
-from transformers import AutoConfig, AutoModelForCausalLM  # noqa: E402
-
-from understudy.algorithms.batch import Batch  # noqa: E402
-from understudy.core.errors import ConfigError  # noqa: E402
-from understudy.engines.local.architecture import probe_architecture  # noqa: E402
-from understudy.engines.local.config import LocalEngineConfig  # noqa: E402
-from understudy.engines.local.engine import LocalEngine  # noqa: E402
-from understudy.engines.local.model import ATTENTION_NAME, LocalModel  # noqa: E402
-from understudy.engines.models import make_tiny_model  # noqa: E402
+from understudy.algorithms.batch import Batch
+from understudy.core.errors import ConfigError
+from understudy.engines.local.architecture import probe_architecture
+from understudy.engines.local.config import LocalEngineConfig
+from understudy.engines.local.engine import LocalEngine
+from understudy.engines.local.model import ATTENTION_NAME, LocalModel
+from understudy.engines.models import make_tiny_model
 
 CONFIG = LocalEngineConfig(device="cpu", dtype="float32", sampler="torch")
 SIZES: dict[str, Any] = {

@@ -10,25 +10,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from torch import Tensor, nn
 
-torch = pytest.importorskip("torch")
-pytest.importorskip("peft")
-
-from torch import Tensor, nn  # noqa: E402
-
-from support.cpu_kernels import needs_kernels  # noqa: E402
-from support.software import bitsandbytes_packages  # noqa: E402
-from understudy.algorithms.batch import Batch, collate  # noqa: E402
-from understudy.algorithms.config import LossConfig  # noqa: E402
-from understudy.core.errors import ConfigError  # noqa: E402
-from understudy.core.messages import Message  # noqa: E402
-from understudy.core.tasks import Score  # noqa: E402
-from understudy.core.trajectory import Trajectory  # noqa: E402
-from understudy.engines.interface import SamplingParams  # noqa: E402
-from understudy.engines.local import model  # noqa: E402
-from understudy.engines.local.config import LocalEngineConfig  # noqa: E402
-from understudy.engines.local.engine import LocalEngine  # noqa: E402
-from understudy.engines.models import make_tiny_model  # noqa: E402
+from support.cpu_kernels import needs_kernels
+from support.software import bitsandbytes_packages
+from understudy.algorithms.batch import Batch, collate
+from understudy.algorithms.config import LossConfig
+from understudy.core.errors import ConfigError
+from understudy.core.messages import Message
+from understudy.core.tasks import Score
+from understudy.core.trajectory import Trajectory
+from understudy.engines.interface import SamplingParams
+from understudy.engines.local import model
+from understudy.engines.local.config import LocalEngineConfig
+from understudy.engines.local.engine import LocalEngine
+from understudy.engines.models import make_tiny_model
 
 pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")  # peft's, of transformers
 LORA_WITH_DROPOUT = {"finetune": "lora", "lora": {"rank": 4, "dropout": 0.4}}

@@ -9,15 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from torch import Tensor
 
-torch = pytest.importorskip("torch")
-
-from torch import Tensor  # noqa: E402
-
-from support.cpu_kernels import NO_COMPILER, needs_kernels  # noqa: E402
-from understudy.engines.interface import SamplingParams  # noqa: E402
-from understudy.engines.local.cpu import kernel_library, kernels  # noqa: E402
-from understudy.engines.local.sampling import filters  # noqa: E402
+from support.cpu_kernels import NO_COMPILER, needs_kernels
+from understudy.engines.interface import SamplingParams
+from understudy.engines.local.cpu import kernel_library, kernels
+from understudy.engines.local.sampling import filters
 
 BF16 = torch.bfloat16
 REAL = BF16

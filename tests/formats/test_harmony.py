@@ -8,8 +8,6 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("tokenizers")
-
 from support import families
 from support.software import harmony_packages
 from understudy.formats.parsing.parse import parse_reply

@@ -35,8 +35,6 @@ from understudy.runs.weights import resolve_weights
 from understudy.serve.options import ServeConfig
 from understudy.serve.server import serve_model
 
-pytest.importorskip("torch")
-
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -7,8 +7,6 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("torch")
-
 from support.data_kit import run_data_command, write_lines
 from support.tiny_runs import load_checkpoint_files, step_metrics, tiny_config, train_tiny_run
 from support.tiny_runs import tiny as tiny  # a fixture

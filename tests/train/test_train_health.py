@@ -10,8 +10,6 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("torch")
-
 from support.disk import limited_file_size
 from support.tiny_runs import (
     all_metrics,
