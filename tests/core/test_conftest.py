@@ -25,14 +25,15 @@ def test_checkout(): pytest.skip("no checkout")
 @pytest.mark.xfail(reason="known")
 def test_known(): assert False
 """
+MISSING_EXTRA = "import sys\nsys.modules['torch'] = None\nimport torch\ndef test_it(): ...\n"
 SKIPPED_MODULE = "import pytest\npytest.importorskip('no_such_module')\ndef test_it(): ...\n"
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("code", "skipped", "required"),
-    [(SKIPPED_TEST, 0, 1), (ALLOWED_SKIPS, 0, 0), (SKIPPED_MODULE, 5, 2)],
-    ids=["test", "others", "module"],
+    [(SKIPPED_TEST, 0, 1), (ALLOWED_SKIPS, 0, 0), (SKIPPED_MODULE, 5, 2), (MISSING_EXTRA, 5, 2)],
+    ids=["test", "others", "module", "extra"],
 )
 def test_skipped_test_fails_if_all_tests_are_required(tmp_path: Path, code: str, skipped: int, required: int) -> None:
     file = tmp_path / "test_it.py"
