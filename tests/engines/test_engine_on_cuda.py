@@ -206,6 +206,7 @@ def test_updates_equal_those_on_the_cpu(tiny: Path, pretended_cuda: PretendedCud
         assert torch.allclose(ours, theirs, atol=2e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("finetune", ["full", "lora"])
 def test_checkpoints_and_exports_move_between_devices(
     tiny: Path, pretended_cuda: PretendedCuda, tmp_path: Path, finetune: str

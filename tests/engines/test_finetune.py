@@ -171,6 +171,7 @@ def long_batch(engine: LocalEngine) -> Batch:
     return sample_batch(engine, [b"Cancel order %d, please. " % i * 20 for i in range(3)])
 
 
+@pytest.mark.slow
 def test_gradient_checkpointing_takes_less_memory(tmp_path: Path) -> None:
     deep = make_tiny_model(tmp_path, num_layers=8)
     used = {}
@@ -182,6 +183,7 @@ def test_gradient_checkpointing_takes_less_memory(tmp_path: Path) -> None:
     assert used[True] < 0.6 * used[False]
 
 
+@pytest.mark.slow
 @needs_kernels
 @pytest.mark.parametrize("settings", [{"finetune": "full"}, {"finetune": "lora"}], ids=["full", "lora"])
 def test_recomputed_activations_take_less_memory_and_give_identical_weights(

@@ -73,6 +73,7 @@ def test_domain_page_has_families_tools_and_policy(name: str, generate: ModuleTy
     assert "user: " in page
 
 
+@pytest.mark.slow
 def test_reference_pages_list_every_module(generate: ModuleType) -> None:
     made = generate.reference()
     for page, text in (

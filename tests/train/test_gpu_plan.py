@@ -91,6 +91,7 @@ def saved_bytes(folder: Path, layers: int, engine: LocalEngineConfig, tokens: in
     return sum(found.values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("architecture", "settings"),
     [
