@@ -19,6 +19,7 @@
 # make test-inspect       evaluation logs read by Inspect (150 MB)
 # make test-installation  the wheel in fresh environments of this and of newer Pythons (20 MB each)
 # make test-browser       the viewer in Chromium with Playwright; apt-get installs a missing Chromium
+# make install-software   what these tests install, all at once (12 GB)
 #
 # Every target installs first if necessary.
 #
@@ -37,9 +38,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 # Only files with such tests are passed to pytest, because collecting all others takes 20 seconds.
-marked = $(BIN)/python -m pytest $(2) -m $(1) $(shell grep -rl --include='test_*.py' 'mark\.$(1)\b' tests)
+marked = $(BIN)/python -m pytest $(2) -m $(1) $(shell grep -rlE --include='test_*.py' 'mark\.($(or $(3),$(1)))\b' tests)
 
-.PHONY: install train test test-slow test-faults test-families test-mcp test-trackers test-vllm test-qlora test-llamafactory test-skyrl test-inspect test-browser test-installation check docs docs-serve bench
+.PHONY: install install-docs install-software train test test-slow test-faults test-families test-mcp test-trackers test-vllm test-qlora test-llamafactory test-skyrl test-inspect test-browser test-installation check docs docs-serve bench
 install: $(INSTALLED)
 
 # pip prints only errors. A virtual environment without pip, as Debian makes it without python3-venv, is removed.
@@ -66,11 +67,13 @@ train: install
 
 # Tiny models are slower on several threads, and much slower if other programs use the cores.
 test test-slow test-faults test-skyrl: export OMP_NUM_THREADS ?= 1
+# Without bytecode, each process that a test starts would compile the package again.
+unexport PYTHONDONTWRITEBYTECODE
 test: install
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
 
 test-slow: install
-	$(call marked,slow,-n $(WORKERS) --dist loadfile)
+	$(call marked,slow,-n $(WORKERS) --dist loadfile,slow|sweep)
 
 test-faults: install
 	$(BIN)/python -m tests.faults
@@ -108,13 +111,20 @@ test-browser: install
 test-installation: install
 	$(call marked,installation)
 
+install-software: install
+	PYTHONPATH=tests $(BIN)/python -m support.software
+
 check: install
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-docs: install
-	$(BIN)/python -m pip install -q -c constraints.txt -e '.[docs]'
+install-docs: $(VENV)/.docs
+$(VENV)/.docs: $(INSTALLED)
+	@$(PIP) -c constraints.txt -e '.[docs]'
+	@touch $@
+
+docs: install-docs
 	$(BIN)/python docs/generate.py build/docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from support.machine import ALL_TESTS, ELSEWHERE
+from support.sweeps import mark_slow_cases
 from understudy.cli import env_file
 from understudy.core.event_loop import BACKGROUND_LOOP
 
@@ -23,6 +24,13 @@ settings.register_profile("understudy", deadline=None, derandomize=True, suppres
 settings.load_profile("understudy")
 
 ROOT = Path(__file__).parents[1]
+EXTRAS = {"torch", "transformers", "tokenizers", "peft", "safetensors", "gguf", "llguidance", "pyarrow", "openai"}
+"""Packages that only the extras of pyproject.toml install."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    mark_slow_cases(items)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -33,7 +41,19 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 
 @pytest.hookimpl(wrapper=True)
 def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
-    return _fail_if_skipped((yield))
+    """Skip a test module that imports an extra which is not installed."""
+    report = yield
+    missing = _missing_package(report)
+    if missing in EXTRAS:
+        report.outcome, report.longrepr = "skipped", (report.nodeid, 0, f"Skipped: {missing} is not installed")
+    return _fail_if_skipped(report)
+
+
+def _missing_package(report: pytest.CollectReport) -> str:
+    """Return the package whose absence makes the import of a test module fail; empty if there is none."""
+    error = report.call.excinfo.value if report.call.excinfo else None  # type: ignore[attr-defined]
+    cause = error.__cause__ if error else None
+    return (cause.name or "").partition(".")[0] if isinstance(cause, ModuleNotFoundError) else ""
 
 
 def _fail_if_skipped(report: Any) -> Any:

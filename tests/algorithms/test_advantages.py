@@ -3,14 +3,12 @@
 from random import Random
 
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import Tensor
 
-torch = pytest.importorskip("torch")
-
-from torch import Tensor  # noqa: E402
-
-from understudy.algorithms.advantages import (  # noqa: E402
+from understudy.algorithms.advantages import (
     apply_kl_penalty,
     episode_advantages,
     group_advantages,
@@ -19,7 +17,7 @@ from understudy.algorithms.advantages import (  # noqa: E402
     tis_weights,
     token_weights,
 )
-from understudy.algorithms.losses import ppo_loss  # noqa: E402
+from understudy.algorithms.losses import ppo_loss
 
 Rewards = list[tuple[int, float]]
 KINDS = ("group_mean", "grpo", "rloo", "reinforce_pp")

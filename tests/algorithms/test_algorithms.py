@@ -9,14 +9,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
-torch = pytest.importorskip("torch")
-
-from safetensors.torch import load_file  # noqa: E402
-
-from support.groups import make_group  # noqa: E402
-from support.paths import ROOT  # noqa: E402
-from support.tiny_runs import (  # noqa: E402
+from support.groups import make_group
+from support.paths import ROOT
+from support.tiny_runs import (
     InterruptAtStep,
     equal_values,
     ignore_progress,
@@ -27,21 +25,21 @@ from support.tiny_runs import (  # noqa: E402
     tiny_config,
     train_tiny_run,
 )
-from understudy.algorithms import losses  # noqa: E402
-from understudy.algorithms.batch import Batch, collate  # noqa: E402
-from understudy.algorithms.config import CriticConfig, LossConfig  # noqa: E402
-from understudy.algorithms.presets import algorithm_preset_text, algorithm_presets, load_algorithm_preset  # noqa: E402
-from understudy.core.errors import ConfigError  # noqa: E402
-from understudy.core.settings import dump_toml, merge_nested  # noqa: E402
-from understudy.engines.interface import Completion  # noqa: E402
-from understudy.engines.local.engine import LocalEngine  # noqa: E402
-from understudy.engines.models import make_tiny_model  # noqa: E402
-from understudy.runs.agents import open_model  # noqa: E402
-from understudy.runs.config import AlgorithmConfig, TrainConfig, load_config, parse_config  # noqa: E402
-from understudy.runs.presets import preset_names  # noqa: E402
-from understudy.runs.run import Run  # noqa: E402
-from understudy.train.loop import train  # noqa: E402
-from understudy.train.phases.rl import collate_groups, compute_advantages, make_minibatches  # noqa: E402
+from understudy.algorithms import losses
+from understudy.algorithms.batch import Batch, collate
+from understudy.algorithms.config import CriticConfig, LossConfig
+from understudy.algorithms.presets import algorithm_preset_text, algorithm_presets, load_algorithm_preset
+from understudy.core.errors import ConfigError
+from understudy.core.settings import dump_toml, merge_nested
+from understudy.engines.interface import Completion
+from understudy.engines.local.engine import LocalEngine
+from understudy.engines.models import make_tiny_model
+from understudy.runs.agents import open_model
+from understudy.runs.config import AlgorithmConfig, TrainConfig, load_config, parse_config
+from understudy.runs.presets import preset_names
+from understudy.runs.run import Run
+from understudy.train.loop import train
+from understudy.train.phases.rl import collate_groups, compute_advantages, make_minibatches
 
 DOCS = ROOT / "docs" / "algorithms.md"
 TOY = (

@@ -4,12 +4,11 @@ import itertools
 from collections.abc import Sequence
 
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-torch = pytest.importorskip("torch")
-
-from understudy.algorithms.batch import (  # noqa: E402
+from understudy.algorithms.batch import (
     MICROBATCH_OVERHEAD,
     Batch,
     SharedPrefix,
@@ -19,10 +18,10 @@ from understudy.algorithms.batch import (  # noqa: E402
     plan_microbatches,
     split_across_ranks,
 )
-from understudy.core.messages import Message  # noqa: E402
-from understudy.core.tasks import Score  # noqa: E402
-from understudy.core.trajectory import Trajectory  # noqa: E402
-from understudy.engines.local.packing import PackedLayout  # noqa: E402
+from understudy.core.messages import Message
+from understudy.core.tasks import Score
+from understudy.core.trajectory import Trajectory
+from understudy.engines.local.packing import PackedLayout
 
 hypothesis_settings = settings(deadline=None, derandomize=True)
 REPLY = Message(role="assistant", content="x")

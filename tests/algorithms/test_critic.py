@@ -1,22 +1,20 @@
 """Tests of generalized advantage estimation, the value loss, explained variance and the overlong fraction."""
 
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import Tensor
 
-torch = pytest.importorskip("torch")
-
-from torch import Tensor  # noqa: E402
-
-from understudy.algorithms.critic import (  # noqa: E402
+from understudy.algorithms.critic import (
     action_starts,
     explained_variance,
     gae_advantages,
     masked_whiten,
     terminal_rewards,
 )
-from understudy.algorithms.losses import value_loss  # noqa: E402
-from understudy.algorithms.rewards import overlong_fraction  # noqa: E402
+from understudy.algorithms.losses import value_loss
+from understudy.algorithms.rewards import overlong_fraction
 
 hypothesis_settings = settings(deadline=None, derandomize=True)
 MASK = torch.tensor([[0, 1, 1, 0, 0, 1, 0], [0, 0, 0, 1, 0, 0, 0]]).bool()

@@ -4,15 +4,14 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-from understudy.algorithms.batch import Batch  # noqa: E402
-from understudy.algorithms.config import LossConfig  # noqa: E402
-from understudy.algorithms.custom import custom_advantages, validate_custom_functions  # noqa: E402
-from understudy.algorithms.losses import compute_loss, ppo_loss  # noqa: E402
-from understudy.core.errors import ConfigError, RolloutError  # noqa: E402
-from understudy.runs.config import parse_config  # noqa: E402
+from understudy.algorithms.batch import Batch
+from understudy.algorithms.config import LossConfig
+from understudy.algorithms.custom import custom_advantages, validate_custom_functions
+from understudy.algorithms.losses import compute_loss, ppo_loss
+from understudy.core.errors import ConfigError, RolloutError
+from understudy.runs.config import parse_config
 
 FUNCTIONS = """
 import torch

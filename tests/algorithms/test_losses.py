@@ -3,15 +3,13 @@
 import math
 
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import Tensor
 
-torch = pytest.importorskip("torch")
-
-from torch import Tensor  # noqa: E402
-
-from understudy.algorithms.config import LossConfig  # noqa: E402
-from understudy.algorithms.losses import cispo_loss, compute_loss, gspo_loss, nll_loss, ppo_loss  # noqa: E402
+from understudy.algorithms.config import LossConfig
+from understudy.algorithms.losses import cispo_loss, compute_loss, gspo_loss, nll_loss, ppo_loss
 
 CLIP = (0.2, 0.3)
 hypothesis_settings = settings(deadline=None, derandomize=True)

@@ -3,13 +3,11 @@
 import math
 
 import pytest
+import torch
+from torch import Tensor
 
-torch = pytest.importorskip("torch")
-
-from torch import Tensor  # noqa: E402
-
-from understudy.algorithms.losses import nll_loss  # noqa: E402
-from understudy.algorithms.preferences import dpo_weights, kto_weights, sequence_log_ratios  # noqa: E402
+from understudy.algorithms.losses import nll_loss
+from understudy.algorithms.preferences import dpo_weights, kto_weights, sequence_log_ratios
 
 PAIR = torch.tensor([4, 9, 4, 9])
 CHOSEN = torch.tensor([True, False, False, True])

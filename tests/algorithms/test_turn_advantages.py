@@ -4,24 +4,23 @@ import math
 from collections.abc import Sequence
 
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-torch = pytest.importorskip("torch")
-
-from support.groups import make_group  # noqa: E402
-from understudy.algorithms.advantages import anchor_state_values, turn_advantages  # noqa: E402
-from understudy.algorithms.batch import collate  # noqa: E402
-from understudy.core.errors import ConfigError  # noqa: E402
-from understudy.core.messages import Message, ToolCall  # noqa: E402
-from understudy.core.tasks import Score  # noqa: E402
-from understudy.core.trajectory import Trajectory  # noqa: E402
-from understudy.runs.config import (  # noqa: E402
+from support.groups import make_group
+from understudy.algorithms.advantages import anchor_state_values, turn_advantages
+from understudy.algorithms.batch import collate
+from understudy.core.errors import ConfigError
+from understudy.core.messages import Message, ToolCall
+from understudy.core.tasks import Score
+from understudy.core.trajectory import Trajectory
+from understudy.runs.config import (
     AlgorithmConfig,
     parse_config,
 )
-from understudy.train.anchor_states import anchor_states, index_anchor_states  # noqa: E402
-from understudy.train.phases.rl import collate_groups, compute_advantages  # noqa: E402
+from understudy.train.anchor_states import anchor_states, index_anchor_states
+from understudy.train.phases.rl import collate_groups, compute_advantages
 
 USER_MESSAGE = Message(role="user", content="Where is W1?")
 OPENING = (Message(role="system", content="A shop."), USER_MESSAGE)

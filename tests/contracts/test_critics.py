@@ -7,25 +7,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
 
-torch = pytest.importorskip("torch")
-pytest.importorskip("transformers")
-
-from safetensors.torch import load_file, save_file  # noqa: E402
-from torch import Tensor  # noqa: E402
-
-from understudy.algorithms import losses  # noqa: E402
-from understudy.algorithms.batch import Batch, collate  # noqa: E402
-from understudy.algorithms.config import CriticConfig, LossConfig  # noqa: E402
-from understudy.algorithms.critic import action_starts, explained_variance  # noqa: E402
-from understudy.core.errors import ConfigError  # noqa: E402
-from understudy.core.messages import Message  # noqa: E402
-from understudy.core.tasks import Score  # noqa: E402
-from understudy.core.trajectory import Trajectory  # noqa: E402
-from understudy.engines.local.checkpoint import STATE_FILE  # noqa: E402
-from understudy.engines.local.config import LocalEngineConfig, LoraConfig  # noqa: E402
-from understudy.engines.local.engine import LocalEngine  # noqa: E402
-from understudy.engines.models import make_tiny_model  # noqa: E402
+from understudy.algorithms import losses
+from understudy.algorithms.batch import Batch, collate
+from understudy.algorithms.config import CriticConfig, LossConfig
+from understudy.algorithms.critic import action_starts, explained_variance
+from understudy.core.errors import ConfigError
+from understudy.core.messages import Message
+from understudy.core.tasks import Score
+from understudy.core.trajectory import Trajectory
+from understudy.engines.local.checkpoint import STATE_FILE
+from understudy.engines.local.config import LocalEngineConfig, LoraConfig
+from understudy.engines.local.engine import LocalEngine
+from understudy.engines.models import make_tiny_model
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:`is_gradient_checkpointing`:FutureWarning"

@@ -6,8 +6,6 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("torch")
-
 from support.paths import ROOT
 from understudy.engines.interface import Critic, Reference, Sampler, StreamingSampler, Trainer
 from understudy.engines.local.engine import LocalEngine

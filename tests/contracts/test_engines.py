@@ -9,31 +9,28 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
 
-torch = pytest.importorskip("torch")
-pytest.importorskip("transformers")
-
-from safetensors.torch import load_file, save_file  # noqa: E402
-from torch import Tensor  # noqa: E402
-
-from support.cpu_kernels import needs_kernels  # noqa: E402
-from understudy.algorithms import losses  # noqa: E402
-from understudy.algorithms.batch import Batch, collate, plan_microbatches  # noqa: E402
-from understudy.algorithms.config import LossConfig  # noqa: E402
-from understudy.core.errors import ConfigError  # noqa: E402
-from understudy.core.messages import Message  # noqa: E402
-from understudy.core.tasks import Score  # noqa: E402
-from understudy.core.trajectory import Trajectory  # noqa: E402
-from understudy.engines.interface import Completion, SamplingParams  # noqa: E402
-from understudy.engines.local import token_logprobs  # noqa: E402
-from understudy.engines.local.checkpoint import STATE_FILE  # noqa: E402
-from understudy.engines.local.config import LocalEngineConfig, LoraConfig, OptimizerConfig  # noqa: E402
-from understudy.engines.local.cpu import fuse  # noqa: E402
-from understudy.engines.local.engine import LocalEngine  # noqa: E402
-from understudy.engines.local.packing import PackedLayout  # noqa: E402
-from understudy.engines.local.sampling.kv_cache import KVCache  # noqa: E402
-from understudy.engines.models import make_tiny_model  # noqa: E402
-from understudy.engines.scripted import ScriptedSampler  # noqa: E402
+from support.cpu_kernels import needs_kernels
+from understudy.algorithms import losses
+from understudy.algorithms.batch import Batch, collate, plan_microbatches
+from understudy.algorithms.config import LossConfig
+from understudy.core.errors import ConfigError
+from understudy.core.messages import Message
+from understudy.core.tasks import Score
+from understudy.core.trajectory import Trajectory
+from understudy.engines.interface import Completion, SamplingParams
+from understudy.engines.local import token_logprobs
+from understudy.engines.local.checkpoint import STATE_FILE
+from understudy.engines.local.config import LocalEngineConfig, LoraConfig, OptimizerConfig
+from understudy.engines.local.cpu import fuse
+from understudy.engines.local.engine import LocalEngine
+from understudy.engines.local.packing import PackedLayout
+from understudy.engines.local.sampling.kv_cache import KVCache
+from understudy.engines.models import make_tiny_model
+from understudy.engines.scripted import ScriptedSampler
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:`is_gradient_checkpointing`:FutureWarning"

@@ -273,7 +273,7 @@ class SlowForWrongOrders(Slow):
 class SlowThenRaising(SlowForWrongOrders):
     async def look(self, order: str = "W1") -> str:
         """Look."""
-        await asyncio.sleep(0.12)
+        await asyncio.sleep(0.4)
         return ""
 
     def reward(self, transcript: Sequence[Message]) -> float:
@@ -292,7 +292,7 @@ def test_slow_episode_that_fails_is_no_hanging_call() -> None:
     calls = (ToolCall(name="look"),) * 3
     examples = [ToolExample(prompt="1", answer="done", gold_calls=calls)]
     source = ToolDataset("slow", "p", examples, SlowThenRaising)
-    report = asyncio.run(check_async(source, max_step_seconds=0.3))
+    report = asyncio.run(check_async(source, max_step_seconds=1.0))
     assert any("KeyError: 'level'" in problem for problem in report.problems)
 
 

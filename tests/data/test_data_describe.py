@@ -71,6 +71,7 @@ def test_stats_count_duplicates_and_leaks_between_splits() -> None:
     assert {leak.shared for leak in shared} == about
 
 
+@pytest.mark.slow
 def test_stats_of_a_folder_compare_its_splits(tmp_path: Path) -> None:
     run_data_command("split", write_lines(tmp_path / "t.jsonl", retail_tasks(280)), "--out", tmp_path / "parts")
     found = DatasetStats.model_validate_json(run_data_command("stats", tmp_path / "parts", "--json")[1])
@@ -100,6 +101,7 @@ def test_stats_of_no_valid_tasks() -> None:
     assert render_plots(found) == {}
 
 
+@pytest.mark.slow
 def test_stats_command_prints_text_and_json(tmp_path: Path) -> None:
     code, text, _ = run_data_command("stats", "retail")
     assert code == 0

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -109,6 +110,7 @@ def mutated_values(draw: st.DrawFn, valid_values: list[Any]) -> Any:
     return value
 
 
+@pytest.mark.slow
 @given(st.lists(json_values | mutated_values(VALID_VALUES), min_size=1, max_size=3))
 @fuzz_settings
 def test_fuzzed_task_file_gives_tasks_or_located_errors(tmp_path: Path, lines: list[Any]) -> None:

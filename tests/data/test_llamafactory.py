@@ -9,9 +9,6 @@ from typing import Any
 
 import httpx2
 import pytest
-
-pytest.importorskip("torch")
-
 from safetensors.torch import load_file
 
 from support import llamafactory_cli, pages

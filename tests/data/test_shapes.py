@@ -85,6 +85,7 @@ def test_row_of_each_shape_is_read_for_its_uses_only(tmp_path: Path, uses: str, 
             load_tool_examples(path)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", ["rows.json", "rows.parquet", "saved", "folder/a.jsonl", "folder/a.parquet"])
 @pytest.mark.parametrize("row", [row for uses, row in TABLE if uses != "reward"])
 def test_every_kind_of_file_gives_the_same_conversations(tmp_path: Path, name: str, row: dict[str, Any]) -> None:

@@ -117,6 +117,7 @@ def test_gold_of_new_tasks_follows_from_results(servers: Mapping[str, str], tmp_
         assert task.outputs[0] in task.gold[-1].content
 
 
+@pytest.mark.slow
 def test_rules_are_deterministic_and_keep_splits_apart(tmp_path: Path) -> None:
     for name in ("one", "two"):
         assert run_data_command("synthesize", REPLAY, "--out", tmp_path / f"{name}.jsonl", "--count", 5)[0] == 0

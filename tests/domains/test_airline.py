@@ -165,7 +165,7 @@ def find_task(family: str, granted: bool, difficulty: str = "easy") -> Task:
     return next(t for t in tasks if granted == any(c.name not in READS for c in t.gold_calls))
 
 
-@pytest.mark.parametrize("tool", sorted(spec.name for spec in DOMAIN.tool_specs))
+@pytest.mark.parametrize("tool", sorted(spec.name for spec in DOMAIN.toolkit.specs()))
 def test_tools_refuse_calls_before_customer_is_found(tool: str) -> None:
     arguments: dict[str, Any] = {
         "reservation_id": "ECO", "flights": ["KA1"], "date": DAY, "passengers": ["Amy Lee"], "cabin": "business",

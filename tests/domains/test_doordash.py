@@ -35,7 +35,7 @@ from understudy.envs.rewards import states_fact
 from understudy.envs.users.consent import gives_consent
 
 
-@pytest.mark.parametrize("tool", sorted(spec.name for spec in DOMAIN.tool_specs))
+@pytest.mark.parametrize("tool", sorted(spec.name for spec in DOMAIN.toolkit.specs()))
 def test_tools_refuse_calls_before_customer_is_found(tool: str) -> None:
     arguments: dict[str, Any] = {
         "order_id": "D1", "restaurant": "Tamarind", "name": "Tamarind", "items": ["Cola"], "payment": "card_1",

@@ -188,7 +188,7 @@ def test_urgent_symptoms_require_immediate_nurse_transfer() -> None:
     assert play(task, Script(find, staff, task.gold[-1]))[0].parts["state_match"] == 0.0
 
 
-@pytest.mark.parametrize("tool", sorted(spec.name for spec in DOMAIN.tool_specs))
+@pytest.mark.parametrize("tool", sorted(spec.name for spec in DOMAIN.toolkit.specs()))
 def test_tools_refuse_calls_before_patient_is_found(tool: str) -> None:
     arguments: dict[str, Any] = {
         "kind": "bills", "specialty": "dermatology", "doctor": "Ito", "date": "2026-03-05", "time": "09:00",

@@ -85,7 +85,7 @@ def find_task(family: str, granted: bool, difficulty: str = "easy") -> Task:
 READS = {"find_user", "find_user_by_name", "get_user", "get_order", "get_product", "list_products", "calculate"}
 
 
-@pytest.mark.parametrize("tool", sorted(spec.name for spec in DOMAIN.tool_specs))
+@pytest.mark.parametrize("tool", sorted(spec.name for spec in DOMAIN.toolkit.specs()))
 def test_tools_refuse_calls_before_customer_is_found(tool: str) -> None:
     arguments: dict[str, Any] = {
         "order_id": "W1", "item_ids": ["i1"], "new_item_ids": ["i2"], "payment_id": "gift_2", "address": ELSEWHERE,

@@ -183,7 +183,7 @@ def test_operator_tools_do_not_reveal_phone_settings() -> None:
     assert Office(phones={AMY: {"sim": "loose"}}).do("get_line", number=AMY)["seen"] == "no"
 
 
-@pytest.mark.parametrize("tool", sorted(spec.name for spec in DOMAIN.tool_specs))
+@pytest.mark.parametrize("tool", sorted(spec.name for spec in DOMAIN.toolkit.specs()))
 def test_tools_refuse_calls_before_customer_is_found(tool: str) -> None:
     arguments: dict[str, Any] = {
         "number": AMY, "bill_id": "B1", "ticket_id": "T1", "plan": "Max", "gb": 1, "days": 9, "reason": "long trip",

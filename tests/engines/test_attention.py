@@ -1,14 +1,12 @@
 """Tests of chunked causal attention and of the grouping of prefill rows by length."""
 
 import pytest
+import torch
+from torch import Tensor
 
-torch = pytest.importorskip("torch")
-
-from torch import Tensor  # noqa: E402
-
-from understudy.engines.local.cpu import causal as module  # noqa: E402
-from understudy.engines.local.cpu.causal import QUERY_CHUNK, causal_attention, causal_attention_backward  # noqa: E402
-from understudy.engines.local.sampling.layouts import SlotGroup, split_by_length  # noqa: E402
+from understudy.engines.local.cpu import causal as module
+from understudy.engines.local.cpu.causal import QUERY_CHUNK, causal_attention, causal_attention_backward
+from understudy.engines.local.sampling.layouts import SlotGroup, split_by_length
 
 SIZES = [
     (1, 1),

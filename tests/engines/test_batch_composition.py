@@ -7,9 +7,6 @@ from collections.abc import Sequence
 from typing import Literal
 
 import pytest
-
-pytest.importorskip("torch")
-
 import torch
 
 from understudy.engines.interface import Completion, SamplingParams

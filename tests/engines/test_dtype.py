@@ -1,11 +1,10 @@
 """Tests of the choice of the dtype."""
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-from understudy.core.errors import ConfigError  # noqa: E402
-from understudy.engines.local.model import choose_dtype  # noqa: E402
+from understudy.core.errors import ConfigError
+from understudy.engines.local.model import choose_dtype
 
 CUDA = torch.device("cuda")
 

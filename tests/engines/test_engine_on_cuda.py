@@ -8,24 +8,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from torch import Tensor
 
-torch = pytest.importorskip("torch")
-pytest.importorskip("transformers")
-
-from torch import Tensor  # noqa: E402
-
-from support.pretended_cuda import PretendedCuda, pretended_cuda  # noqa: E402
-from support.random_batches import random_batch  # noqa: E402
-from understudy.algorithms.batch import Batch  # noqa: E402
-from understudy.algorithms.config import CriticConfig, LossConfig  # noqa: E402
-from understudy.engines.interface import Completion, SamplingParams  # noqa: E402
-from understudy.engines.local.config import LocalEngineConfig, LoraConfig  # noqa: E402
-from understudy.engines.local.cpu import kernels  # noqa: E402
-from understudy.engines.local.engine import LocalEngine  # noqa: E402
-from understudy.engines.local.sampling import filters  # noqa: E402
-from understudy.engines.local.sampling.sampler import LocalSampler  # noqa: E402
-from understudy.engines.models import make_tiny_model  # noqa: E402
-from understudy.engines.reference_config import ReferenceConfig  # noqa: E402
+from support.pretended_cuda import PretendedCuda, pretended_cuda
+from support.random_batches import random_batch
+from understudy.algorithms.batch import Batch
+from understudy.algorithms.config import CriticConfig, LossConfig
+from understudy.engines.interface import Completion, SamplingParams
+from understudy.engines.local.config import LocalEngineConfig, LoraConfig
+from understudy.engines.local.cpu import kernels
+from understudy.engines.local.engine import LocalEngine
+from understudy.engines.local.sampling import filters
+from understudy.engines.local.sampling.sampler import LocalSampler
+from understudy.engines.models import make_tiny_model
+from understudy.engines.reference_config import ReferenceConfig
 
 __all__ = ["pretended_cuda"]
 pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")  # peft's, of transformers
@@ -160,6 +157,7 @@ def test_an_update_waits_a_constant_number_of_times(
         assert len(waits) == UPDATE_WAITS, waits
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "settings",
     [{"finetune": "lora", "lora": LoraConfig(rank=2, dropout=0.1)}, {"gradient_checkpointing": True}],
@@ -208,6 +206,7 @@ def test_updates_equal_those_on_the_cpu(tiny: Path, pretended_cuda: PretendedCud
         assert torch.allclose(ours, theirs, atol=2e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("finetune", ["full", "lora"])
 def test_checkpoints_and_exports_move_between_devices(
     tiny: Path, pretended_cuda: PretendedCuda, tmp_path: Path, finetune: str

@@ -6,26 +6,23 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import Tensor
 
-torch = pytest.importorskip("torch")
-pytest.importorskip("transformers")
-
-from torch import Tensor  # noqa: E402
-
-from understudy.algorithms.batch import collate  # noqa: E402
-from understudy.core.messages import Message  # noqa: E402
-from understudy.core.tasks import Scenario, Score, Task  # noqa: E402
-from understudy.core.trajectory import Trajectory  # noqa: E402
-from understudy.engines.interface import Completion, SamplingParams  # noqa: E402
-from understudy.engines.local.config import LocalEngineConfig  # noqa: E402
-from understudy.engines.local.engine import LocalEngine  # noqa: E402
-from understudy.engines.local.sampler_choice import SamplerChoice  # noqa: E402
-from understudy.engines.local.sampling import filters  # noqa: E402
-from understudy.engines.models import make_tiny_model  # noqa: E402
-from understudy.formats import load_chat_format  # noqa: E402
-from understudy.rollouts.agent import EngineAgent  # noqa: E402
+from understudy.algorithms.batch import collate
+from understudy.core.messages import Message
+from understudy.core.tasks import Scenario, Score, Task
+from understudy.core.trajectory import Trajectory
+from understudy.engines.interface import Completion, SamplingParams
+from understudy.engines.local.config import LocalEngineConfig
+from understudy.engines.local.engine import LocalEngine
+from understudy.engines.local.sampler_choice import SamplerChoice
+from understudy.engines.local.sampling import filters
+from understudy.engines.models import make_tiny_model
+from understudy.formats import load_chat_format
+from understudy.rollouts.agent import EngineAgent
 
 FILTERED = (
     SamplingParams(max_response_tokens=12, top_p=0.8),

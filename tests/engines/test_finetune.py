@@ -10,28 +10,24 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from torch import Tensor, nn
 
-torch = pytest.importorskip("torch")
-pytest.importorskip("peft")
-
-from torch import Tensor, nn  # noqa: E402
-
-from support.cpu_kernels import needs_kernels  # noqa: E402
-from support.venvs import install_packages  # noqa: E402
-from understudy.algorithms.batch import Batch, collate  # noqa: E402
-from understudy.algorithms.config import LossConfig  # noqa: E402
-from understudy.core.errors import ConfigError  # noqa: E402
-from understudy.core.messages import Message  # noqa: E402
-from understudy.core.tasks import Score  # noqa: E402
-from understudy.core.trajectory import Trajectory  # noqa: E402
-from understudy.engines.interface import SamplingParams  # noqa: E402
-from understudy.engines.local import model  # noqa: E402
-from understudy.engines.local.config import LocalEngineConfig  # noqa: E402
-from understudy.engines.local.engine import LocalEngine  # noqa: E402
-from understudy.engines.models import make_tiny_model  # noqa: E402
+from support.cpu_kernels import needs_kernels
+from support.software import bitsandbytes_packages
+from understudy.algorithms.batch import Batch, collate
+from understudy.algorithms.config import LossConfig
+from understudy.core.errors import ConfigError
+from understudy.core.messages import Message
+from understudy.core.tasks import Score
+from understudy.core.trajectory import Trajectory
+from understudy.engines.interface import SamplingParams
+from understudy.engines.local import model
+from understudy.engines.local.config import LocalEngineConfig
+from understudy.engines.local.engine import LocalEngine
+from understudy.engines.models import make_tiny_model
 
 pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")  # peft's, of transformers
-BITSANDBYTES = "bitsandbytes==0.50.2"
 LORA_WITH_DROPOUT = {"finetune": "lora", "lora": {"rank": 4, "dropout": 0.4}}
 
 
@@ -175,6 +171,7 @@ def long_batch(engine: LocalEngine) -> Batch:
     return sample_batch(engine, [b"Cancel order %d, please. " % i * 20 for i in range(3)])
 
 
+@pytest.mark.slow
 def test_gradient_checkpointing_takes_less_memory(tmp_path: Path) -> None:
     deep = make_tiny_model(tmp_path, num_layers=8)
     used = {}
@@ -186,6 +183,7 @@ def test_gradient_checkpointing_takes_less_memory(tmp_path: Path) -> None:
     assert used[True] < 0.6 * used[False]
 
 
+@pytest.mark.slow
 @needs_kernels
 @pytest.mark.parametrize("settings", [{"finetune": "full"}, {"finetune": "lora"}], ids=["full", "lora"])
 def test_recomputed_activations_take_less_memory_and_give_identical_weights(
@@ -258,8 +256,7 @@ def test_qlora_without_bitsandbytes_raises_with_install_command(folder: Path, mo
 
 @pytest.fixture(scope="module")
 def bitsandbytes() -> Any:
-    """The package in a folder of its own, since its wheel holds kernels for every GPU."""
-    target = install_packages(BITSANDBYTES, BITSANDBYTES)
+    target = bitsandbytes_packages()
     sys.path.append(str(target))
     yield importlib.import_module("bitsandbytes")
     sys.path.remove(str(target))

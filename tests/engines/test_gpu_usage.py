@@ -5,10 +5,9 @@ import threading
 from types import ModuleType
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-from understudy.engines.local.gpu_usage import GIB, GPUUsage  # noqa: E402
+from understudy.engines.local.gpu_usage import GIB, GPUUsage
 
 
 def test_mean_utilization_and_maximum_memory_of_the_samples(monkeypatch: pytest.MonkeyPatch) -> None:

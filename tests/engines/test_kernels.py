@@ -9,15 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from torch import Tensor
 
-torch = pytest.importorskip("torch")
-
-from torch import Tensor  # noqa: E402
-
-from support.cpu_kernels import NO_COMPILER, needs_kernels  # noqa: E402
-from understudy.engines.interface import SamplingParams  # noqa: E402
-from understudy.engines.local.cpu import kernel_library, kernels  # noqa: E402
-from understudy.engines.local.sampling import filters  # noqa: E402
+from support.cpu_kernels import NO_COMPILER, needs_kernels
+from understudy.engines.interface import SamplingParams
+from understudy.engines.local.cpu import kernel_library, kernels
+from understudy.engines.local.sampling import filters
 
 BF16 = torch.bfloat16
 REAL = BF16
@@ -93,6 +91,7 @@ def test_add_heads_sums_repeated_positions_in_float32(heads: int, count: int, di
     torch.testing.assert_close(total.double(), expected, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.sweep
 @in_all_modes
 @pytest.mark.parametrize("prefix_size", [0, 1, 7, 65, 576])
 @pytest.mark.parametrize("own_size", [1, 7, 65, 300])
@@ -159,6 +158,7 @@ def test_row_dot(dim: int) -> None:
 LENGTHS = [0, 1, 7, 64, 65, 130]
 
 
+@pytest.mark.sweep
 @in_all_modes
 @pytest.mark.parametrize("group", [1, 2, 3, 4, 7])
 @pytest.mark.parametrize(("dim", "prefix_size"), [(64, 65), (32, 0), (128, 1), (40, 7), (256, 576)])

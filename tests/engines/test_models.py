@@ -80,6 +80,7 @@ def test_smollm_generates_the_expected_answer(smollm: Path) -> None:
     assert model.dtype == torch.bfloat16
 
 
+@pytest.mark.slow
 def test_smollm_config_and_weights(smollm: Path) -> None:
     model = model_of(smollm)
     assert model.config.tie_word_embeddings

@@ -5,11 +5,10 @@ import subprocess
 import sys
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-from support.machine import ELSEWHERE  # noqa: E402
-from understudy.engines.local.cpu.onednn_cache import MAX_CACHED_PRIMITIVES, limit_onednn_cache  # noqa: E402
+from support.machine import ELSEWHERE
+from understudy.engines.local.cpu.onednn_cache import MAX_CACHED_PRIMITIVES, limit_onednn_cache
 
 SCRIPT = """
 import sys, torch

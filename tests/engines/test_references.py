@@ -7,25 +7,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from pydantic import ValidationError
+from torch import Tensor
 
-torch = pytest.importorskip("torch")
-pytest.importorskip("transformers")
-
-from pydantic import ValidationError  # noqa: E402
-from torch import Tensor  # noqa: E402
-
-from understudy.algorithms.batch import Batch, collate  # noqa: E402
-from understudy.algorithms.config import LossConfig  # noqa: E402
-from understudy.core.errors import ConfigError  # noqa: E402
-from understudy.core.messages import Message  # noqa: E402
-from understudy.core.tasks import Score  # noqa: E402
-from understudy.core.trajectory import Trajectory  # noqa: E402
-from understudy.engines.local.config import LocalEngineConfig, LoraConfig  # noqa: E402
-from understudy.engines.local.engine import LocalEngine  # noqa: E402
-from understudy.engines.local.reference import BaseModelReference, TeacherReference  # noqa: E402
-from understudy.engines.models import make_tiny_model  # noqa: E402
-from understudy.engines.reference_config import ReferenceConfig  # noqa: E402
-from understudy.formats.tokenizer import first_token_difference  # noqa: E402
+from understudy.algorithms.batch import Batch, collate
+from understudy.algorithms.config import LossConfig
+from understudy.core.errors import ConfigError
+from understudy.core.messages import Message
+from understudy.core.tasks import Score
+from understudy.core.trajectory import Trajectory
+from understudy.engines.local.config import LocalEngineConfig, LoraConfig
+from understudy.engines.local.engine import LocalEngine
+from understudy.engines.local.reference import BaseModelReference, TeacherReference
+from understudy.engines.models import make_tiny_model
+from understudy.engines.reference_config import ReferenceConfig
+from understudy.formats.tokenizer import first_token_difference
 
 EMA = ReferenceConfig(kind="ema", ema_decay=0.25)
 

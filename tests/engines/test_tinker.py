@@ -13,42 +13,39 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
 
-torch = pytest.importorskip("torch")
-pytest.importorskip("peft")
-
-from hypothesis import given, settings  # noqa: E402
-from hypothesis import strategies as st  # noqa: E402
-from torch import Tensor  # noqa: E402
-
-from support.paths import ROOT  # noqa: E402
-from support.random_batches import random_batch  # noqa: E402
-from toy import DOMAIN  # noqa: E402, F401
-from understudy.algorithms import losses  # noqa: E402
-from understudy.algorithms.batch import Batch, collate  # noqa: E402
-from understudy.algorithms.config import LossConfig  # noqa: E402
-from understudy.cli.main import main  # noqa: E402
-from understudy.core.errors import ConfigError, RolloutError  # noqa: E402
-from understudy.core.messages import Message  # noqa: E402
-from understudy.core.settings import dump_toml  # noqa: E402
-from understudy.core.tasks import Score  # noqa: E402
-from understudy.core.trajectory import Trajectory  # noqa: E402
-from understudy.engines.factory import open_engine  # noqa: E402
-from understudy.engines.interface import SamplingParams, require_critic, require_reference  # noqa: E402
-from understudy.engines.local.config import LocalEngineConfig, LoraConfig  # noqa: E402
-from understudy.engines.local.engine import LocalEngine  # noqa: E402
-from understudy.engines.models import make_tiny_model  # noqa: E402
-from understudy.engines.tinker import adapters, client, wire  # noqa: E402
-from understudy.engines.tinker.client import TinkerClient  # noqa: E402
-from understudy.engines.tinker.config import TinkerEngineConfig  # noqa: E402
-from understudy.engines.tinker.engine import TinkerEngine  # noqa: E402
-from understudy.engines.tinker.rows import linear_coefficients, to_logprobs, to_tinker_rows  # noqa: E402
-from understudy.runs.config import (  # noqa: E402
+from support.paths import ROOT
+from support.random_batches import random_batch
+from toy import DOMAIN  # noqa: F401
+from understudy.algorithms import losses
+from understudy.algorithms.batch import Batch, collate
+from understudy.algorithms.config import LossConfig
+from understudy.cli.main import main
+from understudy.core.errors import ConfigError, RolloutError
+from understudy.core.messages import Message
+from understudy.core.settings import dump_toml
+from understudy.core.tasks import Score
+from understudy.core.trajectory import Trajectory
+from understudy.engines.factory import open_engine
+from understudy.engines.interface import SamplingParams, require_critic, require_reference
+from understudy.engines.local.config import LocalEngineConfig, LoraConfig
+from understudy.engines.local.engine import LocalEngine
+from understudy.engines.models import make_tiny_model
+from understudy.engines.tinker import adapters, client, wire
+from understudy.engines.tinker.client import TinkerClient
+from understudy.engines.tinker.config import TinkerEngineConfig
+from understudy.engines.tinker.engine import TinkerEngine
+from understudy.engines.tinker.rows import linear_coefficients, to_logprobs, to_tinker_rows
+from understudy.runs.config import (
     TrainConfig,
     load_config,
     parse_config,
 )
-from understudy.train.preparation import prepare_run  # noqa: E402
+from understudy.train.preparation import prepare_run
 
 pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")  # peft's, of transformers
 DEAD_URL = "http://127.0.0.1:9"

@@ -4,14 +4,12 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
-torch = pytest.importorskip("torch")
-
-from torch import Tensor  # noqa: E402
-from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
-
-from understudy.engines.local.cpu import kernels  # noqa: E402
-from understudy.engines.local.token_logprobs import LOGIT_CHUNK, token_logprobs  # noqa: E402
+from understudy.engines.local.cpu import kernels
+from understudy.engines.local.token_logprobs import LOGIT_CHUNK, token_logprobs
 
 WIDTH, VOCABULARY = 8, 300
 

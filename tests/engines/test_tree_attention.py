@@ -5,24 +5,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from torch import Tensor
+from torch.nn.attention import flex_attention as flex
 
-torch = pytest.importorskip("torch")
-
-from torch import Tensor  # noqa: E402
-from torch.nn.attention import flex_attention as flex  # noqa: E402
-
-from understudy.algorithms.batch import Batch, plan_microbatches  # noqa: E402
-from understudy.engines.local import (  # noqa: E402
+from understudy.algorithms.batch import Batch, plan_microbatches
+from understudy.engines.local import (
     packing,
     scoring,
     tree_attention,
 )
-from understudy.engines.local.config import LocalEngineConfig  # noqa: E402
-from understudy.engines.local.engine import LocalEngine  # noqa: E402
-from understudy.engines.local.packing import FlatRows, TreeLayout, pack_rows  # noqa: E402
-from understudy.engines.local.token_logprobs import token_logprobs  # noqa: E402
-from understudy.engines.local.tree_attention import BLOCK, attend_tree, tree_mask  # noqa: E402
-from understudy.engines.models import make_tiny_model  # noqa: E402
+from understudy.engines.local.config import LocalEngineConfig
+from understudy.engines.local.engine import LocalEngine
+from understudy.engines.local.packing import FlatRows, TreeLayout, pack_rows
+from understudy.engines.local.token_logprobs import token_logprobs
+from understudy.engines.local.tree_attention import BLOCK, attend_tree, tree_mask
+from understudy.engines.models import make_tiny_model
 
 CPU = torch.device("cpu")
 

@@ -5,16 +5,15 @@ import asyncio
 from pathlib import Path
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-from understudy.algorithms.batch import Batch  # noqa: E402
-from understudy.algorithms.config import LossConfig  # noqa: E402
-from understudy.engines.local.config import LocalEngineConfig, OptimizerConfig  # noqa: E402
-from understudy.engines.local.engine import LocalEngine  # noqa: E402
-from understudy.engines.local.optimizer import MasterAdamW  # noqa: E402
-from understudy.engines.local.update_metrics import reduce_metrics  # noqa: E402
-from understudy.engines.models import find_model  # noqa: E402
+from understudy.algorithms.batch import Batch
+from understudy.algorithms.config import LossConfig
+from understudy.engines.local.config import LocalEngineConfig, OptimizerConfig
+from understudy.engines.local.engine import LocalEngine
+from understudy.engines.local.optimizer import MasterAdamW
+from understudy.engines.local.update_metrics import reduce_metrics
+from understudy.engines.models import find_model
 
 
 def test_reduced_metrics_match_hand_computed_values() -> None:

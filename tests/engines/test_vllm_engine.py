@@ -13,26 +13,24 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from support import vllm_server
 from support.paths import ROOT, TESTS
-
-torch = pytest.importorskip("torch")
-
-from support.tiny_runs import score_distinct_characters  # noqa: E402
-from understudy.algorithms.batch import Batch, collate  # noqa: E402
-from understudy.algorithms.config import LossConfig  # noqa: E402
-from understudy.core.tasks import Score  # noqa: E402
-from understudy.core.trajectory import Trajectory  # noqa: E402
-from understudy.engines.interface import Completion, SamplingParams  # noqa: E402
-from understudy.engines.local.config import LocalEngineConfig, LoraConfig  # noqa: E402
-from understudy.engines.local.engine import LocalEngine  # noqa: E402
-from understudy.engines.models import find_model  # noqa: E402
-from understudy.engines.vllm.sampler import VllmSampler  # noqa: E402
-from understudy.engines.vllm.server import VllmServer  # noqa: E402
-from understudy.runs.config import parse_config  # noqa: E402
-from understudy.runs.run import Run, read_metrics  # noqa: E402
-from understudy.train.loop import train  # noqa: E402
+from support.tiny_runs import score_distinct_characters
+from understudy.algorithms.batch import Batch, collate
+from understudy.algorithms.config import LossConfig
+from understudy.core.tasks import Score
+from understudy.core.trajectory import Trajectory
+from understudy.engines.interface import Completion, SamplingParams
+from understudy.engines.local.config import LocalEngineConfig, LoraConfig
+from understudy.engines.local.engine import LocalEngine
+from understudy.engines.models import find_model
+from understudy.engines.vllm.sampler import VllmSampler
+from understudy.engines.vllm.server import VllmServer
+from understudy.runs.config import parse_config
+from understudy.runs.run import Run, read_metrics
+from understudy.train.loop import train
 
 pytestmark = [
     pytest.mark.vllm,

@@ -71,6 +71,7 @@ def define_module(monkeypatch: pytest.MonkeyPatch, folder: Path, domain: Domain)
     monkeypatch.setitem(sys.modules, domain.package, module)
 
 
+@pytest.mark.slow
 def test_families_policy_and_splits_have_defaults() -> None:
     assert (SIMPLE.name, SIMPLE.families, SIMPLE.domain_policy) == ("simple_lamps", ("on", "off"), "Switch lamps.")
     assert SIMPLE.slice(Slice(domain_policy="brief")).domain_policy == "Switch lamps."
@@ -82,6 +83,7 @@ def test_families_policy_and_splits_have_defaults() -> None:
     assert check(SIMPLE).problems == ()
 
 
+@pytest.mark.slow
 def test_missing_policy_is_only_a_warning() -> None:
     domain = Domain("simple_lamps", build_house, LampTools, {"on": switch_on})
     assert domain.domain_policy == ""
@@ -119,6 +121,7 @@ def test_listed_tasks_are_split_by_their_rows_and_may_set_their_split() -> None:
     assert len(generator.task_list) == 90
 
 
+@pytest.mark.slow
 def test_frozen_tasks_of_a_module_are_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     domain = Domain("simple_lamps", build_house, LampTools, {"on": switch_on})
     define_module(monkeypatch, tmp_path, domain)

@@ -58,7 +58,7 @@ TRANSCRIPT = [
 
 
 def make_llm_user(kind: str, endpoint: Endpoint, **fields: Any) -> LLMUser:
-    config = EndpointConfig(base_url=endpoint.url, model="m", max_retries=0, backoff=0.01, timeout=5.0)
+    config = EndpointConfig(base_url=endpoint.url, model="m", max_retries=0, backoff=0.01, timeout=60.0)
     return KINDS[kind](SCENARIO.replace(**fields), ChatModel(config, "user"), seed=5, attempts=3)
 
 

@@ -38,6 +38,7 @@ def test_validation_that_ends_has_no_problem(schema: dict[str, Any], arguments: 
     assert find_validation_problem(schema, arguments) == ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("schema", "arguments"),
     [

@@ -10,7 +10,8 @@ import pytest
 
 from support.lamp_turns import ASK, ONE, RIGHT, WRONG, call_reply, text_reply
 from support.script import Script
-from support.venvs import make_venv, run_command
+from support.software import inspect_programs
+from support.venvs import run_command
 from understudy.core.errors import ConfigError
 from understudy.core.messages import Message
 from understudy.core.trajectory import Trajectory, read_trajectories
@@ -21,7 +22,6 @@ from understudy.rollouts.agent import Agent
 from understudy.runs.config import parse_config
 from understudy.runs.eval_spec import EvalSpec
 
-VERSION = "0.3.285"
 SUPPORT = Path(__file__).parents[1] / "support"
 TURNS = {
     "right": [text_reply(ASK), RIGHT, text_reply("Done.")],
@@ -92,9 +92,7 @@ def test_log_is_valid_json_and_is_not_overwritten(folder: Path, tmp_path: Path) 
 def test_inspect_reads_the_episodes(folder: Path, tmp_path: Path) -> None:
     file = tmp_path / "log.json"
     write_inspect_log(folder, file)
-    place = make_venv(f"inspect-{VERSION}", f"inspect-ai=={VERSION}")
-    python = str(place / "bin" / "python")
-    found = json.loads(run_command(python, str(SUPPORT / "inspect_reader.py"), str(file)))
+    found = json.loads(run_command(str(inspect_programs() / "python"), str(SUPPORT / "inspect_reader.py"), str(file)))
     assert (found["status"], found["task"], found["model"]) == ("success", "toy:DOMAIN/train", "understudy/wavering")
     assert (found["epochs"], found["summaries"]) == (3, 3)
     assert found["accuracy"] == pytest.approx(1 / 3)
@@ -108,7 +106,7 @@ def test_inspect_reads_the_episodes(folder: Path, tmp_path: Path) -> None:
     assert (cut["limit"], cut["errors"][0]) == ("message", "not JSON")
     assert cut["calls"][0] == ["switch_lamp", {}, "not JSON"]
     assert any("agent: wrong_argument. switch_lamp: lamp_id=" in sample["why"] for sample in samples)
-    dumped = json.loads(run_command(str(place / "bin" / "inspect"), "log", "dump", str(file)))
+    dumped = json.loads(run_command(str(inspect_programs() / "inspect"), "log", "dump", str(file)))
     assert len(dumped["samples"]) == 3
     assert dumped["samples"][0]["messages"][0]["role"] == "system"
 

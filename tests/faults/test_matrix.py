@@ -14,8 +14,6 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-pytest.importorskip("torch")
-
 from support.paths import ROOT
 from tests.faults import __main__ as program
 from tests.faults.cases import CASES, ENDINGS, SKYRL_CASES, SKYRL_WORKER, FaultCase, components

@@ -6,8 +6,6 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("torch")
-
 from support import skyrl_venv
 from support.paths import ROOT
 from tests.faults.cases import SKYRL_CASES, SKYRL_WORKER

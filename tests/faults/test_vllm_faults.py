@@ -11,9 +11,6 @@ from typing import Any
 import pytest
 
 from support import vllm_server
-
-pytest.importorskip("torch")
-
 from tests.faults.case_folder import CONFIG_FILE, write_case_folder
 from tests.faults.cases import CASES
 from tests.faults.endpoint import HALF_BODY, FaultyEndpoint

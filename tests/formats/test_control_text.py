@@ -10,8 +10,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-pytest.importorskip("tokenizers")
-
 from support import families
 from support.chat_templates import CODER, HEADERS, LLAMA
 from understudy.core.messages import Message, ToolCall, ToolSpec

@@ -13,9 +13,6 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("tokenizers")
-pytest.importorskip("transformers")
-
 from support import families
 from understudy.core.errors import ConfigError
 from understudy.core.messages import Message, ToolCall, ToolSpec, tool_to_openai

@@ -17,8 +17,6 @@ from understudy.formats.options import ToolFormat
 from understudy.formats.parsing.parse import TOOL_FORMATS
 from understudy.formats.template import TemplateFormat
 
-pytest.importorskip("tokenizers")
-
 DROPS_THINKING = """{%- set last = messages | selectattr('role', 'equalto', 'user') | list | last %}
 {%- for m in messages %}
   {%- if m.role == 'assistant' %}

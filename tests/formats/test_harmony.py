@@ -8,10 +8,8 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("tokenizers")
-
 from support import families
-from support.venvs import install_packages
+from support.software import harmony_packages
 from understudy.formats.parsing.parse import parse_reply
 
 pytestmark = pytest.mark.families
@@ -49,7 +47,7 @@ def encoding(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     ranks = packages / "litellm/litellm_core_utils/tokenizers/fb374d419588a4632f3f557e76b4b70aebbca790"
     folder: Path = tmp_path_factory.mktemp("ranks")
     (folder / "o200k_base.tiktoken").write_bytes(ranks.read_bytes())
-    library = install_packages("openai-harmony", "openai-harmony==0.0.8")
+    library = harmony_packages()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TIKTOKEN_ENCODINGS_BASE", str(folder))
         patch.syspath_prepend(str(library))

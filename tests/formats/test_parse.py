@@ -454,6 +454,7 @@ UNQUOTED = ("qwen3_coder", "glm", "dsml", "gemma", "minimax")
 JSON = sorted({*TOOL_FORMATS} - {"pythonic", *UNQUOTED})
 
 
+@pytest.mark.slow
 @many_examples
 @given(
     format=st.sampled_from(JSON),

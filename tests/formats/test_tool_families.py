@@ -78,6 +78,7 @@ THOUGHTS = (
 )
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(("begin", "end"), THOUGHTS)
 @pytest.mark.parametrize("family", ["Gemma 4", "DeepSeek V3.2", "MiniMax M3", "Hunyuan A13B"])
 def test_no_call_in_a_thought_is_run(begin: str, end: str, family: str) -> None:

@@ -62,6 +62,7 @@ def test_replies_benchmark(run_benchmark: RunBenchmark, tmp_path: Path) -> None:
     assert "line 3: " in printed
 
 
+@pytest.mark.slow
 def test_viewer_benchmark(run_benchmark: RunBenchmark) -> None:
     found = json.loads(run_benchmark("viewer.py", "--episodes", 64, "--step", 32, "--tokens", 20, "--json"))
     assert found["episodes"] == 64

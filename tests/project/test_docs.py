@@ -141,6 +141,7 @@ def test_yaml_blocks_parse(block: pages.Block) -> None:
     assert pytest.importorskip("yaml").safe_load(block.text)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("block", pages.blocks(language="sh"), ids=str)
 def test_shell_commands_are_valid(block: pages.Block) -> None:
     found = list(pages.commands(block))

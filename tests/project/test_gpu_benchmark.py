@@ -12,7 +12,6 @@ import pytest
 
 from support.paths import ROOT
 
-pytest.importorskip("torch")
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
 from gpu import Cell, all_cells, read_json, run, table

@@ -81,6 +81,7 @@ def test_no_strategy_is_rewarded_in_a_recipe(name: str) -> None:
     assert {result.strategy: result.over_floor for result in report.failures} == {}
 
 
+@pytest.mark.slow
 def test_own_strategy_is_played_and_earns_nothing() -> None:
     strategies = load_strategies(["hotel_strategy:always_breakfast"])
     report = asyncio.run(play_strategies(DOMAIN, num_tasks=8, strategies=strategies))

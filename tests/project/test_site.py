@@ -73,6 +73,7 @@ def test_domain_page_has_families_tools_and_policy(name: str, generate: ModuleTy
     assert "user: " in page
 
 
+@pytest.mark.slow
 def test_reference_pages_list_every_module(generate: ModuleType) -> None:
     made = generate.reference()
     for page, text in (
@@ -125,11 +126,11 @@ def test_site_needs_no_server_and_no_network() -> None:
 @pytest.mark.browser
 def test_search_works_in_the_folder_opened_as_files(generate: ModuleType) -> None:
     from support.browser import browser, expect
-    from support.venvs import make_venv, run_command
+    from support.software import mkdocs_python
+    from support.venvs import run_command
 
-    python = make_venv("docs-1", "mkdocs-material==9.8.1") / "bin" / "python"
     generate.main(pages.ROOT / "build" / "docs")
-    run_command(str(python), "-m", "mkdocs", "build", "--strict", cwd=pages.ROOT)
+    run_command(mkdocs_python(), "-m", "mkdocs", "build", "--strict", cwd=pages.ROOT)
     with browser() as chromium:
         page, requested = chromium.new_page(), list[str]()
         page.on("request", lambda request: requested.append(request.url))

@@ -12,19 +12,18 @@ import pytest
 
 from support.paths import ROOT
 
-torch = pytest.importorskip("torch")
 sys.path.append(str(ROOT / "benchmarks"))
 
-import time_to_success as benchmark  # noqa: E402
-import trl_run  # noqa: E402
-from lamps import DOMAIN  # noqa: E402
-from time_to_success import Course, HeldOutEval, Lap, answers, compared, configured, race, table  # noqa: E402
+import time_to_success as benchmark
+import trl_run
+from lamps import DOMAIN
+from time_to_success import Course, HeldOutEval, Lap, answers, compared, configured, race, table
 
-from understudy.core.messages import Message, ToolCall  # noqa: E402
-from understudy.core.tasks import SPLITS  # noqa: E402
-from understudy.engines.models import make_tiny_model  # noqa: E402
-from understudy.envs.task_source import Slice  # noqa: E402
-from understudy.evaluation.evaluate import evaluate_gold, evaluate_noop  # noqa: E402
+from understudy.core.messages import Message, ToolCall
+from understudy.core.tasks import SPLITS
+from understudy.engines.models import make_tiny_model
+from understudy.envs.task_source import Slice
+from understudy.evaluation.evaluate import evaluate_gold, evaluate_noop
 
 SIDE_PROGRAM = """
 import sys

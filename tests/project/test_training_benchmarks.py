@@ -8,7 +8,6 @@ import pytest
 
 from support.paths import ROOT
 
-pytest.importorskip("torch")
 sys.path.append(str(ROOT / "benchmarks"))
 
 import speedrun

@@ -67,6 +67,7 @@ class RecordingAgent(Script):
         return await super().act(task, episode, new, tools)
 
 
+@pytest.mark.sweep
 def test_gold_forked_at_some_turn_earns_the_gold_reward(domain: Domain) -> None:
     for number, task in enumerate(domain.tasks("train")[::150]):
         gold = play(domain, task, GoldAgent())

@@ -253,10 +253,10 @@ def test_part_that_never_returns_is_its_fault(part: str) -> None:
     source = ToolDataset("hanging", "", [example], HangingEpisode)
     (task,) = source.tasks("train")
     user = HangingUser() if part == "user" else None
-    limits = EpisodeLimits(max_step_seconds=0.05)
+    limits = EpisodeLimits(max_step_seconds=0.5)
     episode = asyncio.run(rollout(task, source.environment(task, user), GoldAgent(), limits))
     assert (episode.stop_reason, episode.fault, episode.score) == (StopReason.FAULT, part, None)
-    assert "0.05 s" in (episode.error or "")
+    assert "0.5 s" in (episode.error or "")
     assert "limits.max_step_seconds" in (episode.error or "")
 
 
@@ -277,7 +277,7 @@ def test_method_that_never_returns_ends_the_attempt_and_is_played_again(method: 
 
     source = RecordingFactory(make)
     agent = FullContextAgent() if method == "grade" else NoopAgent()
-    episode = asyncio.run(play_episode(source, TASKS[0], agent, EpisodeLimits(max_step_seconds=0.05), seed=0))
+    episode = asyncio.run(play_episode(source, TASKS[0], agent, EpisodeLimits(max_step_seconds=0.5), seed=0))
     assert (episode.fault, episode.reward, len(source.made)) == (None, 1.0, 2)
 
 

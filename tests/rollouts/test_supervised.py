@@ -7,9 +7,6 @@ from pathlib import Path
 
 import pytest
 from hypothesis import assume, given, settings
-
-pytest.importorskip("torch")
-
 from tokenizers import AddedToken, Tokenizer
 
 from support.chat_templates import CODER, HEADERS, LLAMA

@@ -30,8 +30,6 @@ from understudy.formats.parsing.parse import render_reply
 from understudy.serve.conversation_cache import ConversationCache
 from understudy.serve.generation import ServedModel
 
-pytest.importorskip("torch")
-
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -9,9 +9,6 @@ from typing import Any
 import openai
 import pytest
 
-pytest.importorskip("torch")
-pytest.importorskip("llguidance")
-
 from support.chat_templates import CODER
 from support.serving import (
     HELLO,

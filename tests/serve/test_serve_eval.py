@@ -32,8 +32,6 @@ from understudy.rollouts.rollout import EpisodeLimits, play_episode
 from understudy.runs.agents import make_agent
 from understudy.runs.config import TrainConfig, parse_config
 
-pytest.importorskip("torch")
-
 TASKS = select_tasks(DOMAIN, "test", 6)
 LIMITS = EpisodeLimits(max_turns=6, max_retries=0)
 GREEDY = SamplingParams(max_response_tokens=48, temperature=0.0)

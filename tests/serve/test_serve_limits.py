@@ -35,8 +35,6 @@ from understudy.runs.weights import resolve_weights
 from understudy.serve.options import ServeConfig
 from understudy.serve.server import serve_model
 
-pytest.importorskip("torch")
-
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -130,7 +128,7 @@ def test_cancelled_sampling_frees_its_slot(folder: Path) -> None:
         task = asyncio.ensure_future(model.sampler.sample([1, 2, 3], sampling, 0, (), on_tokens))
         await seen.wait()
         task.cancel()
-        done = await asyncio.wait_for(model.sampler.sample([4, 5], SamplingParams(max_response_tokens=2), 0), 30)
+        done = await asyncio.wait_for(model.sampler.sample([4, 5], SamplingParams(max_response_tokens=2), 0), 120)
         assert len(done.tokens) == 2
 
     asyncio.run(leave())
@@ -252,6 +250,6 @@ def test_serve_command_runs_until_ctrl_c(folder: Path) -> None:
     (address,) = re.findall(r"http://127\.0\.0\.1:\d+/v1", line)
     assert request_completion(address).choices
     process.send_signal(signal.SIGINT)
-    assert process.wait(30) == 0
+    assert process.wait(120) == 0
     assert process.stderr.read() == ""
     process.stderr.close()

@@ -23,8 +23,6 @@ from support.serving import (
     serve_on_loopback,
 )
 
-pytest.importorskip("torch")
-
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -21,8 +21,6 @@ from understudy.formats.loading import load_chat_format
 from understudy.formats.parsing.parse import _LISTED, TOOL_FORMATS, render_reply
 from understudy.serve.streaming_parser import _WITH_CALLS, ReplyEnd, StreamingParser
 
-pytest.importorskip("torch")
-
 TOOLS = [ToolSpec(name="f", description="d", parameters={"type": "object", "properties": {"a": {"type": "string"}}})]
 CALL = ToolCall(name="f", arguments={"a": "é"})
 FOLDER = tiny_model()

@@ -16,9 +16,6 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("tokenizers")
-pytest.importorskip("pyarrow")
-
 from support import families, skyrl_venv
 from support.data_kit import run_data_command
 from support.mcp_environment import write_environment

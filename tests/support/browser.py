@@ -55,7 +55,7 @@ def expect(found: Any) -> Any:
     """
     from playwright.sync_api import expect as asserted
 
-    asserted.set_options(timeout=30_000)
+    asserted.set_options(timeout=120_000)
     return asserted(found)
 
 

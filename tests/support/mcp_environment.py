@@ -57,7 +57,7 @@ read_only_tools = ["count"]
 deny = ["sleep", "babble"]
 max_sessions = 2
 reset = {{tool = "reset"}}
-call_timeout = 20
+call_timeout = 60
 {server}
 """,
         encoding="utf-8",

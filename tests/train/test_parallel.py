@@ -12,30 +12,28 @@ from typing import Any
 
 import psutil
 import pytest
+import torch
+from safetensors.torch import load_file
 
-torch = pytest.importorskip("torch")
-
-from safetensors.torch import load_file  # noqa: E402
-
-from support.paths import TESTS  # noqa: E402
-from support.rank_script import ENGINES, RUNS, create_run, train_on_ranks, write_engine_results  # noqa: E402
-from support.tiny_runs import SMALL, score_distinct_characters  # noqa: E402
-from understudy.core.errors import ConfigError, RolloutError  # noqa: E402
-from understudy.core.settings import dump_toml  # noqa: E402
-from understudy.engines.local.config import LocalEngineConfig  # noqa: E402
-from understudy.engines.local.distributed.distributed import validate_devices, validate_same_weights  # noqa: E402
-from understudy.engines.local.model import LocalModel  # noqa: E402
-from understudy.engines.local.sampler_choice import choose_sampler  # noqa: E402
-from understudy.engines.models import make_tiny_model  # noqa: E402
-from understudy.engines.process_group import SINGLE_PROCESS, ProcessGroup  # noqa: E402
-from understudy.rollouts.reward_shaping import RewardJudge  # noqa: E402
-from understudy.runs.config import (  # noqa: E402
+from support.paths import TESTS
+from support.rank_script import ENGINES, RUNS, create_run, train_on_ranks, write_engine_results
+from support.tiny_runs import SMALL, score_distinct_characters
+from understudy.core.errors import ConfigError, RolloutError
+from understudy.core.settings import dump_toml
+from understudy.engines.local.config import LocalEngineConfig
+from understudy.engines.local.distributed.distributed import validate_devices, validate_same_weights
+from understudy.engines.local.model import LocalModel
+from understudy.engines.local.sampler_choice import choose_sampler
+from understudy.engines.models import make_tiny_model
+from understudy.engines.process_group import SINGLE_PROCESS, ProcessGroup
+from understudy.rollouts.reward_shaping import RewardJudge
+from understudy.runs.config import (
     parse_config,
 )
-from understudy.runs.run import Run, read_metrics  # noqa: E402
-from understudy.runs.storage.checkpoints import last_checkpoint  # noqa: E402
-from understudy.train.metrics import judge_metrics  # noqa: E402
-from understudy.train.processes import run_processes  # noqa: E402
+from understudy.runs.run import Run, read_metrics
+from understudy.runs.storage.checkpoints import last_checkpoint
+from understudy.train.metrics import judge_metrics
+from understudy.train.processes import run_processes
 
 TIMEOUT = 400  # seconds; the processes take about 40
 

@@ -5,8 +5,6 @@ import json
 
 import pytest
 
-pytest.importorskip("torch")
-
 from support.program import Call, call
 from understudy.core.errors import ConfigError
 from understudy.evaluation.statistics import MeanEstimate

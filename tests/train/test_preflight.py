@@ -17,8 +17,6 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("torch")
-
 from support.data_kit import write_lines
 from support.program import Call, call
 from understudy.algorithms.presets import algorithm_presets

@@ -10,39 +10,38 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-from support.contexts import make_context  # noqa: E402
-from support.groups import make_group  # noqa: E402
-from support.paths import ROOT  # noqa: E402
-from understudy.algorithms.batch import Batch, collate  # noqa: E402
-from understudy.algorithms.config import LossConfig, OverlongConfig  # noqa: E402
-from understudy.core.errors import ConfigError, RolloutError  # noqa: E402
-from understudy.core.messages import Message  # noqa: E402
-from understudy.core.settings import dump_toml  # noqa: E402
-from understudy.core.tasks import Score  # noqa: E402
-from understudy.core.trajectory import StopReason, Trajectory  # noqa: E402
-from understudy.engines.interface import SamplingParams  # noqa: E402
-from understudy.engines.local.config import LocalEngineConfig, LoraConfig  # noqa: E402
-from understudy.engines.local.engine import LocalEngine  # noqa: E402
-from understudy.engines.models import make_tiny_model  # noqa: E402
-from understudy.engines.unsupported import raise_unsupported  # noqa: E402
-from understudy.formats import FormatTokenizer  # noqa: E402
-from understudy.rollouts.agent import TURN_SEED_STRIDE  # noqa: E402
-from understudy.runs.agents import open_model  # noqa: E402
-from understudy.runs.config import (  # noqa: E402
+from support.contexts import make_context
+from support.groups import make_group
+from support.paths import ROOT
+from understudy.algorithms.batch import Batch, collate
+from understudy.algorithms.config import LossConfig, OverlongConfig
+from understudy.core.errors import ConfigError, RolloutError
+from understudy.core.messages import Message
+from understudy.core.settings import dump_toml
+from understudy.core.tasks import Score
+from understudy.core.trajectory import StopReason, Trajectory
+from understudy.engines.interface import SamplingParams
+from understudy.engines.local.config import LocalEngineConfig, LoraConfig
+from understudy.engines.local.engine import LocalEngine
+from understudy.engines.models import make_tiny_model
+from understudy.engines.unsupported import raise_unsupported
+from understudy.formats import FormatTokenizer
+from understudy.rollouts.agent import TURN_SEED_STRIDE
+from understudy.runs.agents import open_model
+from understudy.runs.config import (
     parse_config,
 )
-from understudy.runs.run import MODEL_FOLDER, Run, read_metrics  # noqa: E402
-from understudy.train import engine_support  # noqa: E402
-from understudy.train.engine_support import unsupported_settings  # noqa: E402
-from understudy.train.skyrl.generator_output import group_rewards, to_generator_output  # noqa: E402
-from understudy.train.skyrl.mapping import to_skyrl_keys  # noqa: E402
-from understudy.train.skyrl.placeholder_dataset import PlaceholderDataset  # noqa: E402
-from understudy.train.skyrl.sampler import SkyRLSampler  # noqa: E402
-from understudy.train.skyrl.tracking import TrackingAdapter, translate_metrics  # noqa: E402
-from understudy.train.state import TrainingProgress  # noqa: E402
+from understudy.runs.run import MODEL_FOLDER, Run, read_metrics
+from understudy.train import engine_support
+from understudy.train.engine_support import unsupported_settings
+from understudy.train.skyrl.generator_output import group_rewards, to_generator_output
+from understudy.train.skyrl.mapping import to_skyrl_keys
+from understudy.train.skyrl.placeholder_dataset import PlaceholderDataset
+from understudy.train.skyrl.sampler import SkyRLSampler
+from understudy.train.skyrl.tracking import TrackingAdapter, translate_metrics
+from understudy.train.state import TrainingProgress
 
 SKYRL = ("engine.kind=skyrl", "sft.steps=0", "algorithm.max_resampled_groups=0")
 ALGORITHM = "trainer.algorithm."

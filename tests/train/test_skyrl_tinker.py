@@ -11,38 +11,35 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
 
 from support import skyrl_server
-
-torch = pytest.importorskip("torch")
-
-from safetensors.torch import load_file, save_file  # noqa: E402
-from torch import Tensor  # noqa: E402
-
-from support.random_batches import random_batch  # noqa: E402
-from support.tiny_runs import Watts, watts_tasks  # noqa: E402
-from toy import build_house  # noqa: E402
-from understudy.algorithms.batch import Batch, collate  # noqa: E402
-from understudy.algorithms.config import LossConfig  # noqa: E402
-from understudy.core.errors import ConfigError, RolloutError  # noqa: E402
-from understudy.core.messages import Message  # noqa: E402
-from understudy.core.tasks import Score  # noqa: E402
-from understudy.core.trajectory import Trajectory  # noqa: E402
-from understudy.engines.interface import SamplingParams  # noqa: E402
-from understudy.engines.local.config import LocalEngineConfig  # noqa: E402
-from understudy.engines.local.engine import LocalEngine  # noqa: E402
-from understudy.engines.models import make_tiny_model  # noqa: E402
-from understudy.engines.tinker.config import TinkerEngineConfig  # noqa: E402
-from understudy.engines.tinker.engine import TinkerEngine  # noqa: E402
-from understudy.envs.tools import Toolkit  # noqa: E402
-from understudy.runs.agents import open_model  # noqa: E402
-from understudy.runs.config import (  # noqa: E402
+from support.random_batches import random_batch
+from support.tiny_runs import Watts, watts_tasks
+from toy import build_house
+from understudy.algorithms.batch import Batch, collate
+from understudy.algorithms.config import LossConfig
+from understudy.core.errors import ConfigError, RolloutError
+from understudy.core.messages import Message
+from understudy.core.tasks import Score
+from understudy.core.trajectory import Trajectory
+from understudy.engines.interface import SamplingParams
+from understudy.engines.local.config import LocalEngineConfig
+from understudy.engines.local.engine import LocalEngine
+from understudy.engines.models import make_tiny_model
+from understudy.engines.tinker.config import TinkerEngineConfig
+from understudy.engines.tinker.engine import TinkerEngine
+from understudy.envs.tools import Toolkit
+from understudy.runs.agents import open_model
+from understudy.runs.config import (
     TrainConfig,
     parse_config,
 )
-from understudy.runs.run import Run  # noqa: E402
-from understudy.runs.weights import export_model, resolve_weights  # noqa: E402
-from understudy.train.loop import train  # noqa: E402
+from understudy.runs.run import Run
+from understudy.runs.weights import export_model, resolve_weights
+from understudy.train.loop import train
 
 pytestmark = [
     pytest.mark.skyrl,

@@ -8,8 +8,6 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("torch")
-
 from support.contexts import make_context
 from toy import make_task
 from understudy.core.errors import RolloutError

@@ -17,8 +17,6 @@ from pathlib import Path
 import psutil
 import pytest
 
-pytest.importorskip("torch")
-
 from support import skyrl_venv
 from support.paths import ROOT, TESTS
 from support.run_evaluations import run_results

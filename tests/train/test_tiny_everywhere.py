@@ -5,8 +5,6 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("torch")
-
 from support.program import Call, call
 from understudy.cli import launch
 from understudy.core.errors import TaskError

@@ -17,16 +17,14 @@ from typing import Any
 from unittest.mock import ANY
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
-torch = pytest.importorskip("torch")
-
-from safetensors.torch import load_file  # noqa: E402
-
-import understudy.train.evaluation  # noqa: E402
-import understudy.train.loop  # noqa: E402
-from support.contexts import make_context  # noqa: E402
-from support.groups import make_group  # noqa: E402
-from support.tiny_runs import (  # noqa: E402
+import understudy.train.evaluation
+import understudy.train.loop
+from support.contexts import make_context
+from support.groups import make_group
+from support.tiny_runs import (
     SMALL,
     USER_FAULTS,
     InterruptAtStep,
@@ -44,39 +42,39 @@ from support.tiny_runs import (  # noqa: E402
     tiny_config,
     train_tiny_run,
 )
-from toy import make_task  # noqa: E402
-from understudy.algorithms.batch import collate  # noqa: E402
-from understudy.cli import launch  # noqa: E402
-from understudy.core.errors import ConfigError, RolloutError, TaskError  # noqa: E402
-from understudy.core.tasks import Score, Split, Task  # noqa: E402
-from understudy.core.trajectory import Trajectory, read_trajectories  # noqa: E402
-from understudy.engines.interface import Completion, LogprobTolerance  # noqa: E402
-from understudy.engines.local.engine import LocalEngine  # noqa: E402
-from understudy.engines.models import find_model, make_tiny_model  # noqa: E402
-from understudy.evaluation.explain_stored import find_stored_failures  # noqa: E402
-from understudy.evaluation.report import read_report, read_run_report  # noqa: E402
-from understudy.evaluation.runner import prepare_eval, run_eval  # noqa: E402
-from understudy.evaluation.stored_episodes import open_stored_episodes  # noqa: E402
-from understudy.rollouts.group import Group  # noqa: E402
-from understudy.rollouts.rollout import EpisodeLimits  # noqa: E402
-from understudy.runs.config import (  # noqa: E402
+from toy import make_task
+from understudy.algorithms.batch import collate
+from understudy.cli import launch
+from understudy.core.errors import ConfigError, RolloutError, TaskError
+from understudy.core.tasks import Score, Split, Task
+from understudy.core.trajectory import Trajectory, read_trajectories
+from understudy.engines.interface import Completion, LogprobTolerance
+from understudy.engines.local.engine import LocalEngine
+from understudy.engines.models import find_model, make_tiny_model
+from understudy.evaluation.explain_stored import find_stored_failures
+from understudy.evaluation.report import read_report, read_run_report
+from understudy.evaluation.runner import prepare_eval, run_eval
+from understudy.evaluation.stored_episodes import open_stored_episodes
+from understudy.rollouts.group import Group
+from understudy.rollouts.rollout import EpisodeLimits
+from understudy.runs.config import (
     TrainConfig,
 )
-from understudy.runs.eval_spec import read_spec  # noqa: E402
-from understudy.runs.run import Run, find_run, list_run_evaluations  # noqa: E402
-from understudy.runs.weights import export_model, resolve_weights  # noqa: E402
-from understudy.train.loop import train  # noqa: E402
-from understudy.train.metrics import advantage_metrics, learning_rate, rollout_metrics  # noqa: E402
-from understudy.train.phases.rl import (  # noqa: E402
+from understudy.runs.eval_spec import read_spec
+from understudy.runs.run import Run, find_run, list_run_evaluations
+from understudy.runs.weights import export_model, resolve_weights
+from understudy.train.loop import train
+from understudy.train.metrics import advantage_metrics, learning_rate, rollout_metrics
+from understudy.train.phases.rl import (
     RLPhase,
     collate_groups,
     compute_advantages,
     has_only_rounding,
     make_minibatches,
 )
-from understudy.train.preparation import context_warnings  # noqa: E402
-from understudy.train.selection import count_trainable, trainable_groups  # noqa: E402
-from understudy.train.state import TrainingProgress  # noqa: E402
+from understudy.train.preparation import context_warnings
+from understudy.train.selection import count_trainable, trainable_groups
+from understudy.train.state import TrainingProgress
 
 __all__ = ["distinct_character_rewards", "tiny"]
 EPISODES, GROUPS = "rollout/episodes", "rollout/groups"
@@ -490,6 +488,7 @@ def test_interrupt_ends_an_evaluation_at_once(tiny: Path, tmp_path: Path, monkey
     assert not list((Run.resume(tmp_path / "run").folder / "evaluations").iterdir()), "it is repeated"
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("distinct_character_rewards")
 def test_kl_penalty_changes_the_update_and_stores_the_reference(tiny: Path, tmp_path: Path) -> None:
     free, bound = (train_tiny_run(tmp_path / k, tiny, f"algorithm.kl_coef={k}") for k in ("0.0", "0.5"))

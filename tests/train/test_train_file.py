@@ -7,8 +7,6 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("torch")
-
 from support.data_kit import run_data_command, write_lines
 from support.tiny_runs import load_checkpoint_files, step_metrics, tiny_config, train_tiny_run
 from support.tiny_runs import tiny as tiny  # a fixture
@@ -41,6 +39,7 @@ def demos(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
+@pytest.mark.slow
 def test_run_on_a_collected_file_matches_the_run_on_gold(tiny: Path, tmp_path: Path, demos: Path) -> None:
     gold = train_tiny_run(tmp_path / "gold", tiny, *GOLD, "sft.num_demonstrations=3")
     notes: list[str] = []

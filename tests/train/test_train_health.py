@@ -10,8 +10,6 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("torch")
-
 from support.disk import limited_file_size
 from support.tiny_runs import (
     all_metrics,
@@ -101,6 +99,7 @@ def test_nan_loss_stops_a_run_and_keeps_the_previous_checkpoint(
     assert [line["train/loss"] is None for line in step_metrics(run)] == [False, True]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("distinct_character_rewards")
 def test_run_resumes_after_a_disk_full_during_a_checkpoint(tiny: Path, tmp_path: Path) -> None:
     """The limit cuts off the engine's file of 1.4 MB; the run resumes once there is space."""

@@ -5,9 +5,6 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("torch")
-pytest.importorskip("transformers")
-
 from support.pretended_cuda import pretended_cuda
 from support.tiny_runs import (
     InterruptAtStep,

@@ -7,8 +7,6 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("torch")
-
 from support.contexts import make_context
 from support.endpoint import Answer, Endpoint, make_completion, serve_answers
 from support.run_evaluations import run_results

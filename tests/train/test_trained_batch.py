@@ -5,23 +5,21 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+import torch
+from torch import Tensor
 
-torch = pytest.importorskip("torch")
-
-from torch import Tensor  # noqa: E402
-
-from support.tiny_runs import distinct_character_rewards, make_tiny_model, tiny, train_tiny_run  # noqa: E402
-from support.viewer_episodes import request_route  # noqa: E402
-from understudy.algorithms.batch import Batch  # noqa: E402
-from understudy.core.messages import Message  # noqa: E402
-from understudy.core.tasks import Score, Task  # noqa: E402
-from understudy.core.trajectory import Trajectory, read_numbered_trajectories  # noqa: E402
-from understudy.rollouts.group import Group  # noqa: E402
-from understudy.runs.run import Run, episode_file  # noqa: E402
-from understudy.runs.storage.task_store import read_stored_tasks  # noqa: E402
-from understudy.runs.storage.trained_episodes import read_trained_episodes  # noqa: E402
-from understudy.train.phases.rl import collate_groups, compute_advantages  # noqa: E402
-from understudy.viewer.library import RunLibrary  # noqa: E402
+from support.tiny_runs import distinct_character_rewards, make_tiny_model, tiny, train_tiny_run
+from support.viewer_episodes import request_route
+from understudy.algorithms.batch import Batch
+from understudy.core.messages import Message
+from understudy.core.tasks import Score, Task
+from understudy.core.trajectory import Trajectory, read_numbered_trajectories
+from understudy.rollouts.group import Group
+from understudy.runs.run import Run, episode_file
+from understudy.runs.storage.task_store import read_stored_tasks
+from understudy.runs.storage.trained_episodes import read_trained_episodes
+from understudy.train.phases.rl import collate_groups, compute_advantages
+from understudy.viewer.library import RunLibrary
 
 __all__ = ["distinct_character_rewards", "tiny"]
 SETTINGS = ("sft.steps=0", "steps=1", "algorithm.overlong.buffer_fraction=0.9", "algorithm.overlong.penalty=0.3")

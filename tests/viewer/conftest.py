@@ -22,7 +22,7 @@ def page(chromium: Any) -> Iterator[Any]:
         opened.on("pageerror", lambda error: problems.append(str(error)))
         opened.on("console", lambda line: problems.append(line.text) if line.type in ("error", "warning") else None)
         opened.on("request", lambda request: problems.append(request.url) if not _is_local(request.url) else None)
-        opened.set_default_timeout(30_000)
+        opened.set_default_timeout(120_000)
         yield opened
         assert problems == []
 

@@ -70,8 +70,8 @@ def listed_tasks(page: Any) -> list[str]:
 
 
 def color_is_drawn(canvas: Any, color: list[int], min_pixels: int = 20) -> bool:
-    """Return whether a color appears on a canvas within ten seconds; a chart is drawn after its label is set."""
-    for _ in range(100):
+    """Return whether a color appears on a canvas within a minute; a chart is drawn after its label is set."""
+    for _ in range(600):
         if canvas.evaluate(COUNT_PIXELS_OF_COLOR, color) > min_pixels:
             return True
         canvas.page.wait_for_timeout(100)

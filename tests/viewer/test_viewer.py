@@ -503,6 +503,7 @@ def test_exported_file_has_a_strict_content_security_policy(library: RunLibrary,
     assert modules.keys() >= {"preact", "preact/hooks", "htm", "uplot", "view/pages/runs.js"}
 
 
+@pytest.mark.slow
 def test_exported_file_lists_omitted_episodes(library: RunLibrary, tmp_path: Path) -> None:
     left_out = export_page(library, tmp_path / "page.html", max_episodes=4)
     assert [re.findall(r"^\w+|\d+", line) for line in left_out] == [["one", "27", "2"], ["two", "27", "2"]]

@@ -124,6 +124,7 @@ def test_escape_attempts_exceed_100() -> None:
     assert len(ATTEMPTS) > 100
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", ATTEMPTS)
 def test_escape_attempt_is_blocked(
     name: str, prepared_python: RunningInterpreter, escape_targets: EscapeTargets
@@ -153,6 +154,7 @@ EFFECTIVE_ATTEMPTS = (
 )
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", EFFECTIVE_ATTEMPTS)
 def test_escape_attempt_succeeds_outside_sandbox(name: str, tmp_path: Path) -> None:
     """This proves that the sandbox is the reason why the attempt fails there."""

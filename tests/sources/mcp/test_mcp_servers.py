@@ -15,10 +15,9 @@ from typing import Any
 
 import pytest
 
-from support.machine import find_program
 from support.mcp_kit import call_result, run_async
 from support.paths import ROOT
-from support.venvs import make_cached_folder, make_venv, run_command
+from support.software import npm_program, pypi_program
 from understudy.data.adversarial.suite import play_strategies
 from understudy.data.check import check
 from understudy.sources.mcp.config import MCPCall, MCPServerConfig, load_environment_config
@@ -28,27 +27,7 @@ from understudy.sources.mcp.toolkit import MCPToolkit
 
 pytestmark = pytest.mark.mcp_servers
 
-NPM = tuple(f"@modelcontextprotocol/server-{name}@2026.8.31" for name in ("everything", "filesystem", "memory"))
-PYPI = {
-    "time": ("mcp-server-time==2026.10.19",),
-    "git": ("mcp-server-git==2026.10.19",),
-    "sqlite": ("mcp-server-sqlite==2025.4.25", "mcp<2"),
-}
 EPISODES = 16
-
-
-def npm_program(name: str) -> str:
-    """Install the servers from npm and return the program of one."""
-    for needed in ("node", "npm"):
-        find_program(needed, package="nodejs npm")
-    install = ("npm", "install", "--no-audit", "--no-fund", "--silent", "--prefix")
-    folder = make_cached_folder("mcp-servers/npm", lambda folder: run_command(*install, str(folder), *NPM), *NPM)
-    return str(folder / "node_modules" / ".bin" / f"mcp-server-{name}")
-
-
-def pypi_program(name: str) -> str:
-    """Install a server from PyPI in its own environment and return its program."""
-    return str(make_venv(f"mcp-servers/{name}", *PYPI[name]) / "bin" / f"mcp-server-{name}")
 
 
 def server_config(*command: str, **settings: Any) -> MCPServerConfig:

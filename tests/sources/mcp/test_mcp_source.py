@@ -361,12 +361,14 @@ def test_check_names_refused_gold_call(tmp_path: Path) -> None:
     assert "fail({'reason': 'closed'})" in problem
 
 
-@pytest.mark.parametrize("place", ["gold", "setup", "check"])
-def test_check_names_the_task_of_an_unknown_tool(tmp_path: Path, place: str) -> None:
+@pytest.mark.slow
+def test_check_names_the_task_of_an_unknown_tool(tmp_path: Path) -> None:
     call = {"tool": "opn", "arguments": {}}
-    bad = {**TASKS[2], "id": "bad"} | ({"check": {"state": [call]}} if place == "check" else {place: [call]})
-    report = check(load_source(f"mcp:{write_environment(tmp_path, [TASKS[0], bad])}"))
-    assert any("task bad: no server has a tool 'opn'" in problem for problem in report.problems)
+    places = {"gold": [call], "setup": [call], "check": {"state": [call]}}
+    bad = [{**TASKS[2], "id": f"bad {place}", place: value} for place, value in places.items()]
+    report = check(load_source(f"mcp:{write_environment(tmp_path, [TASKS[0], *bad])}"))
+    for place in places:
+        assert any(f"task bad {place}: no server has a tool 'opn'" in problem for problem in report.problems)
     assert any("task count/1: " in problem for problem in report.problems), "and the other tasks are checked"
 
 

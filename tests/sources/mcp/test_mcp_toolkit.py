@@ -138,6 +138,7 @@ def test_failing_server_is_fault_with_reason() -> None:
     assert not running_servers()
 
 
+@pytest.mark.slow
 def test_server_that_prints_extra_lines_still_works() -> None:
     async def both() -> tuple[str, str]:
         async with MCPToolkit({"u": unruly_config("noisy")}) as kit:
@@ -148,6 +149,7 @@ def test_server_that_prints_extra_lines_still_works() -> None:
     assert '"count": 0' in count
 
 
+@pytest.mark.slow
 def test_tool_timeout_is_returned_to_agent_with_on_timeout_error() -> None:
     async def episode() -> tuple[str, str]:
         async with MCPToolkit({"u": unruly_config(tool_timeouts={"sleep": 0.3}, on_timeout="error")}) as kit:
@@ -258,6 +260,7 @@ def test_changed_tools_are_refreshed_or_raise_fault(protocol: str) -> None:
     assert re.match(r"mcp's fault: .*\bcount is gone$", fault)
 
 
+@pytest.mark.slow
 def test_server_with_unexpected_tools_raises_fault() -> None:
     async def episode() -> str:
         session = await SessionStarter("u", unruly_config()).start()
@@ -349,6 +352,7 @@ def session_process(kit: MCPToolkit) -> int:
     return session._log.process
 
 
+@pytest.mark.slow
 def test_reset_tool_reuses_running_server() -> None:
     config = unruly_config(max_sessions=1, reset={"tool": "reset"})
     pools = SessionPools({"u": config})
@@ -499,6 +503,7 @@ def test_cancelled_episode_stops_server_and_frees_slot(settings: dict[str, objec
     assert run_async(cancelled_then_next()) == "the count is 1"
 
 
+@pytest.mark.slow
 def test_failed_start_releases_acquired_servers() -> None:
     servers = {
         "a": unruly_config(max_sessions=1),

@@ -1,0 +1,108 @@
+"""Software that single suites need, installed in the user's cache.
+
+    PYTHONPATH=tests python -m support.software             installs everything that is missing
+    PYTHONPATH=tests python -m support.software vllm skyrl   installs what two suites need
+
+A suite installs what it needs itself. This program only does it earlier: `.ci/run` runs it beside the first suites.
+"""
+
+import sys
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from support.machine import find_program
+from support.venvs import install_packages, make_cached_folder, make_venv, run_command
+
+INSPECT = "inspect-ai==0.3.285"
+BITSANDBYTES = "bitsandbytes==0.50.2"
+HARMONY = "openai-harmony==0.0.8"
+MKDOCS = "mkdocs-material==9.8.1"
+NPM = tuple(f"@modelcontextprotocol/server-{name}@2026.8.31" for name in ("everything", "filesystem", "memory"))
+PYPI = {
+    "time": ("mcp-server-time==2026.10.19",),
+    "git": ("mcp-server-git==2026.10.19",),
+    "sqlite": ("mcp-server-sqlite==2025.4.25", "mcp<2"),
+}
+
+
+def inspect_programs() -> Path:
+    """Return the folder of programs of an environment with inspect_ai."""
+    return make_venv(f"inspect-{INSPECT.partition('==')[2]}", INSPECT) / "bin"
+
+
+def bitsandbytes_packages() -> Path:
+    """Return a folder with bitsandbytes. Its wheel holds kernels for every GPU."""
+    return install_packages(BITSANDBYTES, BITSANDBYTES)
+
+
+def harmony_packages() -> Path:
+    """Return a folder with OpenAI's library for the format Harmony."""
+    return install_packages("openai-harmony", HARMONY)
+
+
+def mkdocs_python() -> str:
+    """Return the Python of an environment with MkDocs."""
+    return str(make_venv("docs-1", MKDOCS) / "bin" / "python")
+
+
+def npm_program(name: str) -> str:
+    """Install the MCP servers from npm and return the program of one."""
+    for needed in ("node", "npm"):
+        find_program(needed, package="nodejs npm")
+    install = ("npm", "install", "--no-audit", "--no-fund", "--silent", "--prefix")
+    folder = make_cached_folder("mcp-servers/npm", lambda folder: run_command(*install, str(folder), *NPM), *NPM)
+    return str(folder / "node_modules" / ".bin" / f"mcp-server-{name}")
+
+
+def pypi_program(name: str) -> str:
+    """Install an MCP server from PyPI in its own environment and return its program."""
+    return str(make_venv(f"mcp-servers/{name}", *PYPI[name]) / "bin" / f"mcp-server-{name}")
+
+
+def _mcp_servers() -> None:
+    npm_program("memory")
+    for name in PYPI:
+        pypi_program(name)
+
+
+def installers() -> dict[str, tuple[Callable[[], object], ...]]:
+    """Return the functions that install what each suite needs, in the order in which `.ci/run` needs it."""
+    from support import browser, families, llamafactory_cli, skyrl_server, skyrl_venv, trackers_venv, vllm_server
+
+    return {
+        "trackers": (trackers_venv.install,),
+        "inspect": (inspect_programs,),
+        "qlora": (bitsandbytes_packages,),
+        "families": (families.install, harmony_packages),
+        "mcp": (_mcp_servers,),
+        "browser": (browser.chromium_path, browser.playwright_packages, mkdocs_python),
+        "llamafactory": (llamafactory_cli.install,),
+        "vllm": (vllm_server.install,),
+        "skyrl": (skyrl_venv.install, skyrl_server.client_packages),
+    }
+
+
+def install_for(suite: str, functions: Iterable[Callable[[], object]]) -> bool:
+    """Install what a suite needs, and print how long it took or why it failed. Return whether it succeeded."""
+    started = time.monotonic()
+    try:
+        for install in functions:
+            install()
+    except RuntimeError as error:
+        print(f"{suite}: {error}", flush=True)
+        return False
+    print(f"{suite}: {time.monotonic() - started:.0f} s", flush=True)
+    return True
+
+
+def main(suites: list[str]) -> int:
+    """Install what the suites need, by default all, for two suites at a time. A failure stops no other."""
+    chosen = {suite: install for suite, install in installers().items() if not suites or suite in suites}
+    with ThreadPoolExecutor(2) as pool:
+        return int(not all(list(pool.map(install_for, chosen, chosen.values()))))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
