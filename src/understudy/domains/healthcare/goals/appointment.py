@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from understudy.core.messages import Message
 from understudy.core.tasks import Fact
-from understudy.domains.authoring.request import CANCEL_TERMS, change_mind, plain_request, refuse, settle
+from understudy.domains.authoring.request import CANCEL_TERMS, change_mind, grant, plain_request, refuse
 from understudy.domains.authoring.task_builder import GoalSpec, gold_call
 from understudy.domains.healthcare.clinic_calendar import format_datetime
 from understudy.domains.healthcare.goals.mentions import PatientRecordMention, appointment_mention
@@ -32,7 +32,7 @@ def cancel_appointment(b: HealthcareTaskBuilder, grantable: bool, easy: bool) ->
         return _refuse_over(b, goal, row, "cancel it", easy or row.status == "cancelled")
     call = gold_call("cancel_appointment", appointment_id=row.id)
     proposal, terms = _add_fee(f"cancel {describe_appointment(row)}", late)
-    return settle(goal, proposal, call, "The appointment has been cancelled.", terms=terms)
+    return grant(goal, proposal, call, "The appointment has been cancelled.", terms=terms)
 
 
 def reschedule_appointment(b: HealthcareTaskBuilder, grantable: bool, easy: bool) -> GoalSpec:
@@ -95,7 +95,7 @@ def _settle_move(goal: GoalSpec, row: Appointment, to: TimePreference, late: boo
     day, time = to.time.split()
     call = gold_call("reschedule_appointment", appointment_id=row.id, date=day, time=time)
     proposal, terms = _add_fee(f"move {describe_appointment(row)} to {format_datetime(to.time)}", late)
-    return settle(goal, proposal, call, "The appointment has been moved.", to.gold_turns, terms=terms)
+    return grant(goal, proposal, call, "The appointment has been moved.", to.gold_turns, terms=terms)
 
 
 def _fee_fact(b: HealthcareTaskBuilder) -> Fact:

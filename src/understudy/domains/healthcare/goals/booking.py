@@ -6,7 +6,7 @@ from typing import Literal
 
 from understudy.core.messages import Message
 from understudy.core.tasks import Fact
-from understudy.domains.authoring.request import plain_request, refuse, settle
+from understudy.domains.authoring.request import grant, plain_request, refuse
 from understudy.domains.authoring.task_builder import GoalSpec, gold_call
 from understudy.domains.healthcare.clinic_calendar import (
     SLOT_TIMES,
@@ -137,7 +137,7 @@ def _settle_booking(
         kind, arguments["setting"] = "telehealth visit", setting
     cost = f", which costs {price} because Dr. {doctor} is out of network" if price else ""
     proposal = f"book a {kind} with Dr. {doctor} on {format_datetime(time)}{cost}"
-    return settle(goal, proposal, gold_call("book_appointment", **arguments), "The visit has been booked.", reads)
+    return grant(goal, proposal, gold_call("book_appointment", **arguments), "The visit has been booked.", reads)
 
 
 def _refuse(

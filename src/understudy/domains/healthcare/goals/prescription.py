@@ -7,9 +7,9 @@ from understudy.domains.authoring.request import (
     VAGUE_SHARE,
     add_detail,
     change_mind,
+    grant,
     plain_request,
     refuse,
-    settle,
 )
 from understudy.domains.authoring.task_builder import GoalSpec, gold_call
 from understudy.domains.healthcare.clinic_calendar import add_days
@@ -44,9 +44,9 @@ def request_refill(b: HealthcareTaskBuilder, grantable: bool, easy: bool) -> Goa
     if row.needs_doctor:
         call = gold_call("request_renewal", prescription_id=row.id)
         proposal = f"ask Dr. {row.doctor} to renew {_describe(row)}, because it {row.needs_doctor}"
-        return settle(goal, proposal, call, "The renewal has been requested.")
+        return grant(goal, proposal, call, "The renewal has been requested.")
     call = gold_call("request_refill", prescription_id=row.id)
-    return settle(goal, f"request a refill of {_describe(row)}", call, "The refill has been requested.")
+    return grant(goal, f"request a refill of {_describe(row)}", call, "The refill has been requested.")
 
 
 def change_pharmacy(b: HealthcareTaskBuilder, grantable: bool, easy: bool) -> GoalSpec:
@@ -123,7 +123,7 @@ def _draw_pharmacies(b: HealthcareTaskBuilder, row: Prescription) -> tuple[str, 
 
 def _settle_move(goal: GoalSpec, row: Prescription, target: str) -> GoalSpec:
     call = gold_call("change_pharmacy", prescription_id=row.id, pharmacy=target)
-    return settle(goal, f"move {_describe(row)} to {target}", call, "The prescription has been moved.")
+    return grant(goal, f"move {_describe(row)} to {target}", call, "The prescription has been moved.")
 
 
 def _describe(row: Prescription) -> str:

@@ -10,10 +10,10 @@ from understudy.domains.authoring.request import (
     Detail,
     Draw,
     change_mind,
+    grant,
     plain_request,
     refuse,
     request,
-    settle,
     tell,
 )
 from understudy.domains.authoring.task_builder import GoalSpec, gold_call
@@ -66,7 +66,7 @@ def suspend_line(b: TelecomTaskBuilder, draw: Draw[str]) -> GoalSpec:
         return refuse_unchangeable(b, draw, goal, "suspend it")
     call = gold_call("suspend_line", number=draw.entity, reason=reason, days=days)
     proposal = f"suspend {mention.proposal_phrase} for {days} days, reason: {reason}"
-    return settle(goal, proposal, call, "The line has been suspended.")
+    return grant(goal, proposal, call, "The line has been suspended.")
 
 
 def resume_line(b: TelecomTaskBuilder, draw: Draw[str]) -> GoalSpec:
@@ -82,7 +82,7 @@ def resume_line(b: TelecomTaskBuilder, draw: Draw[str]) -> GoalSpec:
     if not draw.grantable:
         return refuse_ended_contract(b, draw, goal, "resume it")
     call = gold_call("resume_line", number=draw.entity)
-    return settle(goal, f"resume {mention.proposal_phrase}", call, "The line is active.")
+    return grant(goal, f"resume {mention.proposal_phrase}", call, "The line is active.")
 
 
 def change_plan(b: TelecomTaskBuilder, draw: Draw[str]) -> GoalSpec:
@@ -143,7 +143,7 @@ def switch_suspend_to_plan(b: TelecomTaskBuilder, draw: Draw[str]) -> GoalSpec:
 
 def _settle_plan(b: TelecomTaskBuilder, goal: GoalSpec, mention: LineMention, plan: str, read: Message) -> GoalSpec:
     call = gold_call("change_plan", number=mention.number, plan=plan)
-    return settle(goal, _plan_proposal(b, mention, plan), call, "The plan has been changed.", [read])
+    return grant(goal, _plan_proposal(b, mention, plan), call, "The plan has been changed.", [read])
 
 
 def _plan_proposal(b: TelecomTaskBuilder, mention: LineMention, plan: str) -> str:
@@ -195,7 +195,7 @@ def replace_sim(b: TelecomTaskBuilder, draw: Draw[str]) -> GoalSpec:
     goal = plain_request(b.phrase("sim"), mention, SIM_TERMS)
     if draw.grantable:
         call = gold_call("replace_sim", number=draw.entity)
-        return settle(goal, f"send you a new SIM card for {mention.proposal_phrase}", call, "It is on its way.")
+        return grant(goal, f"send you a new SIM card for {mention.proposal_phrase}", call, "It is on its way.")
     if b.draw_bool(0.5):
         return refuse_unchangeable(b, draw, goal, "send a SIM card")
     b.set_line(draw.entity, sim_ordered=True)

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from understudy.core.messages import Message, ToolCall
 from understudy.core.tasks import Fact, SuccessCheck, UserAction
 from understudy.domains.authoring.people import CITIES
-from understudy.domains.authoring.request import Draw, refuse, settle, transfer
+from understudy.domains.authoring.request import Draw, grant, refuse, transfer
 from understudy.domains.authoring.task_builder import GoalSpec, gold_call, gold_instruction, gold_text
 from understudy.domains.telecom import user_tools
 from understudy.domains.telecom.goals.line import (
@@ -204,7 +204,7 @@ def _damage_sim(b: TelecomTaskBuilder, goal: GoalSpec, line: LineMention) -> Goa
     proposal = f"send you a new SIM card for {line.proposal_phrase}"
     reads = (*_STATUS, *_repair_step("loose"))
     terms = (SIM_TERMS, REPLACEMENT_TERMS)
-    return settle(goal, proposal, call, "The new SIM card is on its way.", reads, terms=terms)
+    return grant(goal, proposal, call, "The new SIM card is on its way.", reads, terms=terms)
 
 
 def _break_radio(b: TelecomTaskBuilder, goal: GoalSpec, line: LineMention) -> GoalSpec:
@@ -250,7 +250,7 @@ def _repair_line(b: TelecomTaskBuilder, goal: GoalSpec, line: LineMention, fault
         b.set_line(number, suspended="long trip")
     goal = replace(goal, accepted_steps=(*payment_steps, (RESUME_TERMS, *line.required_terms)))
     call = gold_call("resume_line", number=number)
-    return settle(goal, f"resume {line.proposal_phrase}", call, "The line is active again.", payment)
+    return grant(goal, f"resume {line.proposal_phrase}", call, "The line is active again.", payment)
 
 
 def _repair_phone(faults: Sequence[str]) -> Iterator[Message]:
