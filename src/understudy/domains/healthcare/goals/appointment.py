@@ -46,7 +46,7 @@ def reschedule_appointment(b: HealthcareTaskBuilder, grantable: bool, easy: bool
     goal = replace(goal, facts=(*to.facts, _fee_fact(b)))
     if not grantable:
         return _refuse_over(b, goal, row, "move it", easy)
-    return _settle_move(replace(goal, final_text=text + to.fallback if to.fallback else ""), row, to, late)
+    return _grant_move(replace(goal, final_text=text + to.fallback if to.fallback else ""), row, to, late)
 
 
 def correct_time(b: HealthcareTaskBuilder, grantable: bool, easy: bool) -> GoalSpec:
@@ -78,7 +78,7 @@ def _move_instead(
     to = draw_time_preference(b, row.doctor, b.visit_minutes(row.doctor), True)
     wish = f"{b.phrase('change_of_mind')} {b.phrase('move', when=to.opening_phrase)}"
     goal = replace(plain_request(text, mention, *to.required_terms), gold_turns=tuple(reads))
-    return _settle_move(change_mind(goal, proposal, wish), row, to, late=False)
+    return _grant_move(change_mind(goal, proposal, wish), row, to, late=False)
 
 
 def describe_appointment(row: Appointment) -> str:
@@ -91,7 +91,7 @@ def _draw_visit(b: HealthcareTaskBuilder, booked: bool, late: bool) -> Appointme
     return b.set_visit_booked(row, late) if booked else b.set_visit_closed(row)
 
 
-def _settle_move(goal: GoalSpec, row: Appointment, to: TimePreference, late: bool) -> GoalSpec:
+def _grant_move(goal: GoalSpec, row: Appointment, to: TimePreference, late: bool) -> GoalSpec:
     day, time = to.time.split()
     call = gold_call("reschedule_appointment", appointment_id=row.id, date=day, time=time)
     proposal, terms = _add_fee(f"move {describe_appointment(row)} to {format_datetime(to.time)}", late)

@@ -69,7 +69,7 @@ def change_pharmacy(b: HealthcareTaskBuilder, grantable: bool, easy: bool) -> Go
         return _refuse_requested(b, goal, row, easy)
     if compared:
         goal = replace(goal, gold_turns=(*goal.gold_turns, gold_call("find_pharmacies")))
-    return _settle_move(goal, row, target)
+    return _grant_move(goal, row, target)
 
 
 def correct_pharmacy(b: HealthcareTaskBuilder, grantable: bool, easy: bool) -> GoalSpec:
@@ -78,7 +78,7 @@ def correct_pharmacy(b: HealthcareTaskBuilder, grantable: bool, easy: bool) -> G
     mention, (target, first) = prescription_mention(b, row, easy), _draw_pharmacies(b, row)
     goal = plain_request(b.phrase("pharmacy", pharmacy=first), mention, target)
     wish = f"{b.phrase('change_of_mind')} {b.phrase('pharmacy', pharmacy=target)}"
-    return _settle_move(change_mind(goal, f"move {_describe(row)} to {first}", wish), row, target)
+    return _grant_move(change_mind(goal, f"move {_describe(row)} to {first}", wish), row, target)
 
 
 def _set_refillable(b: HealthcareTaskBuilder) -> Prescription:
@@ -121,7 +121,7 @@ def _draw_pharmacies(b: HealthcareTaskBuilder, row: Prescription) -> tuple[str, 
     return first, b.rng.choice([name for name, closes in closing.items() if closes < closing[first]])
 
 
-def _settle_move(goal: GoalSpec, row: Prescription, target: str) -> GoalSpec:
+def _grant_move(goal: GoalSpec, row: Prescription, target: str) -> GoalSpec:
     call = gold_call("change_pharmacy", prescription_id=row.id, pharmacy=target)
     return grant(goal, f"move {_describe(row)} to {target}", call, "The prescription has been moved.")
 

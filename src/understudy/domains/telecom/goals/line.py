@@ -45,7 +45,7 @@ def payment_turns(b: TelecomTaskBuilder, bill_id: str, name: str) -> tuple[Messa
     )
 
 
-def settle_data(b: TelecomTaskBuilder, goal: GoalSpec, mention: LineMention, gb: int) -> GoalSpec:
+def grant_data(b: TelecomTaskBuilder, goal: GoalSpec, mention: LineMention, gb: int) -> GoalSpec:
     """Return the request with the gold turns that add data."""
     price = b.plan_terms(mention.number).extra_gb
     reads = (
@@ -57,7 +57,7 @@ def settle_data(b: TelecomTaskBuilder, goal: GoalSpec, mention: LineMention, gb:
     return grant(goal, proposal, call, "The data has been added.", reads)
 
 
-def settle_roaming(b: TelecomTaskBuilder, goal: GoalSpec, mention: LineMention) -> GoalSpec:
+def grant_roaming(b: TelecomTaskBuilder, goal: GoalSpec, mention: LineMention) -> GoalSpec:
     """Return the request with the gold turns that enable roaming."""
     reads = [gold_call("get_plan", plan=b.plan_name(mention.number))]
     call = gold_call("set_roaming", number=mention.number, on=True)

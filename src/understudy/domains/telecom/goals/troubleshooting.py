@@ -22,10 +22,10 @@ from understudy.domains.telecom.goals.line import (
     SIM_TERMS,
     end_contract,
     ensure_roaming_plan,
+    grant_data,
+    grant_roaming,
     other_line_has_plan,
     set_overdue,
-    settle_data,
-    settle_roaming,
 )
 from understudy.domains.telecom.state import TODAY
 from understudy.domains.telecom.task_builder import FaultMention, LineMention, TelecomTaskBuilder
@@ -237,14 +237,14 @@ def _repair_line(b: TelecomTaskBuilder, goal: GoalSpec, line: LineMention, fault
     if fault == "no roaming":
         b.set_line(number, roaming=False)
         goal = replace(goal, accepted_steps=(("roaming", f"{b.plan_terms(number).roaming_day}"),))
-        return settle_roaming(b, goal, line)
+        return grant_roaming(b, goal, line)
     if fault == "data used up":
         plan, gb = b.plan_terms(number), b.rng.randint(2, 6)
         b.set_line(number, data_used=f"{plan.data}")
         fact = Fact(text=b.phrase("how_many", gb=f"{gb}"), keywords=AMOUNT_CUES)
         turns = (*goal.gold_turns, gold_text("Your data is used up. How many GB do you want to add?"))
         step = (f"{gb}", f"{gb * plan.extra_gb}")
-        return settle_data(b, replace(goal, facts=(fact,), gold_turns=turns, accepted_steps=(step,)), line, gb)
+        return grant_data(b, replace(goal, facts=(fact,), gold_turns=turns, accepted_steps=(step,)), line, gb)
     payment, payment_steps = set_overdue(b, number) if fault == "overdue bill" else ((), ())
     if fault == "long trip":
         b.set_line(number, suspended="long trip")
