@@ -14,10 +14,10 @@ from understudy.domains.authoring.request import (
     change_mind,
     draw_goal,
     extend,
+    grant,
     plain_request,
     refuse,
     request,
-    settle,
     tell,
     transfer,
 )
@@ -84,7 +84,7 @@ def test_sentence_is_part_of_the_request_or_an_answer() -> None:
 
 def test_settled_request_has_reads_proposal_call_and_report_after_its_question() -> None:
     goal = request(builder(), PLACE, None, True, "Rome", place="Rome")
-    settled = settle(goal, "send it", CALL, "Sent.", [READ], terms=("5.00",), outputs=("5.00",))
+    settled = grant(goal, "send it", CALL, "Sent.", [READ], terms=("5.00",), outputs=("5.00",))
     assert texts(*settled.gold_turns) == [
         "What is the place?", "get_order", "I will send it. Do you confirm?", "send", "Done. Sent.",
     ]  # fmt: skip
@@ -93,7 +93,7 @@ def test_settled_request_has_reads_proposal_call_and_report_after_its_question()
 
 def test_change_of_mind_comes_after_the_first_proposal() -> None:
     goal = change_mind(plain_request("Cancel it.", mention(), "Rome"), "cancel it", "No, send it to Rome.")
-    settled = settle(goal, "send it", CALL, "Sent.")
+    settled = grant(goal, "send it", CALL, "Sent.")
     assert texts(*settled.gold_turns)[:2] == ["I will cancel it. Do you confirm?", "I will send it. Do you confirm?"]
     assert settled.to_user_goal().text == "No, send it to Rome."
 

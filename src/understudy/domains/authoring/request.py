@@ -99,7 +99,7 @@ def change_mind(goal: GoalSpec, proposal: str, meant: str) -> GoalSpec:
     return replace(goal, gold_turns=(*goal.gold_turns, gold_proposal(proposal)), final_text=meant)
 
 
-def settle(
+def grant(
     goal: GoalSpec,
     proposal: str,
     call: Message,
@@ -126,7 +126,7 @@ def refuse(
 ) -> GoalSpec:
     """Return the request with a refusal, which tells `outputs`. Half of the users who are not `easy` contest it.
 
-    As in `settle` and `answer`, the gold turns of the request come first, such as the question for a detail.
+    As in `grant` and `answer`, the gold turns of the request come first, such as the question for a detail.
     """
     contests = not easy and builder.draw_bool(0.5)
     turns = (*goal.gold_turns, *reads, *[gold_text(reason)] * (1 + contests))

@@ -21,7 +21,7 @@ from understudy.domains.airline.task_builder import AirlineTaskBuilder
 from understudy.domains.airline.world import FUTURE_DATES, add_days, home_airport
 from understudy.domains.authoring.payments import PAYMENT_CUES, payment_kind
 from understudy.domains.authoring.people import FIRST_NAMES
-from understudy.domains.authoring.request import Draw, refuse, settle, tell
+from understudy.domains.authoring.request import Draw, grant, refuse, tell
 from understudy.domains.authoring.task_builder import GoalSpec, gold_call
 from understudy.envs.dates import date_variants, format_month_day
 
@@ -118,7 +118,7 @@ def book_trip(b: AirlineTaskBuilder, draw: Draw[Reservation]) -> GoalSpec:
         reason = f"Your gift card {plan.payer} has a balance of {left}, less than {due}, so I cannot book this."
         return refuse(b, goal, reason, left, easy=draw.easy, reads=reads)
     b.ensure_balance(plan.payer, due)
-    return settle(goal, plan.proposal, plan.booking_call, "The trip has been booked.", reads)
+    return grant(goal, plan.proposal, plan.booking_call, "The trip has been booked.", reads)
 
 
 def _draw_plan(b: AirlineTaskBuilder, easy: bool) -> BookingPlan:

@@ -27,8 +27,8 @@ from understudy.domains.authoring.request import (
     Draw,
     add_detail,
     extend,
+    grant,
     plain_request,
-    settle,
 )
 from understudy.domains.authoring.task_builder import GoalSpec, gold_call
 from understudy.envs.dates import date_variants, format_month_day
@@ -120,7 +120,7 @@ def _grant_flights(
     proposal += f" {format_price_difference(amount)}{payment}"
     reads = (*new.lookup_turns, calculation, *payer_reads)
     terms = (price_difference_variants(amount), *payer_terms)
-    return settle(goal, proposal, call, "The flights have been changed.", reads, terms=terms)
+    return grant(goal, proposal, call, "The flights have been changed.", reads, terms=terms)
 
 
 def change_cabin(b: AirlineTaskBuilder, draw: Draw[Reservation]) -> GoalSpec:
@@ -153,4 +153,4 @@ def change_cabin(b: AirlineTaskBuilder, draw: Draw[Reservation]) -> GoalSpec:
     call = gold_call("change_cabin", reservation_id=now.id, cabin=new)
     proposal = f"change {mention.proposal_phrase} to {new} {format_price_difference(amount)}"
     terms = [price_difference_variants(amount)]
-    return settle(goal, proposal, call, "The cabin has been changed.", [*reads, calculation], terms=terms)
+    return grant(goal, proposal, call, "The cabin has been changed.", [*reads, calculation], terms=terms)

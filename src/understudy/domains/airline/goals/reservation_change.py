@@ -38,9 +38,9 @@ from understudy.domains.authoring.request import (
     add_detail,
     change_mind,
     extend,
+    grant,
     plain_request,
     refuse,
-    settle,
     tell,
     transfer,
 )
@@ -85,7 +85,7 @@ def cancel_reservation(b: AirlineTaskBuilder, draw: Draw[Reservation]) -> GoalSp
         return _refuse_too_late(b, draw, goal, now, "cancel it", reads)
     call = gold_call("cancel_reservation", reservation_id=now.id, reason=reason)
     report = f"The reservation has been cancelled and {now.paid} will be refunded."
-    return settle(goal, f"cancel {mention.proposal_phrase}, reason: {reason}", call, report, reads)
+    return grant(goal, f"cancel {mention.proposal_phrase}, reason: {reason}", call, report, reads)
 
 
 def _set_cause(b: AirlineTaskBuilder, draw: Draw[Reservation], cause: str) -> Reservation:
@@ -125,7 +125,7 @@ def add_insurance(b: AirlineTaskBuilder, draw: Draw[Reservation]) -> GoalSpec:
 def _insure(goal: GoalSpec, mention: ReservationMention, price: Decimal) -> GoalSpec:
     call = gold_call("add_insurance", reservation_id=mention.reservation.id)
     reads = calculate_total(INSURANCE_PRICE, len(mention.reservation.passengers))
-    return settle(goal, f"insure {mention.proposal_phrase} for {price}", call, "The reservation is now insured.", reads)
+    return grant(goal, f"insure {mention.proposal_phrase} for {price}", call, "The reservation is now insured.", reads)
 
 
 def add_bags(b: AirlineTaskBuilder, draw: Draw[Reservation]) -> GoalSpec:
@@ -154,7 +154,7 @@ def _grant_bags(goal: GoalSpec, mention: ReservationMention, number: int, price:
     proposal = f"add {format_count(number, 'checked bag')} to {mention.proposal_phrase} for {price or 'free'}{payment}"
     report = "The bag has been added." if number == 1 else "The bags have been added."
     reads = (*calculate_total(BAG_PRICE, int(price / BAG_PRICE)), *payer_reads)
-    return settle(goal, proposal, call, report, reads, terms=(price_variants(price), *payer_terms))
+    return grant(goal, proposal, call, report, reads, terms=(price_variants(price), *payer_terms))
 
 
 def correct_bags(b: AirlineTaskBuilder, draw: Draw[Reservation]) -> GoalSpec:
@@ -207,7 +207,7 @@ def correct_name(b: AirlineTaskBuilder, draw: Draw[Reservation]) -> GoalSpec:
         return refuse(b, goal, reason, "passenger|passengers|letter|letters", easy=draw.easy)
     call = gold_call("correct_name", reservation_id=now.id, name=old, new_name=new)
     proposal = f"correct the name {old} to {new} in {mention.proposal_phrase}"
-    return settle(goal, proposal, call, "The name has been corrected.")
+    return grant(goal, proposal, call, "The name has been corrected.")
 
 
 def claim_compensation(b: AirlineTaskBuilder, draw: Draw[Reservation]) -> GoalSpec:
@@ -242,7 +242,7 @@ def claim_compensation(b: AirlineTaskBuilder, draw: Draw[Reservation]) -> GoalSp
     reads += calculate_total(amount / len(now.passengers), len(now.passengers))
     call = gold_call("issue_certificate", reservation_id=now.id, flight=flight)
     proposal = f"issue a travel certificate of {amount} for flight {flight} of {mention.proposal_phrase}"
-    return settle(goal, proposal, call, "The certificate has been issued.", reads, terms=[str(amount)])
+    return grant(goal, proposal, call, "The certificate has been issued.", reads, terms=[str(amount)])
 
 
 def ask_out_of_scope(b: AirlineTaskBuilder, draw: Draw[Reservation]) -> GoalSpec:

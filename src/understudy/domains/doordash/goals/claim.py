@@ -8,9 +8,9 @@ from understudy.domains.authoring.request import (
     VAGUE_SHARE,
     Draw,
     extend,
+    grant,
     plain_request,
     refuse,
-    settle,
     tell,
     transfer,
 )
@@ -73,7 +73,7 @@ def claim_late_delivery(b: DoordashTaskBuilder, draw: Draw[Order]) -> GoalSpec:
     call = gold_call("credit_late_delivery", order_id=order.id, amount=float(amount))
     proposal = f"credit {amount} for {mention.proposal_phrase}, which was {minutes} minutes late"
     report = f"You have received a credit of {amount}."
-    return settle(goal, proposal, call, report, [_ACCOUNT], terms=(amount,), outputs=(amount,))
+    return grant(goal, proposal, call, report, [_ACCOUNT], terms=(amount,), outputs=(amount,))
 
 
 def claim_redelivery(b: DoordashTaskBuilder, draw: Draw[Order]) -> GoalSpec:
@@ -100,7 +100,7 @@ def claim_redelivery(b: DoordashTaskBuilder, draw: Draw[Order]) -> GoalSpec:
         output = "paused" if why == "paused" else "sold out|sold_out"
         return refuse(b, goal, reason, output, easy=draw.easy, reads=reads)
     call = gold_call("redeliver_items", order_id=order.id, items=[dish])
-    return settle(goal, f"redeliver the {dish} of {mention.proposal_phrase}", call, "It is on its way.", reads)
+    return grant(goal, f"redeliver the {dish} of {mention.proposal_phrase}", call, "It is on its way.", reads)
 
 
 def claim_over_refund_limit(b: DoordashTaskBuilder, draw: Draw[Order]) -> GoalSpec:
@@ -151,7 +151,7 @@ def _refund(goal: GoalSpec, mention: DoordashOrderMention, lines: Sequence[Order
     call = gold_call("refund_items", order_id=order.id, items=[line.name for line in lines], to=to)
     proposal = f"refund {amount} for the {_listed(lines)} of {mention.proposal_phrase} {where}"
     report = f"You have been refunded {amount}."
-    return settle(goal, proposal, call, report, sums, terms=(variants, amount), outputs=(amount,))
+    return grant(goal, proposal, call, report, sums, terms=(variants, amount), outputs=(amount,))
 
 
 def _some(b: DoordashTaskBuilder, order: Order, most: int) -> list[OrderLine]:

@@ -13,10 +13,10 @@ from understudy.domains.authoring.request import (
     add_detail,
     change_mind,
     extend,
+    grant,
     plain_request,
     refuse,
     request,
-    settle,
     status_variants,
 )
 from understudy.domains.authoring.task_builder import GoalSpec, gold_call
@@ -67,7 +67,7 @@ def cancel_order(b: DoordashTaskBuilder, draw: Draw[Order]) -> GoalSpec:
     b.set_status(order, "placed" if free else "accepted")
     proposal = f"cancel {mention.proposal_phrase} {'free of charge' if free else f'for a fee of {fee}'}"
     call = gold_call("cancel_order", order_id=order.id)
-    return settle(goal, proposal, call, "The order has been cancelled.", terms=() if free else (fee,))
+    return grant(goal, proposal, call, "The order has been cancelled.", terms=() if free else (fee,))
 
 
 def change_address(b: DoordashTaskBuilder, draw: Draw[Order]) -> GoalSpec:
@@ -147,7 +147,7 @@ def _remove(b: DoordashTaskBuilder, draw: Draw[Order]) -> GoalSpec:
         return refuse(b, goal, reason, minimum, easy=draw.easy, reads=reads)
     call = gold_call("change_items", order_id=order.id, remove=[line.name])
     proposal = f"remove the {line.name} from {mention.proposal_phrase}"
-    return settle(goal, proposal, call, "The order has been changed.", reads)
+    return grant(goal, proposal, call, "The order has been changed.", reads)
 
 
 def _add(b: DoordashTaskBuilder, draw: Draw[Order]) -> GoalSpec:
@@ -164,7 +164,7 @@ def _add(b: DoordashTaskBuilder, draw: Draw[Order]) -> GoalSpec:
         return refuse(b, goal, reason, "sold out|sold_out", easy=draw.easy, reads=reads)
     call = gold_call("change_items", order_id=order.id, add=[{"item": name}])
     proposal = f"add {name} for {price} to {mention.proposal_phrase}"
-    return settle(goal, proposal, call, "The order has been changed.", reads, outputs=(price,))
+    return grant(goal, proposal, call, "The order has been changed.", reads, outputs=(price,))
 
 
 def apply_promotion(b: DoordashTaskBuilder, draw: Draw[Order]) -> GoalSpec:
@@ -189,7 +189,7 @@ def apply_promotion(b: DoordashTaskBuilder, draw: Draw[Order]) -> GoalSpec:
     off = b.world.promotions[code].off
     call = gold_call("apply_promotion", order_id=order.id, code=code)
     proposal = f"apply the promotion {code} to {mention.proposal_phrase}"
-    return settle(goal, proposal, call, f"You save {off}.", reads, outputs=(f"{off}",))
+    return grant(goal, proposal, call, f"You save {off}.", reads, outputs=(f"{off}",))
 
 
 def _terms(b: DoordashTaskBuilder, order: Order, code: str, why: str) -> tuple[str, str, tuple[Message, ...]]:
@@ -252,18 +252,18 @@ def refuse_status(
 
 def _send(goal: GoalSpec, mention: DoordashOrderMention, address: str) -> GoalSpec:
     call = gold_call("change_address", order_id=mention.order.id, address=address)
-    return settle(goal, f"send {mention.proposal_phrase} to {address}", call, "The address has been changed.")
+    return grant(goal, f"send {mention.proposal_phrase} to {address}", call, "The address has been changed.")
 
 
 def _hand_over(goal: GoalSpec, mention: DoordashOrderMention, dropoff: Dropoff) -> GoalSpec:
     call = gold_call("change_dropoff", order_id=mention.order.id, dropoff=dropoff)
     proposal = f"change the dropoff of {mention.proposal_phrase} to: {dropoff}"
-    return settle(goal, proposal, call, "The courier will see it.")
+    return grant(goal, proposal, call, "The courier will see it.")
 
 
 def _give_tip(goal: GoalSpec, mention: DoordashOrderMention, tip: str) -> GoalSpec:
     call = gold_call("change_tip", order_id=mention.order.id, tip=float(tip))
-    return settle(goal, f"change the tip of {mention.proposal_phrase} to {tip}", call, "The tip has been changed.")
+    return grant(goal, f"change the tip of {mention.proposal_phrase} to {tip}", call, "The tip has been changed.")
 
 
 def _tips(b: DoordashTaskBuilder) -> tuple[str, str]:

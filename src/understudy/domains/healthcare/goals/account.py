@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from understudy.domains.authoring.request import Detail, add_detail, plain_request, refuse, request, settle
+from understudy.domains.authoring.request import Detail, add_detail, grant, plain_request, refuse, request
 from understudy.domains.authoring.task_builder import GoalSpec, gold_call
 from understudy.domains.healthcare.clinic_calendar import add_days
 from understudy.domains.healthcare.coverage import needs_referral, plan_initials
@@ -36,7 +36,7 @@ def request_referral(b: HealthcareTaskBuilder, grantable: bool, easy: bool) -> G
         b.set_referrals(specialty)
         call = gold_call("request_referral", specialty=specialty)
         proposal = f"ask Dr. {b.patient.doctor} for a referral to {specialty}"
-        return settle(goal, proposal, call, "It will be valid once the doctor has signed it.", reads)
+        return grant(goal, proposal, call, "It will be valid once the doctor has signed it.", reads)
     if b.draw_bool(0.4):
         b.set_referrals(specialty, status="requested", until="", visits=0)
         reason, output = f"A referral to {specialty} has already been requested", "requested"
@@ -52,7 +52,7 @@ def change_phone(b: HealthcareTaskBuilder, grantable: bool, easy: bool) -> GoalS
     number, vague = draw_phone(b.rng), not easy and b.draw_bool(0.4)
     goal = request(b, PHONE, None, vague, number, number=number)
     call = gold_call("update_phone", phone=number)
-    return settle(goal, f"change your phone number to {number}", call, "Your phone number has been changed.")
+    return grant(goal, f"change your phone number to {number}", call, "Your phone number has been changed.")
 
 
 def change_insurance(b: HealthcareTaskBuilder, grantable: bool, easy: bool) -> GoalSpec:
@@ -73,4 +73,4 @@ def change_insurance(b: HealthcareTaskBuilder, grantable: bool, easy: bool) -> G
     goal = replace(goal, final_text=b.phrase("insurance", plan=plan, id=member_id) if wrong else "")
     call = gold_call("update_insurance", plan=plan, member_id=member_id)
     proposal = f"change your insurance to {plan}, member id {member_id}"
-    return settle(goal, proposal, call, "Your insurance has been changed.")
+    return grant(goal, proposal, call, "Your insurance has been changed.")

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from understudy.core.messages import Message
 from understudy.core.tasks import Fact
-from understudy.domains.authoring.request import CANCEL_TERMS, change_mind, plain_request, refuse, settle
+from understudy.domains.authoring.request import CANCEL_TERMS, change_mind, grant, plain_request, refuse
 from understudy.domains.authoring.task_builder import GoalSpec, gold_call
 from understudy.domains.healthcare.clinic_calendar import format_datetime
 from understudy.domains.healthcare.goals.mentions import PatientRecordMention, appointment_mention
@@ -32,7 +32,7 @@ def cancel_appointment(b: HealthcareTaskBuilder, grantable: bool, easy: bool) ->
         return _refuse_over(b, goal, row, "cancel it", easy or row.status == "cancelled")
     call = gold_call("cancel_appointment", appointment_id=row.id)
     proposal, terms = _add_fee(f"cancel {describe_appointment(row)}", late)
-    return settle(goal, proposal, call, "The appointment has been cancelled.", terms=terms)
+    return grant(goal, proposal, call, "The appointment has been cancelled.", terms=terms)
 
 
 def reschedule_appointment(b: HealthcareTaskBuilder, grantable: bool, easy: bool) -> GoalSpec:
@@ -46,7 +46,7 @@ def reschedule_appointment(b: HealthcareTaskBuilder, grantable: bool, easy: bool
     goal = replace(goal, facts=(*to.facts, _fee_fact(b)))
     if not grantable:
         return _refuse_over(b, goal, row, "move it", easy)
-    return _settle_move(replace(goal, final_text=text + to.fallback if to.fallback else ""), row, to, late)
+    return _grant_move(replace(goal, final_text=text + to.fallback if to.fallback else ""), row, to, late)
 
 
 def correct_time(b: HealthcareTaskBuilder, grantable: bool, easy: bool) -> GoalSpec:
@@ -78,7 +78,7 @@ def _move_instead(
     to = draw_time_preference(b, row.doctor, b.visit_minutes(row.doctor), True)
     wish = f"{b.phrase('change_of_mind')} {b.phrase('move', when=to.opening_phrase)}"
     goal = replace(plain_request(text, mention, *to.required_terms), gold_turns=tuple(reads))
-    return _settle_move(change_mind(goal, proposal, wish), row, to, late=False)
+    return _grant_move(change_mind(goal, proposal, wish), row, to, late=False)
 
 
 def describe_appointment(row: Appointment) -> str:
@@ -91,11 +91,11 @@ def _draw_visit(b: HealthcareTaskBuilder, booked: bool, late: bool) -> Appointme
     return b.set_visit_booked(row, late) if booked else b.set_visit_closed(row)
 
 
-def _settle_move(goal: GoalSpec, row: Appointment, to: TimePreference, late: bool) -> GoalSpec:
+def _grant_move(goal: GoalSpec, row: Appointment, to: TimePreference, late: bool) -> GoalSpec:
     day, time = to.time.split()
     call = gold_call("reschedule_appointment", appointment_id=row.id, date=day, time=time)
     proposal, terms = _add_fee(f"move {describe_appointment(row)} to {format_datetime(to.time)}", late)
-    return settle(goal, proposal, call, "The appointment has been moved.", to.gold_turns, terms=terms)
+    return grant(goal, proposal, call, "The appointment has been moved.", to.gold_turns, terms=terms)
 
 
 def _fee_fact(b: HealthcareTaskBuilder) -> Fact:

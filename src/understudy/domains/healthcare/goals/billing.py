@@ -5,7 +5,7 @@ from decimal import Decimal
 from typing import get_args
 
 from understudy.domains.authoring.payments import payment_kind
-from understudy.domains.authoring.request import VAGUE_SHARE, Detail, answer, refuse, request, settle
+from understudy.domains.authoring.request import VAGUE_SHARE, Detail, answer, grant, refuse, request
 from understudy.domains.authoring.task_builder import GoalSpec, gold_call
 from understudy.domains.healthcare.goals.mentions import bill_mention
 from understudy.domains.healthcare.state import MIN_INSTALLMENT, Bill, InstallmentCount
@@ -43,7 +43,7 @@ def pay_bill(b: HealthcareTaskBuilder, grantable: bool, easy: bool) -> GoalSpec:
         return _refuse_settled(b, goal, row, easy)
     call = gold_call("pay_bill", bill_id=row.id, payment_id=card)
     proposal = f"pay {row.amount} for bill {row.id} of {row.date} with your {kind} {card}"
-    return settle(goal, proposal, call, "The bill has been paid.", [gold_call("get_patient")])
+    return grant(goal, proposal, call, "The bill has been paid.", [gold_call("get_patient")])
 
 
 def pay_in_installments(b: HealthcareTaskBuilder, grantable: bool, easy: bool) -> GoalSpec:
@@ -62,7 +62,7 @@ def pay_in_installments(b: HealthcareTaskBuilder, grantable: bool, easy: bool) -
         return refuse(b, goal, reason, f"{monthly:.2f}", easy=easy, reads=reads)
     call = gold_call("set_payment_plan", bill_id=row.id, months=months)
     proposal = f"set up a payment plan for bill {row.id} of {row.date}: {months} months at {monthly:.2f} a month"
-    return settle(goal, proposal, call, "The payment plan has been set up.", reads)
+    return grant(goal, proposal, call, "The payment plan has been set up.", reads)
 
 
 def ask_amount_owed(b: HealthcareTaskBuilder, grantable: bool, easy: bool) -> GoalSpec:

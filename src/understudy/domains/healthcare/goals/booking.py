@@ -6,7 +6,7 @@ from typing import Literal
 
 from understudy.core.messages import Message
 from understudy.core.tasks import Fact
-from understudy.domains.authoring.request import plain_request, refuse, settle
+from understudy.domains.authoring.request import grant, plain_request, refuse
 from understudy.domains.authoring.task_builder import GoalSpec, gold_call
 from understudy.domains.healthcare.clinic_calendar import (
     SLOT_TIMES,
@@ -62,7 +62,7 @@ def book_appointment(b: HealthcareTaskBuilder, grantable: bool, easy: bool) -> G
         reads += to.lookup_turns[:1] if obstacle == "booked" else ()
         return _refuse(b, replace(goal, gold_turns=goal.gold_turns + reads), doctor, obstacle, row.time, easy)
     goal = replace(goal, final_text=text + to.fallback if to.fallback else "")
-    return _settle_booking(goal, doctor, to.time, setting, price, to.gold_turns)
+    return _grant_booking(goal, doctor, to.time, setting, price, to.gold_turns)
 
 
 def book_specialist(b: HealthcareTaskBuilder, grantable: bool, easy: bool) -> GoalSpec:
@@ -92,7 +92,7 @@ def book_specialist(b: HealthcareTaskBuilder, grantable: bool, easy: bool) -> Go
     goal = replace(goal, gold_turns=(search, _check_coverage(doctor, "in person")))
     if obstacle:
         return _refuse(b, goal, doctor, obstacle, "", easy)
-    return _settle_booking(goal, doctor, time, "in person", "", [gold_call("get_slots", doctor=doctor, date=day)])
+    return _grant_booking(goal, doctor, time, "in person", "", [gold_call("get_slots", doctor=doctor, date=day)])
 
 
 def set_obstacle(b: HealthcareTaskBuilder, doctor: str, obstacle: Obstacle, in_network: bool) -> None:
@@ -128,7 +128,7 @@ def _check_coverage(doctor: str, setting: VisitSetting) -> Message:
     return gold_call("check_coverage", doctor=doctor, **({"setting": setting} if setting == "telehealth" else {}))
 
 
-def _settle_booking(
+def _grant_booking(
     goal: GoalSpec, doctor: str, time: str, setting: VisitSetting, price: str, reads: Sequence[Message]
 ) -> GoalSpec:
     arguments = {"doctor": doctor, "date": time[:10], "time": time[11:]}
@@ -137,7 +137,7 @@ def _settle_booking(
         kind, arguments["setting"] = "telehealth visit", setting
     cost = f", which costs {price} because Dr. {doctor} is out of network" if price else ""
     proposal = f"book a {kind} with Dr. {doctor} on {format_datetime(time)}{cost}"
-    return settle(goal, proposal, gold_call("book_appointment", **arguments), "The visit has been booked.", reads)
+    return grant(goal, proposal, gold_call("book_appointment", **arguments), "The visit has been booked.", reads)
 
 
 def _refuse(

@@ -7,9 +7,9 @@ from understudy.domains.authoring.request import (
     VAGUE_SHARE,
     add_detail,
     change_mind,
+    grant,
     plain_request,
     refuse,
-    settle,
 )
 from understudy.domains.authoring.task_builder import GoalSpec, gold_call
 from understudy.domains.healthcare.clinic_calendar import add_days
@@ -44,9 +44,9 @@ def request_refill(b: HealthcareTaskBuilder, grantable: bool, easy: bool) -> Goa
     if row.needs_doctor:
         call = gold_call("request_renewal", prescription_id=row.id)
         proposal = f"ask Dr. {row.doctor} to renew {_describe(row)}, because it {row.needs_doctor}"
-        return settle(goal, proposal, call, "The renewal has been requested.")
+        return grant(goal, proposal, call, "The renewal has been requested.")
     call = gold_call("request_refill", prescription_id=row.id)
-    return settle(goal, f"request a refill of {_describe(row)}", call, "The refill has been requested.")
+    return grant(goal, f"request a refill of {_describe(row)}", call, "The refill has been requested.")
 
 
 def change_pharmacy(b: HealthcareTaskBuilder, grantable: bool, easy: bool) -> GoalSpec:
@@ -69,7 +69,7 @@ def change_pharmacy(b: HealthcareTaskBuilder, grantable: bool, easy: bool) -> Go
         return _refuse_requested(b, goal, row, easy)
     if compared:
         goal = replace(goal, gold_turns=(*goal.gold_turns, gold_call("find_pharmacies")))
-    return _settle_move(goal, row, target)
+    return _grant_move(goal, row, target)
 
 
 def correct_pharmacy(b: HealthcareTaskBuilder, grantable: bool, easy: bool) -> GoalSpec:
@@ -78,7 +78,7 @@ def correct_pharmacy(b: HealthcareTaskBuilder, grantable: bool, easy: bool) -> G
     mention, (target, first) = prescription_mention(b, row, easy), _draw_pharmacies(b, row)
     goal = plain_request(b.phrase("pharmacy", pharmacy=first), mention, target)
     wish = f"{b.phrase('change_of_mind')} {b.phrase('pharmacy', pharmacy=target)}"
-    return _settle_move(change_mind(goal, f"move {_describe(row)} to {first}", wish), row, target)
+    return _grant_move(change_mind(goal, f"move {_describe(row)} to {first}", wish), row, target)
 
 
 def _set_refillable(b: HealthcareTaskBuilder) -> Prescription:
@@ -121,9 +121,9 @@ def _draw_pharmacies(b: HealthcareTaskBuilder, row: Prescription) -> tuple[str, 
     return first, b.rng.choice([name for name, closes in closing.items() if closes < closing[first]])
 
 
-def _settle_move(goal: GoalSpec, row: Prescription, target: str) -> GoalSpec:
+def _grant_move(goal: GoalSpec, row: Prescription, target: str) -> GoalSpec:
     call = gold_call("change_pharmacy", prescription_id=row.id, pharmacy=target)
-    return settle(goal, f"move {_describe(row)} to {target}", call, "The prescription has been moved.")
+    return grant(goal, f"move {_describe(row)} to {target}", call, "The prescription has been moved.")
 
 
 def _describe(row: Prescription) -> str:

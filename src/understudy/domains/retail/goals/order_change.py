@@ -15,10 +15,10 @@ from understudy.domains.authoring.request import (
     answer,
     change_mind,
     extend,
+    grant,
     plain_request,
     refuse,
     request,
-    settle,
     status_variants,
     tell,
     transfer,
@@ -62,7 +62,7 @@ def cancel_order(b: RetailTaskBuilder, draw: Draw[Order]) -> GoalSpec:
         return _refuse_status(b, goal, draw, "pending", "cancel it")
     b.set_status(draw.entity, "pending")
     call = gold_call("cancel_order", order_id=draw.entity.id, reason=reason)
-    return settle(goal, f"cancel {mention.proposal_phrase}, reason: {reason}", call, "The order has been cancelled.")
+    return grant(goal, f"cancel {mention.proposal_phrase}, reason: {reason}", call, "The order has been cancelled.")
 
 
 def return_items(b: RetailTaskBuilder, draw: Draw[Order]) -> GoalSpec:
@@ -79,10 +79,10 @@ def return_items(b: RetailTaskBuilder, draw: Draw[Order]) -> GoalSpec:
     arguments = {"order_id": order.id, "item_ids": [line.id for line in lines]}
     proposal, done = f"return the {item} of order {order.id}", "The return has been started."
     if not gift:
-        return settle(goal, proposal, gold_call("return_items", **arguments), done)
+        return grant(goal, proposal, gold_call("return_items", **arguments), done)
     call = gold_call("return_items", **arguments, refund_to=gift)
     goal = extend(goal, b.phrase("refund_to_gift_card"), f"gift card|{gift}")
-    return settle(goal, f"{proposal} and refund your gift card {gift}", call, done, [gold_call("get_user")])
+    return grant(goal, f"{proposal} and refund your gift card {gift}", call, done, [gold_call("get_user")])
 
 
 @dataclass(frozen=True)
@@ -126,10 +126,10 @@ def _swap(b: RetailTaskBuilder, draw: Draw[Order], swap: _Swap) -> GoalSpec:
     arguments = {"order_id": order.id, "item_ids": [old.id], "new_item_ids": [item]}
     done = f"The {swap.verb} has been made."
     if not payer:
-        return settle(goal, proposal, gold_call(swap.tool, **arguments), done, reads)
+        return grant(goal, proposal, gold_call(swap.tool, **arguments), done, reads)
     kind, call = payment_kind(payer), gold_call(swap.tool, **arguments, payment_id=payer)
     goal = extend(goal, b.phrase("difference_by", kind=kind), f"{kind}|{payer}")
-    return settle(goal, f"{proposal}, with your {kind} {payer}", call, done, [*reads, gold_call("get_user")])
+    return grant(goal, f"{proposal}, with your {kind} {payer}", call, done, [*reads, gold_call("get_user")])
 
 
 def change_address(b: RetailTaskBuilder, draw: Draw[Order]) -> GoalSpec:
@@ -148,7 +148,7 @@ def change_profile(b: RetailTaskBuilder, draw: Draw[Order]) -> GoalSpec:
     address, vague = draw_address(b.rng), not draw.easy and b.draw_bool(0.5)
     goal = request(b, PROFILE, None, vague, *_parts(address), address=address)
     call = gold_call("change_user_address", address=address)
-    return settle(goal, f"change the address of your account to {address}", call, "Your address has been changed.")
+    return grant(goal, f"change the address of your account to {address}", call, "Your address has been changed.")
 
 
 def change_payment(b: RetailTaskBuilder, draw: Draw[Order]) -> GoalSpec:
@@ -168,7 +168,7 @@ def change_payment(b: RetailTaskBuilder, draw: Draw[Order]) -> GoalSpec:
         return answer(goal, reason, balance, reads=reads)
     call = gold_call("change_payment", order_id=order.id, payment_id=target)
     proposal = f"pay {mention.proposal_phrase} with your {kind} {target}"
-    return settle(goal, proposal, call, "The payment has been changed.", reads)
+    return grant(goal, proposal, call, "The payment has been changed.", reads)
 
 
 def ask_out_of_scope(b: RetailTaskBuilder, draw: Draw[Order]) -> GoalSpec:
@@ -211,7 +211,7 @@ def _refuse_status(b: RetailTaskBuilder, goal: GoalSpec, draw: Draw[Order], need
 
 def _send(goal: GoalSpec, mention: RetailOrderMention, address: str) -> GoalSpec:
     call = gold_call("change_address", order_id=mention.order.id, address=address)
-    return settle(goal, f"send {mention.proposal_phrase} to {address}", call, "The address has been changed.")
+    return grant(goal, f"send {mention.proposal_phrase} to {address}", call, "The address has been changed.")
 
 
 def _parts(address: str) -> tuple[str, ...]:

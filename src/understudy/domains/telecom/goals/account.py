@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
-from understudy.domains.authoring.request import Draw, plain_request, refuse, settle, transfer
+from understudy.domains.authoring.request import Draw, grant, plain_request, refuse, transfer
 from understudy.domains.authoring.task_builder import GoalSpec, capitalize_sentences, gold_call, gold_text
 from understudy.domains.telecom import user_tools
 from understudy.domains.telecom.goals.line import PAYMENT_TERMS, payment_turns, set_ticket
@@ -32,7 +32,7 @@ def open_ticket(b: TelecomTaskBuilder, draw: Draw[str]) -> GoalSpec:
         return refuse(b, goal, reason, key, easy=draw.easy, reads=reads)
     call = gold_call("open_ticket", number=draw.entity, topic=topic)
     proposal = f"open a ticket about {topic} for {mention.proposal_phrase}"
-    return settle(goal, proposal, call, "The ticket has been opened.", reads)
+    return grant(goal, proposal, call, "The ticket has been opened.", reads)
 
 
 def pay_bill(b: TelecomTaskBuilder, draw: Draw[str]) -> GoalSpec:

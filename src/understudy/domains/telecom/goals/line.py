@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import get_args
 
 from understudy.core.messages import Message
-from understudy.domains.authoring.request import Draw, refuse, settle
+from understudy.domains.authoring.request import Draw, grant, refuse
 from understudy.domains.authoring.task_builder import GoalSpec, gold_call, gold_instruction, gold_proposal
 from understudy.domains.telecom import user_tools
 from understudy.domains.telecom.state import TODAY, SuspendReason, Topic
@@ -45,7 +45,7 @@ def payment_turns(b: TelecomTaskBuilder, bill_id: str, name: str) -> tuple[Messa
     )
 
 
-def settle_data(b: TelecomTaskBuilder, goal: GoalSpec, mention: LineMention, gb: int) -> GoalSpec:
+def grant_data(b: TelecomTaskBuilder, goal: GoalSpec, mention: LineMention, gb: int) -> GoalSpec:
     """Return the request with the gold turns that add data."""
     price = b.plan_terms(mention.number).extra_gb
     reads = (
@@ -54,15 +54,15 @@ def settle_data(b: TelecomTaskBuilder, goal: GoalSpec, mention: LineMention, gb:
     )
     call = gold_call("add_data", number=mention.number, gb=gb)
     proposal = f"add {gb} GB to {mention.proposal_phrase} for {gb * price}"
-    return settle(goal, proposal, call, "The data has been added.", reads)
+    return grant(goal, proposal, call, "The data has been added.", reads)
 
 
-def settle_roaming(b: TelecomTaskBuilder, goal: GoalSpec, mention: LineMention) -> GoalSpec:
+def grant_roaming(b: TelecomTaskBuilder, goal: GoalSpec, mention: LineMention) -> GoalSpec:
     """Return the request with the gold turns that enable roaming."""
     reads = [gold_call("get_plan", plan=b.plan_name(mention.number))]
     call = gold_call("set_roaming", number=mention.number, on=True)
     proposal = f"enable roaming for {mention.proposal_phrase}, at {b.plan_terms(mention.number).roaming_day} a day"
-    return settle(goal, proposal, call, "Roaming is enabled for your line.", reads)
+    return grant(goal, proposal, call, "Roaming is enabled for your line.", reads)
 
 
 def ensure_roaming_plan(b: TelecomTaskBuilder, number: str) -> None:

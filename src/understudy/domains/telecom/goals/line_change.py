@@ -10,10 +10,10 @@ from understudy.domains.authoring.request import (
     Detail,
     Draw,
     change_mind,
+    grant,
     plain_request,
     refuse,
     request,
-    settle,
     tell,
 )
 from understudy.domains.authoring.task_builder import GoalSpec, gold_call
@@ -23,12 +23,12 @@ from understudy.domains.telecom.goals.line import (
     RESUME_TERMS,
     SIM_TERMS,
     ensure_roaming_plan,
+    grant_data,
+    grant_roaming,
     other_line_has_plan,
     refuse_ended_contract,
     refuse_unchangeable,
     set_overdue,
-    settle_data,
-    settle_roaming,
 )
 from understudy.domains.telecom.state import SuspendReason
 from understudy.domains.telecom.task_builder import LineMention, TelecomTaskBuilder
@@ -66,7 +66,7 @@ def suspend_line(b: TelecomTaskBuilder, draw: Draw[str]) -> GoalSpec:
         return refuse_unchangeable(b, draw, goal, "suspend it")
     call = gold_call("suspend_line", number=draw.entity, reason=reason, days=days)
     proposal = f"suspend {mention.proposal_phrase} for {days} days, reason: {reason}"
-    return settle(goal, proposal, call, "The line has been suspended.")
+    return grant(goal, proposal, call, "The line has been suspended.")
 
 
 def resume_line(b: TelecomTaskBuilder, draw: Draw[str]) -> GoalSpec:
@@ -82,7 +82,7 @@ def resume_line(b: TelecomTaskBuilder, draw: Draw[str]) -> GoalSpec:
     if not draw.grantable:
         return refuse_ended_contract(b, draw, goal, "resume it")
     call = gold_call("resume_line", number=draw.entity)
-    return settle(goal, f"resume {mention.proposal_phrase}", call, "The line is active.")
+    return grant(goal, f"resume {mention.proposal_phrase}", call, "The line is active.")
 
 
 def change_plan(b: TelecomTaskBuilder, draw: Draw[str]) -> GoalSpec:
@@ -96,7 +96,7 @@ def change_plan(b: TelecomTaskBuilder, draw: Draw[str]) -> GoalSpec:
     mention = b.line_mention(draw)
     goal = plain_request(text, mention, plan, _price(b, plan))
     if draw.grantable:
-        return _settle_plan(b, goal, mention, plan, read)
+        return _grant_plan(b, goal, mention, plan, read)
     if b.draw_bool(0.6):
         return refuse_unchangeable(b, draw, goal, "change its plan")
     next_plan = b.rng.choice([name for name in PLANS if name not in (current, plan)])
@@ -127,7 +127,7 @@ def correct_plan(b: TelecomTaskBuilder, draw: Draw[str]) -> GoalSpec:
     goal = replace(goal, gold_turns=(gold_call("get_plan", plan=first),))
     wish = f"{b.phrase('change_of_mind')} {b.phrase('plan', plan=second)}"
     goal = change_mind(goal, _plan_proposal(b, mention, first), wish)
-    return _settle_plan(b, goal, mention, second, gold_call("get_plan", plan=second))
+    return _grant_plan(b, goal, mention, second, gold_call("get_plan", plan=second))
 
 
 def switch_suspend_to_plan(b: TelecomTaskBuilder, draw: Draw[str]) -> GoalSpec:
@@ -138,12 +138,12 @@ def switch_suspend_to_plan(b: TelecomTaskBuilder, draw: Draw[str]) -> GoalSpec:
     wish = f"{b.phrase('change_of_mind')} {b.phrase('keep_active')} {b.phrase('plan', plan=plan)}"
     goal = plain_request(text, mention, plan, _price(b, plan))
     goal = change_mind(goal, f"suspend {mention.proposal_phrase} for {days} days, reason: long trip", wish)
-    return _settle_plan(b, goal, mention, plan, gold_call("get_plan", plan=plan))
+    return _grant_plan(b, goal, mention, plan, gold_call("get_plan", plan=plan))
 
 
-def _settle_plan(b: TelecomTaskBuilder, goal: GoalSpec, mention: LineMention, plan: str, read: Message) -> GoalSpec:
+def _grant_plan(b: TelecomTaskBuilder, goal: GoalSpec, mention: LineMention, plan: str, read: Message) -> GoalSpec:
     call = gold_call("change_plan", number=mention.number, plan=plan)
-    return settle(goal, _plan_proposal(b, mention, plan), call, "The plan has been changed.", [read])
+    return grant(goal, _plan_proposal(b, mention, plan), call, "The plan has been changed.", [read])
 
 
 def _plan_proposal(b: TelecomTaskBuilder, mention: LineMention, plan: str) -> str:
@@ -169,7 +169,7 @@ def add_data(b: TelecomTaskBuilder, draw: Draw[str]) -> GoalSpec:
     if not draw.grantable:
         reason = f"{added} GB have already been added and the limit is {MAX_ADDED_GB}, so I cannot add {gb}."
         return refuse(b, goal, reason, f"{added}", easy=draw.easy, reads=[read])
-    return settle_data(b, replace(goal, gold_turns=(*goal.gold_turns, read)), mention, gb)
+    return grant_data(b, replace(goal, gold_turns=(*goal.gold_turns, read)), mention, gb)
 
 
 def enable_roaming(b: TelecomTaskBuilder, draw: Draw[str]) -> GoalSpec:
@@ -186,7 +186,7 @@ def enable_roaming(b: TelecomTaskBuilder, draw: Draw[str]) -> GoalSpec:
         return refuse(b, goal, reason, "Start", easy=draw.easy, reads=[gold_call("get_plan", plan="Start")])
     if not draw.grantable:
         return refuse_unchangeable(b, draw, goal, "enable roaming")
-    return settle_roaming(b, goal, mention)
+    return grant_roaming(b, goal, mention)
 
 
 def replace_sim(b: TelecomTaskBuilder, draw: Draw[str]) -> GoalSpec:
@@ -195,7 +195,7 @@ def replace_sim(b: TelecomTaskBuilder, draw: Draw[str]) -> GoalSpec:
     goal = plain_request(b.phrase("sim"), mention, SIM_TERMS)
     if draw.grantable:
         call = gold_call("replace_sim", number=draw.entity)
-        return settle(goal, f"send you a new SIM card for {mention.proposal_phrase}", call, "It is on its way.")
+        return grant(goal, f"send you a new SIM card for {mention.proposal_phrase}", call, "It is on its way.")
     if b.draw_bool(0.5):
         return refuse_unchangeable(b, draw, goal, "send a SIM card")
     b.set_line(draw.entity, sim_ordered=True)

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from understudy.core.messages import Message, ToolCall
 from understudy.core.tasks import Fact, SuccessCheck, UserAction
 from understudy.domains.authoring.people import CITIES
-from understudy.domains.authoring.request import Draw, refuse, settle, transfer
+from understudy.domains.authoring.request import Draw, grant, refuse, transfer
 from understudy.domains.authoring.task_builder import GoalSpec, gold_call, gold_instruction, gold_text
 from understudy.domains.telecom import user_tools
 from understudy.domains.telecom.goals.line import (
@@ -22,10 +22,10 @@ from understudy.domains.telecom.goals.line import (
     SIM_TERMS,
     end_contract,
     ensure_roaming_plan,
+    grant_data,
+    grant_roaming,
     other_line_has_plan,
     set_overdue,
-    settle_data,
-    settle_roaming,
 )
 from understudy.domains.telecom.state import TODAY
 from understudy.domains.telecom.task_builder import FaultMention, LineMention, TelecomTaskBuilder
@@ -204,7 +204,7 @@ def _damage_sim(b: TelecomTaskBuilder, goal: GoalSpec, line: LineMention) -> Goa
     proposal = f"send you a new SIM card for {line.proposal_phrase}"
     reads = (*_STATUS, *_repair_step("loose"))
     terms = (SIM_TERMS, REPLACEMENT_TERMS)
-    return settle(goal, proposal, call, "The new SIM card is on its way.", reads, terms=terms)
+    return grant(goal, proposal, call, "The new SIM card is on its way.", reads, terms=terms)
 
 
 def _break_radio(b: TelecomTaskBuilder, goal: GoalSpec, line: LineMention) -> GoalSpec:
@@ -237,20 +237,20 @@ def _repair_line(b: TelecomTaskBuilder, goal: GoalSpec, line: LineMention, fault
     if fault == "no roaming":
         b.set_line(number, roaming=False)
         goal = replace(goal, accepted_steps=(("roaming", f"{b.plan_terms(number).roaming_day}"),))
-        return settle_roaming(b, goal, line)
+        return grant_roaming(b, goal, line)
     if fault == "data used up":
         plan, gb = b.plan_terms(number), b.rng.randint(2, 6)
         b.set_line(number, data_used=f"{plan.data}")
         fact = Fact(text=b.phrase("how_many", gb=f"{gb}"), keywords=AMOUNT_CUES)
         turns = (*goal.gold_turns, gold_text("Your data is used up. How many GB do you want to add?"))
         step = (f"{gb}", f"{gb * plan.extra_gb}")
-        return settle_data(b, replace(goal, facts=(fact,), gold_turns=turns, accepted_steps=(step,)), line, gb)
+        return grant_data(b, replace(goal, facts=(fact,), gold_turns=turns, accepted_steps=(step,)), line, gb)
     payment, payment_steps = set_overdue(b, number) if fault == "overdue bill" else ((), ())
     if fault == "long trip":
         b.set_line(number, suspended="long trip")
     goal = replace(goal, accepted_steps=(*payment_steps, (RESUME_TERMS, *line.required_terms)))
     call = gold_call("resume_line", number=number)
-    return settle(goal, f"resume {line.proposal_phrase}", call, "The line is active again.", payment)
+    return grant(goal, f"resume {line.proposal_phrase}", call, "The line is active again.", payment)
 
 
 def _repair_phone(faults: Sequence[str]) -> Iterator[Message]:
