@@ -54,6 +54,8 @@ EXIT_CODES = """\
 
 A traceback is a bug of ours: please report it.
 
+`--key VALUE` and `key=VALUE` are the same: [one grammar](index.md#one-grammar).
+
 `--json` prints values for programs instead of text. `understudy --install-completion` completes commands and options in
 your shell.
 """

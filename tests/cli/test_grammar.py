@@ -66,7 +66,7 @@ def parsed(options: type[Options], line: str) -> dict[str, Any]:
         (TrainOptions, ("a --config b.toml", "a config=b.toml", "a b.toml"), {"target": ("a", "b.toml")}),
         (TrainOptions, ("--out 12", "out=12"), {"out": Path("12")}),
         (TrainOptions, ("--keys algorithm.loss",), {"target": ("algorithm.loss",), "keys": True}),
-        (PlanOptions, ("smoke --target 0.5", "smoke target=0.5"), {"arguments": ("smoke",), "target": 0.5}),
+        (PlanOptions, ("smoke --target 0.5", "smoke target=0.5"), {"words": ("smoke",), "target": 0.5}),
         (PlayOptions, ("x --as user", "x as=user"), {"target": ("x",), "role": "user"}),
         (
             CertifyOptions,
@@ -163,7 +163,5 @@ def test_every_option_of_every_command_has_help() -> None:
         if command.name == "chaos":
             continue
         command.get_help(typer.Context(command))
-        undocumented = [
-            each.name for each in command.params if not each.help and each.name not in ("target", "arguments")
-        ]
+        undocumented = [each.name for each in command.params if not each.help and each.name not in ("target", "words")]
         assert undocumented == [], command.name

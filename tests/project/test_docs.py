@@ -274,8 +274,8 @@ def check_command(words: Sequence[str]) -> None:
         return  # --help
     markdown = context.params.get("markdown")
     assert markdown is None or markdown.parent == Path(), f"{words}: nothing says that there is a folder for {markdown}"
-    lists = (context.params.get(name) or () for name in ("target", "settings"))
-    settings = [word for given in lists if not isinstance(given, str) for word in given if "=" in word]
+    lists = (context.params.get(name) or () for name in ("target", "words", "settings"))
+    settings = [word for given in lists if isinstance(given, tuple) for word in given if "=" in word]
     files = [pages.ROOT / word for word in words if word.endswith(".toml") and (pages.ROOT / word).is_file()]
     load_config(files[0], settings) if files else parse_config("", settings)
 

@@ -76,7 +76,7 @@ class _Command(TyperCommand):
         if {"-h", "--help"} & {*args[: args.index("--") if "--" in args else None]}:
             return super().parse_args(ctx, ["--help"])
         ctx.obj = parse_words(self.options, args, ctx.command_path)
-        ctx.params = dict(ctx.obj)
+        ctx.params = dict(iter(ctx.obj))  # not dict(ctx.obj), which calls a field `keys`
         return []
 
     def invoke(self, ctx: Any) -> None:

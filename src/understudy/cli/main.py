@@ -342,7 +342,7 @@ def train(options: TrainOptions) -> None:
 class PlanOptions(Options):
     """Options of `plan`."""
 
-    arguments: TargetWords = ()
+    words: TargetWords = ()
     target: Annotated[float, typer.Option("--target", metavar="RATE")] = 0.7
     """The success rate on training tasks to reach."""
     seconds: float = Field(default=60.0, ge=0.0)
@@ -359,7 +359,7 @@ def plan(options: PlanOptions) -> None:
     """
     from understudy.cli import launch
 
-    found = launch.run_plan(options.arguments, options.target, options.seconds)
+    found = launch.run_plan(options.words, options.target, options.seconds)
     print(found.model_dump_json(indent=1) if options.as_json else found)
 
 
