@@ -19,7 +19,8 @@ from understudy.core.tasks import Task
 from understudy.envs.domain import Domain
 from understudy.rollouts.agent import GoldAgent
 from understudy.rollouts.rollout import EpisodeLimits, rollout
-from understudy.sources.loading import list_domains, load_source
+from understudy.sources.loading import load_source
+from understudy.sources.references import list_domains
 
 
 def main() -> None:

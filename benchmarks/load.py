@@ -51,7 +51,8 @@ from understudy.envs.tools import UserTools
 from understudy.envs.users import LLMUser, ScriptedUser, User
 from understudy.rollouts.agent import GoldAgent
 from understudy.rollouts.rollout import EpisodeLimits, rollout
-from understudy.sources.loading import list_domains, load_source
+from understudy.sources.loading import load_source
+from understudy.sources.references import list_domains
 
 SIGMA = 0.5
 """Standard deviation of the logarithm of a wait. The slowest of a hundred answers takes three times the median."""

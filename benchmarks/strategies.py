@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from understudy.data.adversarial.suite import play_strategies
-from understudy.sources.loading import list_domains, load_domain
+from understudy.sources.references import list_domains, load_domain
 
 OUTPUT = Path(__file__).parents[1] / "docs" / "strategies.json"
 SEED = 0

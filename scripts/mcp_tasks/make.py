@@ -30,7 +30,7 @@ from understudy.core.errors import TaskError
 from understudy.core.tasks import SPLITS
 from understudy.data.check import score_agent
 from understudy.rollouts.agent import GoldAgent
-from understudy.sources.mcp import services as servers
+from understudy.sources.mcp import servers
 from understudy.sources.mcp.config import CassetteConfig, MCPEnvironmentConfig, MCPServerConfig, load_environment_config
 from understudy.sources.mcp.server import HOST, PATH, build_http_app
 from understudy.sources.mcp.servers.definitions import ServerOptions, server_definition
