@@ -146,6 +146,16 @@ def test_made_up_results_must_be_read_to_be_used() -> None:
     assert play(made, call(send.name, **guessed), "Sent.")[0] == 0.0
 
 
+def test_made_up_results_of_tasks_with_equal_ids_in_two_files_differ(tmp_path: Path) -> None:
+    for name, prompt in (("first", "Get SPY."), ("second", "Get it again.")):
+        value = spec(PRICE, SEND, task={"conversation": [{"role": "user", "content": prompt}]})
+        (tmp_path / f"{name}.jsonl").write_text(json.dumps(value) + "\n")
+    source = load_source(str(tmp_path))
+    first, second = source.tasks("train") + source.tasks("validation")
+    assert {first.id, second.id} == {"a", "second/a"}
+    assert first.gold_calls[1].arguments != second.gold_calls[1].arguments
+
+
 def test_last_read_must_be_told() -> None:
     value = read_spec(spec(PRICE, {"step": 2, "server": "fmp", "tool": "fmp_get_news", "params": {"of": "${step1}"}}))
     made = match_calls("demo", [Item("s:1", value.to_task_row("demo"))])

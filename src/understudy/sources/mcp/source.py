@@ -292,10 +292,8 @@ class MCPTaskSource(ExternalSource):
             if self.user_factory
             else OpeningOnlyUser(mine.prompt)
         )
-        kit, goal = (
-            self.resources.toolkit(mine, self._catalog),
-            functools.partial(self.resources.expected_states, mine, self._catalog),
-        )
+        kit = self.resources.toolkit(mine, self._catalog)
+        goal = functools.partial(self.resources.expected_states, mine, self._catalog)
         return MCPEnvironment(mine, kit, self.task_policy(task), made, goal, self.resources.config.reward)
 
     def fact_rules(self, task: Task) -> FactRules:

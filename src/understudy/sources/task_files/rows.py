@@ -83,10 +83,12 @@ class ReadRow:
         """Return a row that has a `given_id` with another id."""
         assert isinstance(self.item, Item)
         row = self.item.value
-        content = row.content.replace(id=name) if isinstance(row.content, CallSequence | ToolExample) else row.content
-        return replace(
-            self, item=Item(self.item.location, replace(row, task=row.task.replace(id=name), content=content))
-        )
+        if isinstance(row.content, CallSequence):
+            renamed = row.content.replace(id=name).to_task_row()  # its made-up results depend on the id
+        else:
+            content = row.content.replace(id=name) if isinstance(row.content, ToolExample) else row.content
+            renamed = replace(row, task=row.task.replace(id=name), content=content)
+        return replace(self, item=Item(self.item.location, renamed))
 
     def repeats(self, other: "ReadRow") -> bool:
         """Return whether two rows differ at most in their split. Both must have a `given_id`."""
