@@ -9,7 +9,7 @@ SkyRL's own function does the same:
 
     register(id="tau_bench", entry_point="understudy.sources.skyrl_gym:TaskEnv", kwargs={"tool_format": "json"})
 
-A row names its source and holds its task; see `envs.task_files.skyrl_rows`. SkyRL calls `init`, `step` and `close` in
+A row names its source and holds its task; see `sources.task_files.skyrl_rows`. SkyRL calls `init`, `step` and `close` in
 threads (`environment.skyrl_gym.max_env_workers`), and a thread blocks while the environment works. Asynchronous work
 (servers, users behind an endpoint) runs in one event loop in a separate thread.
 

@@ -1,7 +1,7 @@
 """Convert tasks to SkyRL's rows (https://docs.skyrl.ai, "dataset preparation") and back, without loss.
 
     data_source  "understudy/<domain>", which SkyRL groups evaluation metrics by
-    env_class    the name under which `envs.gym.skyrl_gym` registers its environments: "tau_bench" for domains and
+    env_class    the name under which `sources.skyrl_gym` registers its environments: "tau_bench" for domains and
                  benchmarks, "MCPToolEnv" for MCP environments
     prompt       the policy as system message, if there is one, and the user's opening; the environment adds the tools
     reward_spec  method "task", and as ground truth the whole task as JSON: setup, gold and outputs decide the reward
