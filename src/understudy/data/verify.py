@@ -36,6 +36,10 @@ class TaskIssue(NamedTuple):
     field: str
     problem: str
 
+    def at(self, location: str) -> RowError:
+        """Return the problem as that of the row at `location`."""
+        return RowError(location, self.field, self.problem, self.kind)
+
 
 class DomainRegistry:
     """The domains of the tasks of one file: shipped domains, and those of `references`, which `load_source` accepts.
@@ -124,7 +128,7 @@ def play_tasks(items: Iterable[Item[Task] | RowError], domains: DomainRegistry) 
         if isinstance(item, RowError) or domain is None or not isinstance(domain, StatefulSource):
             yield item
         else:
-            yield _item_or_error(item, BACKGROUND_LOOP.run(find_play_issue(domain, item.value)))
+            yield _item_or_error(item, BACKGROUND_LOOP.run(find_reward_issue(domain, item.value)))
 
 
 def find_gold_call_issue(domain: StatefulSource, task: Task) -> TaskIssue | None:
@@ -139,11 +143,6 @@ def find_gold_call_issue(domain: StatefulSource, task: Task) -> TaskIssue | None
             return TaskIssue(_KINDS.get(refusal.kind, "gold refused"), "gold", str(e))
         return TaskIssue("bad setup", "setup", str(e))
     return None if goal or task.outputs else _nothing("its gold calls change nothing")
-
-
-async def find_play_issue(domain: TaskSource, task: Task) -> TaskIssue | None:
-    """Return the first problem that playing a task shows, or None. A task without goals is not played: no user can."""
-    return await find_reward_issue(domain, task)
 
 
 async def find_reward_issue(domain: TaskSource, task: Task) -> TaskIssue | None:
@@ -180,4 +179,4 @@ def _nothing(why: str) -> TaskIssue:
 
 
 def _item_or_error(item: Item[Task], issue: TaskIssue | None) -> Item[Task] | RowError:
-    return RowError(item.location, issue.field, issue.problem, issue.kind) if issue else item
+    return issue.at(item.location) if issue else item

@@ -96,4 +96,4 @@ async def _prove_on_servers(
     except TaskError as e:
         return RowError(item.location, "tool_sequence", str(e), "gold refused")
     issue = await find_reward_issue(source, task)
-    return RowError(item.location, issue.field, issue.problem, issue.kind) if issue else Item(item.location, recorded)
+    return issue.at(item.location) if issue else Item(item.location, recorded)

@@ -50,6 +50,11 @@ class SynthesisConfig(Record):
         return bool(self.max_calls or self.max_tools or self.max_turns or self.min_reads)
 
     @property
+    def split_shares(self) -> Mapping[Split, float]:
+        """The share of each split that tasks are made of."""
+        return {self.split: 1.0} if self.split else SPLIT_SHARES
+
+    @property
     def call_difficulties(self) -> dict[Difficulty, float]:
         """The shares of the difficulties that `max_calls`, `max_turns` and `min_reads` leave possible."""
         most = min(self.max_calls or 10_000, (self.max_turns or 10_000) - 1)
