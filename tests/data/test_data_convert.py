@@ -30,10 +30,10 @@ from understudy.cli.data import MAX_ROW_ERRORS
 from understudy.core.errors import ConfigError, TaskError
 from understudy.core.items import Item, RowError
 from understudy.core.tasks import SPLITS, Task, read_tasks, write_tasks
-from understudy.data.check import score_agent
+from understudy.data.checks.check import score_agent
+from understudy.data.checks.verify import DomainRegistry, find_gold_call_issue, play_tasks, validate_gold_calls
 from understudy.data.convert import measure_prompt_bytes
 from understudy.data.task_input import open_task_input
-from understudy.data.verify import DomainRegistry, find_gold_call_issue, play_tasks, validate_gold_calls
 from understudy.data.writer import open_output
 from understudy.domains.retail import DOMAIN
 from understudy.engines.models import find_model
@@ -287,7 +287,7 @@ def test_failed_episode_gives_a_row_error(monkeypatch: pytest.MonkeyPatch) -> No
     async def failing_score(*_: object) -> Any:
         raise TaskError("task x: its episode failed (user): gone")
 
-    monkeypatch.setattr("understudy.data.verify.score_agent", failing_score)
+    monkeypatch.setattr("understudy.data.checks.verify.score_agent", failing_score)
     task = next(t for t in retail_tasks(5) if t.scenario.goals)
     (bad,) = play_tasks(iter([Item("here", task)]), DomainRegistry())
     assert re.match(r"here: gold: task x: .*\buser\b.*gone$", str(bad))

@@ -15,9 +15,9 @@ from support.data_kit import retail_tasks, run_data_command, write_lines
 from understudy.core.items import Item, RowError
 from understudy.core.messages import Message, ToolCall
 from understudy.core.tasks import Task
+from understudy.data.checks.verify import DomainRegistry
 from understudy.data.plots import bar_chart, histogram, render_plots
 from understudy.data.stats import DatasetStats, compute_stats, format_stats, measure_evidence, measure_tokens
-from understudy.data.verify import DomainRegistry
 from understudy.domains.retail import DOMAIN
 from understudy.engines.models import find_model
 from understudy.formats import load_chat_format

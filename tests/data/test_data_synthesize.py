@@ -24,11 +24,11 @@ from understudy.core.errors import ConfigError, RolloutError, TaskError
 from understudy.core.items import RowError
 from understudy.core.messages import Message
 from understudy.core.tasks import Split, Task, read_tasks, write_tasks
+from understudy.data.checks.verify import DomainRegistry, play_tasks
 from understudy.data.synthesis import synthesis_files
 from understudy.data.synthesis.limits import SynthesisConfig
 from understudy.data.synthesis.proposal import Proposal, RowProposal, select_rows
 from understudy.data.synthesis.synthesize import generate_tasks, propose_tasks
-from understudy.data.verify import DomainRegistry, play_tasks
 from understudy.domains.retail import DOMAIN
 from understudy.envs.task_source import Slice
 

@@ -14,12 +14,12 @@ from support.call_rows import SHAPES
 from support.data_kit import json_values, make_address_task, make_tau_task, retail_tasks, write_lines
 from understudy.core.items import Item, RowError
 from understudy.core.tasks import Task
+from understudy.data.checks.verify import DomainRegistry, play_tasks
 from understudy.data.conversations.conversations import read_conversations
 from understudy.data.plots import render_plots
 from understudy.data.stats import compute_stats, format_stats
 from understudy.data.task_input import open_task_input
 from understudy.data.tool_examples import read_tool_examples
-from understudy.data.verify import DomainRegistry, play_tasks
 from understudy.sources.task_files.call_matching import CallTask, match_calls
 from understudy.sources.task_files.call_sequences import CallSequence, read_sequences, to_sequence_row
 from understudy.sources.task_files.rows import read_task_rows

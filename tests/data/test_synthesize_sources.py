@@ -22,14 +22,14 @@ from understudy.core.errors import ConfigError
 from understudy.core.items import RowError
 from understudy.core.messages import Message, ToolCall, ToolSpec
 from understudy.core.tasks import Task, read_tasks
-from understudy.data.check import check, score_agent
-from understudy.data.evidence import find_evidence, play_evidence
+from understudy.data.checks.check import check, score_agent
+from understudy.data.checks.evidence import find_evidence, play_evidence
+from understudy.data.checks.verify import TaskIssue
 from understudy.data.synthesis.call_plan import CallPlan, TaskLabels, build_planned_task, read_fact
 from understudy.data.synthesis.explore import Exploration
 from understudy.data.synthesis.limits import SynthesisConfig
 from understudy.data.synthesis.proposal import CallProposal
 from understudy.data.synthesis.synthesize import make_tasks
-from understudy.data.verify import TaskIssue
 from understudy.envs.rewards import states_fact
 from understudy.envs.task_source import Slice, TaskSource
 from understudy.rollouts.agent import GoldAgent

@@ -21,10 +21,10 @@ from understudy.core.tasks import SPLITS
 if TYPE_CHECKING:
     from understudy.core.items import RowError
     from understudy.core.tasks import Difficulty
+    from understudy.data.checks.verify import DomainRegistry
     from understudy.data.conversations.export import ExportTarget as ExportTarget
     from understudy.data.convert import ConvertOutput, ProgressTracker
     from understudy.data.task_input import TaskInput
-    from understudy.data.verify import DomainRegistry
     from understudy.envs.task_source import TaskSource
 
 app = typer.Typer(
@@ -383,8 +383,8 @@ def validate(
     A sound task is well-formed; on it the reference solution (gold) earns 1.0 and doing nothing 0.0.
     """
     from understudy.core.items import items_or_raise
+    from understudy.data.checks.verify import play_tasks
     from understudy.data.convert import scan_items
-    from understudy.data.verify import play_tasks
 
     source, domains = _source(dataset, settings, skip_validation, None)
     errors: list[str] = []
@@ -479,8 +479,8 @@ def _convert(
 def _source(
     dataset: str, settings: list[str] | None, skip_validation: bool, split: SplitName | None
 ) -> "tuple[TaskInput, DomainRegistry]":
+    from understudy.data.checks.verify import DomainRegistry
     from understudy.data.task_input import open_task_input, parse_row_config
-    from understudy.data.verify import DomainRegistry
 
     data = parse_row_config(settings or ())
     domains = DomainRegistry(data.sources, skip_validation)

@@ -13,8 +13,8 @@ from understudy.core.items import Item, RowError
 from understudy.core.messages import Message
 from understudy.core.records import Record
 from understudy.core.tasks import SPLITS, Split, Task
+from understudy.data.checks.verify import DomainRegistry, validate_gold_calls
 from understudy.data.task_input import TaskInput
-from understudy.data.verify import DomainRegistry, validate_gold_calls
 from understudy.data.writer import FileFormat, open_output, validate_output_path
 from understudy.envs.task_source import ExampleSource, find_policy
 from understudy.formats import FormatTokenizer

@@ -12,8 +12,8 @@ from understudy.core.items import Item, RowError
 from understudy.core.messages import Message
 from understudy.core.records import Record
 from understudy.core.tasks import Split, Task
-from understudy.data.evidence import Evidence, play_evidence
-from understudy.data.verify import DomainRegistry
+from understudy.data.checks.evidence import Evidence, play_evidence
+from understudy.data.checks.verify import DomainRegistry
 from understudy.formats import ChatFormat
 from understudy.sources.task_files.near_duplicates import NearDuplicateIndex, semantic_key, user_words
 
@@ -52,7 +52,7 @@ class EvidenceStats(Record):
     reads: float
     """Calls that change nothing."""
     needed_reads: float
-    """Reads that are needed; see `data.evidence`."""
+    """Reads that are needed; see `data.checks.evidence`."""
     writes: float
     """Calls that change something."""
     reads_per_write: float | None

@@ -16,7 +16,7 @@ from understudy.core.items import RowErrorKind
 from understudy.core.messages import Message, ToolCall
 from understudy.core.records import Record
 from understudy.core.tasks import Difficulty, Scenario, Split, Task
-from understudy.data.verify import TaskIssue
+from understudy.data.checks.verify import TaskIssue
 from understudy.envs.rewards import states_fact
 from understudy.envs.task_source import TaskSource
 

@@ -24,10 +24,10 @@ from understudy.core.items import row_error_from_validation
 from understudy.core.messages import Message, tool_to_openai
 from understudy.core.records import Record
 from understudy.core.tasks import Difficulty, Scenario, Split, Task
-from understudy.data.evidence import leaf_texts
+from understudy.data.checks.evidence import leaf_texts
+from understudy.data.checks.verify import TaskIssue
 from understudy.data.synthesis.call_plan import CallPlan, TaskLabels, build_planned_task, call_range
 from understudy.data.synthesis.explore import Exploration, Observation
-from understudy.data.verify import TaskIssue
 from understudy.envs.domain import Domain
 from understudy.envs.state import Table
 from understudy.envs.task_source import TaskSource

@@ -17,9 +17,9 @@ from understudy.core.items import RowError
 from understudy.core.messages import Message
 from understudy.core.readers import require_module
 from understudy.core.tasks import Task, read_tasks
+from understudy.data.checks.verify import absolute_reference
 from understudy.data.synthesis.limits import SynthesisConfig
 from understudy.data.synthesis.synthesize import ChatClient, make_tasks, propose_tasks
-from understudy.data.verify import absolute_reference
 from understudy.data.writer import (
     FILE_SUFFIXES,
     JsonlWriter,

@@ -17,12 +17,12 @@ from understudy.core.items import RowError
 from understudy.core.json_values import parse_index
 from understudy.core.messages import Message
 from understudy.core.tasks import Split, Task
+from understudy.data.checks.verify import TaskIssue, find_gold_call_issue, find_reward_issue
 from understudy.data.synthesis.call_plan import TaskLabels, build_planned_task
 from understudy.data.synthesis.explore import Exploration, explore
 from understudy.data.synthesis.limits import SynthesisConfig, cycle_by_share, find_evidence_issue, find_limit_issue
 from understudy.data.synthesis.proposal import CallProposal, ProposalRequest, RowProposal
 from understudy.data.synthesis.rules import FAMILIES, plan_by_rules
-from understudy.data.verify import TaskIssue, find_gold_call_issue, find_reward_issue
 from understudy.domains.authoring.task_builder import PhraseSampler
 from understudy.envs.domain import Domain
 from understudy.envs.task_source import StatefulSource, TaskSource

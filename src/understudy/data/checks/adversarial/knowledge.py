@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from understudy.core.messages import Message, ToolCall, ToolSpec
 from understudy.core.tasks import SPLITS, Split, Task
-from understudy.data.evidence import gold_writes
+from understudy.data.checks.evidence import gold_writes
 from understudy.envs.rewards import call_key, extract_numbers, is_number, states_fact
 from understudy.envs.state import State
 from understudy.envs.task_source import ExternalSource, StatefulSource, TaskSource, WriteReportingSource

@@ -16,9 +16,9 @@ from understudy.core.items import RowErrorKind
 from understudy.core.records import Record
 from understudy.core.tasks import SPLITS, Score, Split, Task
 from understudy.core.trajectory import Trajectory
-from understudy.data.adversarial.knowledge import Strategy
-from understudy.data.adversarial.suite import STRATEGIES, AdversarialReport, StrategyResult, play_strategies
-from understudy.data.probe import HangingError, ProbeResult, check_limits, exception_places, play_once, probe
+from understudy.data.checks.adversarial.knowledge import Strategy
+from understudy.data.checks.adversarial.suite import STRATEGIES, AdversarialReport, StrategyResult, play_strategies
+from understudy.data.checks.probe import HangingError, ProbeResult, check_limits, exception_places, play_once, probe
 from understudy.envs.file_summary import FileSummary
 from understudy.envs.grading import UNREWARDED_PARTS
 from understudy.envs.task_source import (

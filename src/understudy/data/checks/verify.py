@@ -16,7 +16,7 @@ from understudy.core.errors import ConfigError, TaskError, ToolError
 from understudy.core.event_loop import BACKGROUND_LOOP
 from understudy.core.items import Item, RowError, RowErrorKind
 from understudy.core.tasks import Task
-from understudy.data.check import find_task_problems, lacks_reference, score_agent
+from understudy.data.checks.check import find_task_problems, lacks_reference, score_agent
 from understudy.envs.task_source import ExampleSource, StatefulSource, TaskSource, list_sources
 from understudy.rollouts.agent import GoldAgent, NoopAgent
 from understudy.sources.loading import SOURCE_MODULES, list_domains, load_source
