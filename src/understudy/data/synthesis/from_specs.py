@@ -12,12 +12,12 @@ from pathlib import Path
 
 from understudy.core.errors import ConfigError, TaskError
 from understudy.core.items import Item, RowError, items_or_raise
-from understudy.core.readers import read_rows
 from understudy.data.checks.verify import find_reward_issue
 from understudy.data.synthesis.synthesis_files import ProgressTracker
 from understudy.data.writer import open_output, validate_output_path
 from understudy.envs.task_source import SequenceSource, TaskSource
 from understudy.sources.loading import load_source
+from understudy.sources.readers import read_rows
 from understudy.sources.task_files.call_matching import CallTask, match_calls
 from understudy.sources.task_files.call_sequences import CallSequence, read_sequences, to_sequence_row
 

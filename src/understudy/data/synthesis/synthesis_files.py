@@ -15,7 +15,6 @@ from understudy.core.errors import ConfigError, TaskError
 from understudy.core.files import RETRY_HINT, os_errors_as_config_errors
 from understudy.core.items import RowError
 from understudy.core.messages import Message
-from understudy.core.readers import require_module
 from understudy.core.tasks import Task, read_tasks
 from understudy.data.checks.verify import absolute_reference
 from understudy.data.synthesis.limits import SynthesisConfig
@@ -28,6 +27,7 @@ from understudy.data.writer import (
     validate_output_path,
 )
 from understudy.envs.task_source import FolderSource, TaskSource
+from understudy.sources.readers import require_module
 from understudy.sources.task_files.skyrl_rows import to_skyrl_row
 
 if TYPE_CHECKING:
