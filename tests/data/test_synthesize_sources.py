@@ -24,7 +24,7 @@ from understudy.core.messages import Message, ToolCall, ToolSpec
 from understudy.core.tasks import Task, read_tasks
 from understudy.data.checks.check import check, score_agent
 from understudy.data.checks.evidence import find_evidence, play_evidence
-from understudy.data.checks.verify import TaskIssue
+from understudy.data.checks.issue import TaskIssue
 from understudy.data.synthesis.call_plan import CallPlan, TaskLabels, build_planned_task, read_fact
 from understudy.data.synthesis.explore import Exploration
 from understudy.data.synthesis.limits import SynthesisConfig

@@ -21,7 +21,6 @@ from understudy.core.tasks import SPLITS
 if TYPE_CHECKING:
     from understudy.core.items import RowError
     from understudy.core.tasks import Difficulty
-    from understudy.data.checks.verify import DomainRegistry
     from understudy.data.conversations.export import ExportTarget as ExportTarget
     from understudy.data.convert import ConvertOutput, ProgressTracker
     from understudy.data.task_input import TaskInput
@@ -246,15 +245,15 @@ def convert(
     validate_unused_options(
         ctx, (*(("seed",) if train_ratio is None else ()), *(("format",) if out.suffix in FILE_SUFFIXES else ()))
     )
-    source, domains = _source(dataset, settings, skip_validation, split)
+    source = _source(dataset, settings, split)
     groups = None if train_ratio is None else ExactGroups()
     ratios = () if train_ratio is None else (train_ratio, 1 - train_ratio)
-    output = _convert_output(out, source, domains, to, format, domain_policy, split_names(2) if groups else (), resume)
+    output = _convert_output(out, source, to, format, domain_policy, split_names(2) if groups else (), resume)
     if to == "tasks" or (to is None and source.detect_form() in ("skyrl", "questions")):
         validate_unused_options(ctx, ("model",))
     longest = LongestPrompt(measure_prompt_tokens(find_model(model)) if model else measure_prompt_bytes)
     output = replace(output, encode=longest.measuring(output.encode))
-    refused = _convert(source, output, domains, skip_invalid, groups=groups, ratios=ratios, seed=seed)
+    refused = _convert(source, output, skip_invalid, skip_validation, groups=groups, ratios=ratios, seed=seed)
     if longest.length:
         print(longest)
     raise typer.Exit(1 if refused else 0)
@@ -324,13 +323,15 @@ def split(
     from understudy.sources.task_files.splits import NearDuplicateGroups
 
     shares = _numbers(ratios)
-    source, domains = _source(dataset, settings, skip_validation, None)
+    source = _source(dataset, settings, None)
     form = source.detect_form()
     if form != "skyrl" and format == "parquet":
         validate_unused_options(ctx, ("format",))
     to: Literal["skyrl", "tasks"] | None = None if form == "questions" else "skyrl" if form == "skyrl" else "tasks"
-    output = _convert_output(out, source, domains, to, format, domain_policy, split_names(len(shares)), resume)
-    refused = _convert(source, output, domains, skip_invalid, groups=NearDuplicateGroups(), ratios=shares, seed=seed)
+    output = _convert_output(out, source, to, format, domain_policy, split_names(len(shares)), resume)
+    refused = _convert(
+        source, output, skip_invalid, skip_validation, groups=NearDuplicateGroups(), ratios=shares, seed=seed
+    )
     raise typer.Exit(1 if refused else 0)
 
 
@@ -350,13 +351,14 @@ def stats(
     from understudy.data import stats as describe
     from understudy.data.plots import write_plots
 
-    source, domains = _source(dataset, settings, True, None)
+    source = _source(dataset, settings, None)
+    sources = source.sources()
     chat_format = _format(model) if model else None
-    measure = describe.measure_tokens(chat_format, domains) if chat_format else lambda task: {}
+    measure = describe.measure_tokens(chat_format, sources) if chat_format else lambda task: {}
     count_tokens = describe.count_result_tokens(chat_format) if chat_format else None
     with progress_display(writes=False) as watch:
         items = watch(source.items(), "reading")
-        found = describe.compute_stats(items, domains, measure, describe.measure_evidence(domains), count_tokens)
+        found = describe.compute_stats(items, sources, measure, describe.measure_evidence(sources), count_tokens)
     if not found.tasks and not found.num_invalid:
         raise _no_tasks(source)
     if found.num_invalid and not found.tasks:
@@ -386,10 +388,10 @@ def validate(
     from understudy.data.checks.verify import play_tasks
     from understudy.data.convert import scan_items
 
-    source, domains = _source(dataset, settings, skip_validation, None)
+    source = _source(dataset, settings, None)
     errors: list[str] = []
     with progress_display(writes=False) as watch:
-        items = play_tasks(watch(source.items(), "checking"), domains)
+        items = play_tasks(watch(source.items(), "checking"), source.sources(), skip_validation)
         report = (lambda item: errors.append(str(item))) if as_json else _print_row_error
         found = scan_items(items if skip_invalid else items_or_raise(items), report=report)
     if not found.num_valid and not found.invalid_positions:
@@ -460,14 +462,20 @@ def _convert_conversations(source: Path, out: Path, skip_invalid: bool, resume: 
 
 
 def _convert(
-    source: "TaskInput", output: "ConvertOutput", domains: "DomainRegistry", skip_invalid: bool, **dealing: Any
+    source: "TaskInput", output: "ConvertOutput", skip_invalid: bool, skip_validation: bool, **dealing: Any
 ) -> int:
     """Write the tasks, print the counts, and return the number of invalid tasks."""
     from understudy.data.convert import convert_tasks
 
     with progress_display() as watch:
         counts, refused = convert_tasks(
-            source, output, domains, skip_invalid=skip_invalid, track=watch, report=_RowErrorPrinter(), **dealing
+            source,
+            output,
+            skip_validation=skip_validation,
+            skip_invalid=skip_invalid,
+            track=watch,
+            report=_RowErrorPrinter(),
+            **dealing,
         )
     for part, count in counts.items():
         _print_written(output.path / f"{part}.{output.format}" if part else output.path, count)
@@ -476,21 +484,13 @@ def _convert(
     return refused
 
 
-def _source(
-    dataset: str, settings: list[str] | None, skip_validation: bool, split: SplitName | None
-) -> "tuple[TaskInput, DomainRegistry]":
-    from understudy.data.checks.verify import DomainRegistry
+def _source(dataset: str, settings: list[str] | None, split: SplitName | None) -> "TaskInput":
     from understudy.data.task_input import open_task_input, parse_row_config
 
-    data = parse_row_config(settings or ())
-    domains = DomainRegistry(data.sources, skip_validation)
-    found = open_task_input(dataset, data.replace(sources=()), split, domains.sources)
-    if found.domain and settings:
+    source = open_task_input(dataset, parse_row_config(settings or ()), split)
+    if source.domain and settings:
         raise ConfigError(f"{settings[0]} has no effect on tasks of the domain {dataset}; leave it out")
-    if found.domain:
-        domains = DomainRegistry([found.name], skip_validation)
-    domains.add(found.sources)
-    return found, domains
+    return source
 
 
 def _no_tasks(source: "TaskInput") -> ConfigError:
@@ -500,7 +500,6 @@ def _no_tasks(source: "TaskInput") -> ConfigError:
 def _convert_output(
     out: Path,
     source: "TaskInput",
-    domains: "DomainRegistry",
     to: Literal["skyrl", "tasks"] | None,
     format: Literal["parquet", "jsonl"],
     domain_policy: Path | None,
@@ -530,11 +529,10 @@ def _convert_output(
             f"in .jsonl{'' if form == 'questions' else ', or --to skyrl for parquet rows'}"
         )
     text = _text(domain_policy) if domain_policy else ""
-    domains.play_rows_from(out)
     if form == "questions":
-        encode = make_prompt_row_encoder(domains)
+        encode = make_prompt_row_encoder(source)
     else:
-        encode = make_row_encoder(domains, text) if to == "skyrl" else lambda task: task
+        encode = make_row_encoder(source, out, text) if to == "skyrl" else lambda task: task
     of_folder = parts or ((source.split,) if source.split else SPLITS)
     return ConvertOutput(
         out, encode, "parquet" if form_of_files == "parquet" else "jsonl", () if one else of_folder, resume

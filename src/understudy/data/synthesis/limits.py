@@ -9,7 +9,7 @@ from pydantic import Field
 from understudy.core.records import Record
 from understudy.core.tasks import DIFFICULTIES, Difficulty, Split, Task
 from understudy.data.checks.evidence import play_evidence
-from understudy.data.checks.verify import TaskIssue
+from understudy.data.checks.issue import TaskIssue
 from understudy.data.synthesis.call_plan import call_range
 from understudy.envs.task_source import TaskSource
 

@@ -25,7 +25,7 @@ from understudy.core.messages import Message, tool_to_openai
 from understudy.core.records import Record
 from understudy.core.tasks import Difficulty, Scenario, Split, Task
 from understudy.data.checks.evidence import leaf_texts
-from understudy.data.checks.verify import TaskIssue
+from understudy.data.checks.issue import TaskIssue
 from understudy.data.synthesis.call_plan import CallPlan, TaskLabels, build_planned_task, call_range
 from understudy.data.synthesis.explore import Exploration, Observation
 from understudy.envs.domain import Domain

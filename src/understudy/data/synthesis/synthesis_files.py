@@ -16,9 +16,9 @@ from understudy.core.files import RETRY_HINT, os_errors_as_config_errors
 from understudy.core.items import RowError
 from understudy.core.messages import Message
 from understudy.core.tasks import Task, read_tasks
-from understudy.data.checks.verify import absolute_reference
 from understudy.data.synthesis.limits import SynthesisConfig
 from understudy.data.synthesis.synthesize import ChatClient, make_tasks, propose_tasks
+from understudy.data.task_input import absolute_reference
 from understudy.data.writer import (
     FILE_SUFFIXES,
     JsonlWriter,

@@ -17,7 +17,8 @@ from understudy.core.items import RowError
 from understudy.core.json_values import parse_index
 from understudy.core.messages import Message
 from understudy.core.tasks import Split, Task
-from understudy.data.checks.verify import TaskIssue, find_gold_call_issue, find_reward_issue
+from understudy.data.checks.issue import TaskIssue
+from understudy.data.checks.verify import find_gold_call_issue, find_reward_issue
 from understudy.data.synthesis.call_plan import TaskLabels, build_planned_task
 from understudy.data.synthesis.explore import Exploration, explore
 from understudy.data.synthesis.limits import SynthesisConfig, cycle_by_share, find_evidence_issue, find_limit_issue
