@@ -30,7 +30,7 @@ from understudy.cli import main as cli
 from understudy.core.messages import Message, ToolSpec
 from understudy.core.records import Record
 from understudy.core.tasks import Task
-from understudy.data.adversarial.suite import ADVERSARIAL_LIMIT, STRATEGIES
+from understudy.data.checks.adversarial.suite import ADVERSARIAL_LIMIT, STRATEGIES
 from understudy.envs.domain import Domain
 from understudy.rollouts.agent import GoldAgent
 from understudy.rollouts.rollout import EpisodeLimits, rollout

@@ -4,7 +4,7 @@ understudy check hotel:DOMAIN --adversarial --strategy hotel_strategy:always_bre
 """
 
 from understudy.core.messages import Message
-from understudy.data.adversarial.knowledge import TaskKnowledge
+from understudy.data.checks.adversarial.knowledge import TaskKnowledge
 
 
 def always_breakfast(task: TaskKnowledge) -> list[Message] | None:

@@ -28,7 +28,7 @@ from support.replica.channels import Workspace
 from support.replica.loopback import Replicas, serve_replicas
 from understudy.core.errors import TaskError
 from understudy.core.tasks import SPLITS
-from understudy.data.check import score_agent
+from understudy.data.checks.check import score_agent
 from understudy.rollouts.agent import GoldAgent
 from understudy.sources.mcp import servers
 from understudy.sources.mcp.config import CassetteConfig, MCPEnvironmentConfig, MCPServerConfig, load_environment_config

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from understudy.core.messages import Message, ToolCall
     from understudy.core.records import Record
     from understudy.core.tasks import Scenario, Task, UserGoal
-    from understudy.data.check import check
+    from understudy.data.checks.check import check
     from understudy.domains.authoring.task_builder import gold_call, gold_text
     from understudy.envs.domain import Domain
     from understudy.envs.state import State, Table
@@ -48,7 +48,7 @@ _MODULES = {
     "TrainConfig": "runs.config",
     "UserGoal": "core.tasks",
     "certify": "train.certify.certify_model",
-    "check": "data.check",
+    "check": "data.checks.check",
     "evaluate": "evaluation.evaluate",
     "gold_call": "domains.authoring.task_builder",
     "gold_text": "domains.authoring.task_builder",

@@ -22,7 +22,7 @@ from understudy.cli import main as cli
 from understudy.cli.arguments import TARGET_HELP
 from understudy.core.errors import ConfigError, RolloutError, RunStoppedError
 from understudy.core.settings import field_records, record_kind
-from understudy.data.check import PROBLEM_TITLES
+from understudy.data.checks.check import PROBLEM_TITLES
 from understudy.engines.models import MODELS
 from understudy.envs.task_source import FULL_SLICE
 from understudy.evaluation.report import EvalReport, RunReport

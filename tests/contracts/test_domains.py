@@ -18,7 +18,7 @@ from understudy.core.errors import ConfigError, ToolError
 from understudy.core.messages import Message, ToolCall, ToolSpec
 from understudy.core.tasks import DIFFICULTIES, SPLITS, Score, Split, Task
 from understudy.core.trajectory import Trajectory
-from understudy.data.check import DomainReport, check
+from understudy.data.checks.check import DomainReport, check
 from understudy.envs.domain import FROZEN_TASK_COUNTS, Domain
 from understudy.envs.state import merge_patch
 from understudy.envs.task_source import Slice

@@ -14,10 +14,10 @@ from understudy.cli.main import app, main
 from understudy.core.errors import ConfigError
 from understudy.core.messages import Message, ToolCall
 from understudy.core.tasks import SPLITS, Task
-from understudy.data.adversarial.custom import load_strategies
-from understudy.data.adversarial.knowledge import SourceKnowledge, Strategy, TaskKnowledge, sample_tasks
-from understudy.data.adversarial.suite import ADVERSARIAL_LIMIT, STRATEGIES, AdversarialReport, play_strategies
-from understudy.data.check import AdversarialOptions, check
+from understudy.data.checks.adversarial.custom import load_strategies
+from understudy.data.checks.adversarial.knowledge import SourceKnowledge, Strategy, TaskKnowledge, sample_tasks
+from understudy.data.checks.adversarial.suite import ADVERSARIAL_LIMIT, STRATEGIES, AdversarialReport, play_strategies
+from understudy.data.checks.check import AdversarialOptions, check
 from understudy.envs.rewards import states_fact
 from understudy.runs.targets import resolve
 from understudy.sources.references import list_domains, load_domain

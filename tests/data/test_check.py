@@ -17,8 +17,8 @@ from understudy.core.errors import TaskError
 from understudy.core.messages import Message, ToolCall
 from understudy.core.records import Record
 from understudy.core.tasks import Scenario, Score, Split, Task, UserAction
-from understudy.data.check import DomainReport, check, check_async
-from understudy.data.probe import CHECK_STEP_SECONDS, check_limits
+from understudy.data.checks.check import DomainReport, check, check_async
+from understudy.data.checks.probe import CHECK_STEP_SECONDS, check_limits
 from understudy.domains.retail import DOMAIN, GENERATOR
 from understudy.envs.domain import Domain
 from understudy.envs.grading import GradeEpisode
@@ -167,7 +167,7 @@ def test_unknown_tool_in_gold_is_reported() -> None:
 
 
 def test_check_does_not_import_torch() -> None:
-    code = "import sys, understudy.data.check, understudy.domains.retail; sys.exit('torch' in sys.modules)"
+    code = "import sys, understudy.data.checks.check, understudy.domains.retail; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

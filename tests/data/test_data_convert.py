@@ -30,10 +30,10 @@ from understudy.cli.data import MAX_ROW_ERRORS
 from understudy.core.errors import ConfigError, TaskError
 from understudy.core.items import Item, RowError
 from understudy.core.tasks import SPLITS, Task, read_tasks, write_tasks
-from understudy.data.check import score_agent
+from understudy.data.checks.check import score_agent
+from understudy.data.checks.verify import find_gold_call_issue, play_tasks, validate_gold_calls
 from understudy.data.convert import measure_prompt_bytes
 from understudy.data.task_input import open_task_input
-from understudy.data.verify import DomainRegistry, find_gold_call_issue, play_tasks, validate_gold_calls
 from understudy.data.writer import open_output
 from understudy.domains.retail import DOMAIN
 from understudy.engines.models import find_model
@@ -248,16 +248,14 @@ def test_validation_by_playing_rejects_failing_idle_and_duplicate_gold() -> None
     omitting = change.replace(id="untold", outputs=("pink elephant",))
     silent = change.replace(id="silent", gold=change.gold[:1], outputs=())
     items = [Item(t.id, t) for t in (change, omitting, silent, change)]
-    good, *bad = play_tasks(items, DomainRegistry())
+    good, *bad = play_tasks(items, {})
     assert good == items[0]
     assert [(b.kind, b.field) for b in bad if isinstance(b, RowError)] == [
         ("gold fails", "gold"),
         ("does nothing", "gold"),
         ("duplicate", "id"),
     ]
-    assert all(isinstance(item, Item) for item in validate_gold_calls(items[:2], DomainRegistry())), (
-        "checking alone does not play"
-    )
+    assert all(isinstance(item, Item) for item in validate_gold_calls(items[:2], {})), "checking alone does not play"
 
 
 def test_validation_streams_in_bounded_memory() -> None:
@@ -276,7 +274,7 @@ def test_validation_streams_in_bounded_memory() -> None:
 
     for step in (validate_gold_calls, play_tasks):
         most_alive = 0
-        for item in itertools.islice(step(endless(), DomainRegistry()), 300):
+        for item in itertools.islice(step(endless(), {}), 300):
             assert isinstance(item, Item)
             most_alive = max(most_alive, len(alive))
         assert 1 <= most_alive <= 3
@@ -286,9 +284,9 @@ def test_failed_episode_gives_a_row_error(monkeypatch: pytest.MonkeyPatch) -> No
     async def failing_score(*_: object) -> Any:
         raise TaskError("task x: its episode failed (user): gone")
 
-    monkeypatch.setattr("understudy.data.verify.score_agent", failing_score)
+    monkeypatch.setattr("understudy.data.checks.verify.score_agent", failing_score)
     task = next(t for t in retail_tasks(5) if t.scenario.goals)
-    (bad,) = play_tasks(iter([Item("here", task)]), DomainRegistry())
+    (bad,) = play_tasks(iter([Item("here", task)]), {})
     assert re.match(r"here: gold: task x: .*\buser\b.*gone$", str(bad))
 
 

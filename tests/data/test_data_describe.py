@@ -17,7 +17,6 @@ from understudy.core.messages import Message, ToolCall
 from understudy.core.tasks import Task
 from understudy.data.plots import bar_chart, histogram, render_plots
 from understudy.data.stats import DatasetStats, compute_stats, format_stats, measure_evidence, measure_tokens
-from understudy.data.verify import DomainRegistry
 from understudy.domains.retail import DOMAIN
 from understudy.engines.models import find_model
 from understudy.formats import load_chat_format
@@ -37,16 +36,14 @@ def task_with_words(number: int, words: int) -> Task:
 
 
 def test_length_statistics_match_hand_computed_values() -> None:
-    found = compute_stats(
-        items(*(task_with_words(i, count) for i, count in enumerate([1, 2, 2, 3, 12]))), DomainRegistry()
-    )
+    found = compute_stats(items(*(task_with_words(i, count) for i, count in enumerate([1, 2, 2, 3, 12]))), {})
     words = found.lengths["user words"]
     assert (words.mean, words.min, words.median, words.p90, words.max) == (4.0, 1, 2, 12, 12)
     assert words.counts == {1: 1, 2: 2, 3: 1, 12: 1}
 
 
 def test_stats_count_families_difficulties_and_tools() -> None:
-    found = compute_stats(items(*TASKS), DomainRegistry())
+    found = compute_stats(items(*TASKS), {})
     assert found.tasks == 42
     assert found.families == dict.fromkeys(DOMAIN.families, 3)
     assert sum(found.difficulties.values()) == 42
@@ -60,7 +57,7 @@ def test_stats_count_duplicates_and_leaks_between_splits() -> None:
     one, two, *_ = TASKS
     copy = one.replace(id="copy", scenario=one.scenario.replace(opening="Something else, entirely."))
     near = two.replace(id="near", split="test", outputs=("more",))
-    found = compute_stats(iter([*items(one, two, copy, near, one), RowError("x:1", "", "bad")]), DomainRegistry())
+    found = compute_stats(iter([*items(one, two, copy, near, one), RowError("x:1", "", "bad")]), {})
     assert (found.tasks, found.num_invalid) == (5, 1)
     assert (found.duplicate_ids, found.duplicates, found.near_duplicates, found.leaks) == (1, 2, 3, 1)
     words, *shared = found.leak_examples
@@ -82,7 +79,7 @@ def test_stats_of_a_folder_compare_its_splits(tmp_path: Path) -> None:
 
 def test_token_lengths_match_the_models_chat_format() -> None:
     format = load_chat_format(find_model("tiny"))
-    found = compute_stats(items(*TASKS[:3]), DomainRegistry(), measure_tokens(format, DomainRegistry()))
+    found = compute_stats(items(*TASKS[:3]), {}, measure_tokens(format, {}))
     prompts = [
         format.encode(
             [Message(role="system", content=DOMAIN.domain_policy), Message(role="user", content=t.scenario.opening)],
@@ -96,7 +93,7 @@ def test_token_lengths_match_the_models_chat_format() -> None:
 
 
 def test_stats_of_no_valid_tasks() -> None:
-    found = compute_stats(iter([RowError("x:1", "", "bad")]), DomainRegistry())
+    found = compute_stats(iter([RowError("x:1", "", "bad")]), {})
     assert re.match(r"0 tasks\b.*\b1\b.*x:1: bad\n", format_stats(found))
     assert render_plots(found) == {}
 
@@ -110,7 +107,7 @@ def test_stats_command_prints_text_and_json(tmp_path: Path) -> None:
     assert re.search(r"\b0 near-duplicates, 0 rows\b", text)
     path = write_lines(tmp_path / "t.jsonl", TASKS)
     found = DatasetStats.model_validate_json(run_data_command("stats", path, "--json")[1])
-    assert found.replace(evidence={}) == compute_stats(items(*TASKS), DomainRegistry())
+    assert found.replace(evidence={}) == compute_stats(items(*TASKS), {})
 
 
 def count_writes(task: Task) -> int:
@@ -148,7 +145,7 @@ def test_stats_tell_reads_and_writes_by_family(tmp_path: Path) -> None:
 def test_evidence_leaves_out_gold_that_fails() -> None:
     refused = ToolCall(name="cancel_order", arguments={"order_id": "W0", "reason": "x"})
     broken = TASKS[0].replace(id="broken", gold=(Message(role="assistant", tool_calls=(refused,)),))
-    found = compute_stats(items(TASKS[0], broken), DomainRegistry(), evidence=measure_evidence(DomainRegistry()))
+    found = compute_stats(items(TASKS[0], broken), {}, evidence=measure_evidence({}))
     assert (found.tasks, sum(e.tasks for e in found.evidence.values())) == (2, 1)
 
 

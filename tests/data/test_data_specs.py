@@ -10,7 +10,7 @@ from support.data_kit import run_data_command
 from support.mcp_environment import write_environment
 from support.mcp_kit import running_servers
 from understudy.core.items import Item
-from understudy.data.check import check
+from understudy.data.checks.check import check
 from understudy.envs.task_source import Slice
 from understudy.sources.loading import load_source
 from understudy.sources.task_files.call_matching import match_calls

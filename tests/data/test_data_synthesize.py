@@ -2,6 +2,7 @@
 
 import asyncio
 import dataclasses
+import itertools
 import json
 import re
 import signal
@@ -23,15 +24,15 @@ from understudy.core.errors import ConfigError, RolloutError, TaskError
 from understudy.core.items import RowError
 from understudy.core.messages import Message
 from understudy.core.tasks import Split, Task, read_tasks, write_tasks
+from understudy.data.checks.verify import play_tasks
 from understudy.data.synthesis import synthesis_files
 from understudy.data.synthesis.limits import SynthesisConfig
-from understudy.data.synthesis.proposal import Proposal, ProposalRequest, select_rows
+from understudy.data.synthesis.proposal import Proposal, RowProposal, select_rows
 from understudy.data.synthesis.synthesize import generate_tasks, propose_tasks
-from understudy.data.verify import DomainRegistry, play_tasks
 from understudy.domains.retail import DOMAIN
 from understudy.envs.task_source import Slice
 
-Reply = Callable[[ProposalRequest], str]
+Reply = Callable[[RowProposal], str]
 WANTED = SynthesisConfig(count=4, seed=3, concurrency=3)
 CANCEL = DOMAIN.slice(Slice(families=("cancel",), difficulties=("easy",)))
 
@@ -42,9 +43,9 @@ def proposal_json(task: Task, **changes: Any) -> str:
     return json.dumps({**fields, **changes})
 
 
-def valid_task(request: ProposalRequest) -> Task:
+def valid_task(request: RowProposal) -> Task:
     """Return another task on the example's rows, as a good model would propose it: the user changes the address."""
-    user = next(key for key in select_rows(request.domain, request.example)["users"])
+    user = next(key for key in select_rows(request.source, request.example)["users"])
     address = f"{10 + request.number} Birch Lane Street, Denver 80202"
     goal = {"text": f"Please move my account to {address}.", "required_terms": [address.split(",")[0], "80202"]}
     gold = [
@@ -63,7 +64,7 @@ def valid_task(request: ProposalRequest) -> Task:
     )
 
 
-def valid_reply(request: ProposalRequest) -> str:
+def valid_reply(request: RowProposal) -> str:
     return f"<think>Let me see {{}}.</think>\nHere it is:\n```json\n{proposal_json(valid_task(request))}\n```"
 
 
@@ -72,10 +73,9 @@ class ScriptedModel:
 
     def __init__(self, *replies: Reply, domains: Sequence[Any] = (CANCEL,), wanted: SynthesisConfig = WANTED) -> None:
         self.replies, self.requested = replies, list[int]()
-        examples = zip(range(200), generate_tasks(domains, wanted), strict=False)
-        self.requests = [
-            ProposalRequest(n, domains[n % len(domains)], task, 99, 99, wanted.seed) for n, task in examples
-        ]
+        streams = [generate_tasks(domain, wanted) for domain in domains]
+        turns = zip(range(200), itertools.cycle(zip(domains, streams, strict=True)), strict=False)
+        self.requests = [RowProposal(n, wanted.seed, domain, next(tasks), 99, 99) for n, (domain, tasks) in turns]
 
     async def complete(self, messages: Sequence[Message], seed: int) -> str:
         number = seed - WANTED.seed * 1_000_003
@@ -167,39 +167,39 @@ def test_valid_proposals_are_kept() -> None:
     assert {(t.domain, t.split, t.family, t.difficulty) for t in results} == {("retail", "train", "cancel", "easy")}
     from understudy.core.items import Item
 
-    assert all(isinstance(item, Item) for item in play_tasks([Item(t.id, t) for t in results], DomainRegistry()))
+    assert all(isinstance(item, Item) for item in play_tasks([Item(t.id, t) for t in results], {}))
 
 
-def valid_gold(request: ProposalRequest) -> list[Any]:
+def valid_gold(request: RowProposal) -> list[Any]:
     return json.loads(proposal_json(valid_task(request)))["gold"]
 
 
-def without_confirmation(request: ProposalRequest) -> str:
+def without_confirmation(request: RowProposal) -> str:
     gold = valid_gold(request)
     return proposal_json(valid_task(request), gold=[gold[0], gold[2], gold[3]])
 
 
-def with_call_changed(request: ProposalRequest, **call: Any) -> str:
+def with_call_changed(request: RowProposal, **call: Any) -> str:
     gold = valid_gold(request)
     gold[2]["tool_calls"][0].update(call)
     return proposal_json(valid_task(request), gold=gold)
 
 
-def with_hidden_row(request: ProposalRequest) -> str:
+def with_hidden_row(request: RowProposal) -> str:
     """Return a proposal whose gold reads an order that the prompt did not show."""
     hidden = next(
-        key for key in DOMAIN.build_world().orders if key not in select_rows(request.domain, request.example)["orders"]
+        key for key in DOMAIN.build_world().orders if key not in select_rows(request.source, request.example)["orders"]
     )
     gold = valid_gold(request)
     gold.insert(1, {"role": "assistant", "tool_calls": [{"name": "get_order", "arguments": {"order_id": hidden}}]})
     return proposal_json(valid_task(request), gold=gold)
 
 
-def without_calls(request: ProposalRequest) -> str:
+def without_calls(request: RowProposal) -> str:
     return proposal_json(valid_task(request), gold=[{"role": "assistant", "content": "I cannot."}])
 
 
-def without_changes(request: ProposalRequest) -> str:
+def without_changes(request: RowProposal) -> str:
     """Return a proposal whose gold only talks."""
     gold = [m for m in valid_gold(request) if not m.get("tool_calls")]
     return proposal_json(valid_task(request), gold=gold)
@@ -248,7 +248,7 @@ def test_invalid_proposal_is_rejected_with_its_kind(reply: Reply, kind: str, pro
 
 
 def test_proposal_whose_opening_reads_as_consent_is_rejected() -> None:
-    def reply(request: ProposalRequest) -> str:
+    def reply(request: RowProposal) -> str:
         task = valid_task(request)
         return proposal_json(
             task.replace(scenario=task.scenario.replace(opening="Yes, please. " + task.scenario.opening))
@@ -349,8 +349,8 @@ def test_selected_rows_include_a_user_found_by_name() -> None:
 
 
 def test_proposals_alternate_between_domains() -> None:
-    def reply(request: ProposalRequest) -> str:
-        return valid_reply(request) if request.domain.name == "retail" else proposal_json(request.example)
+    def reply(request: RowProposal) -> str:
+        return valid_reply(request) if request.source.name == "retail" else proposal_json(request.example)
 
     domains = (CANCEL, toy.DOMAIN)
     results = propose_all(ScriptedModel(reply, domains=domains), domains=domains)

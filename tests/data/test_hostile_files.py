@@ -19,10 +19,10 @@ from understudy.cli import main as cli
 from understudy.core.errors import ConfigError, TaskError
 from understudy.core.items import Item, RowError, items_or_raise
 from understudy.core.json_values import parse_index
-from understudy.core.readers import read_rows
 from understudy.core.settings import dump_toml, loads_toml
 from understudy.domains.retail import DOMAIN
 from understudy.runs.config import TrainConfig, parse_config
+from understudy.sources.readers import read_rows
 from understudy.sources.task_files.rows import read_task_rows
 
 ROWS: tuple[dict[str, Any], ...] = (

@@ -8,9 +8,9 @@ import pytest
 
 from toy import DOMAIN
 from understudy.core.messages import Message, ToolCall, ToolSpec
-from understudy.data.check import check
-from understudy.data.invented_calls import HUGE_INTEGER, UNKNOWN_ID, invent_calls
-from understudy.data.probe import TEXTS
+from understudy.data.checks.check import check
+from understudy.data.checks.invented_calls import HUGE_INTEGER, UNKNOWN_ID, invent_calls
+from understudy.data.checks.probe import TEXTS
 from understudy.envs.rewards import states_fact
 from understudy.envs.tools import ToolkitBase
 from understudy.envs.user_actions import asks_for_success_check

@@ -12,15 +12,15 @@ import pyarrow.parquet
 import pytest
 
 from support.data_kit import run_data_command, write_lines
-from understudy.core.dataset_files import digest_dataset, list_dataset_files
 from understudy.core.errors import ConfigError, TaskError
 from understudy.core.items import Item, RowError, items_or_raise
 from understudy.core.messages import Message, ToolSpec
-from understudy.core.readers import require_module
 from understudy.data.conversations.conversations import read_conversations, read_examples
 from understudy.data.conversations.examples import Demonstration, LabeledExample, PreferencePair
 from understudy.data.conversations.shapes import SHAPES, find_shape
 from understudy.data.tool_examples import load_tool_examples
+from understudy.sources.dataset_files import digest_dataset, list_dataset_files
+from understudy.sources.readers import require_module
 from understudy.sources.task_files.prompt_rows import to_tool_example
 
 PAGE = Path(__file__).parents[2] / "docs" / "data.md"

@@ -22,14 +22,14 @@ from understudy.core.errors import ConfigError
 from understudy.core.items import RowError
 from understudy.core.messages import Message, ToolCall, ToolSpec
 from understudy.core.tasks import Task, read_tasks
-from understudy.data.check import check, score_agent
-from understudy.data.evidence import find_evidence, play_evidence
+from understudy.data.checks.check import check, score_agent
+from understudy.data.checks.evidence import find_evidence, play_evidence
+from understudy.data.checks.issue import TaskIssue
 from understudy.data.synthesis.call_plan import CallPlan, TaskLabels, build_planned_task, read_fact
-from understudy.data.synthesis.call_proposal import CallProposalRequest
 from understudy.data.synthesis.explore import Exploration
 from understudy.data.synthesis.limits import SynthesisConfig
+from understudy.data.synthesis.proposal import CallProposal
 from understudy.data.synthesis.synthesize import make_tasks
-from understudy.data.verify import TaskIssue
 from understudy.envs.rewards import states_fact
 from understudy.envs.task_source import Slice, TaskSource
 from understudy.rollouts.agent import GoldAgent
@@ -346,7 +346,7 @@ def test_facts_are_read_from_json_labelled_lines_and_single_lines(
 )
 def test_model_may_name_only_hosts_and_files_that_it_was_shown(text: str, kind: str | None) -> None:
     found = Exploration(PRODUCTS, "train", shown="See https://shown.example/a for more.")
-    request = CallProposalRequest(0, found, None, "easy", 4, 4, 0, 0)
+    request = CallProposal(0, 0, PRODUCTS, None, 4, found, "easy", 4, 0)
     plan = {"prompt": "Hm.", "calls": [{"tool": "times", "arguments": {"a": [text], "b": 1}}]}
     issue = asyncio.run(request.read_reply(json.dumps(plan)))
     assert isinstance(issue, TaskIssue)

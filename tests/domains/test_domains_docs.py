@@ -7,7 +7,7 @@ import pytest
 from support import script
 from support.paths import ROOT
 from understudy.core.tasks import SPLITS
-from understudy.data.check import check
+from understudy.data.checks.check import check
 from understudy.envs.domain import Domain
 from understudy.envs.task_source import Slice
 from understudy.rollouts.agent import GoldAgent

@@ -18,7 +18,7 @@ from understudy.core.errors import ConfigError, TaskError
 from understudy.core.messages import Message
 from understudy.core.records import Record
 from understudy.core.tasks import SPLITS, Difficulty, Scenario, Task, UserGoal, read_tasks
-from understudy.data.check import check
+from understudy.data.checks.check import check
 from understudy.domains.authoring.task_builder import gold_call, gold_text
 from understudy.envs.domain import GENERATED_TASK_COUNTS, Domain
 from understudy.envs.domain_definition import assign_row_splits, find_domain_folder

@@ -14,8 +14,8 @@ from support.program import Call, call
 from understudy.core.errors import ToolError
 from understudy.core.messages import Message, ToolCall
 from understudy.core.tasks import Task
-from understudy.data.adversarial.suite import play_strategies
-from understudy.data.check import check
+from understudy.data.checks.adversarial.suite import play_strategies
+from understudy.data.checks.check import check
 from understudy.engines.models import find_model
 from understudy.rollouts.agent import GoldAgent
 from understudy.rollouts.rollout import EpisodeLimits, rollout

@@ -17,10 +17,10 @@ from understudy.core.errors import ToolError
 from understudy.core.messages import Message, ToolCall, ToolSpec
 from understudy.core.tasks import Score, Task
 from understudy.core.trajectory import Trajectory
-from understudy.data.adversarial.custom import load_strategies
-from understudy.data.adversarial.knowledge import sample_tasks
-from understudy.data.adversarial.suite import play_strategies
-from understudy.data.check import check
+from understudy.data.checks.adversarial.custom import load_strategies
+from understudy.data.checks.adversarial.knowledge import sample_tasks
+from understudy.data.checks.adversarial.suite import play_strategies
+from understudy.data.checks.check import check
 from understudy.engines.interface import SamplingParams
 from understudy.engines.scripted import ScriptedSampler
 from understudy.envs.task_source import Slice, TaskSource

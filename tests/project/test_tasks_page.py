@@ -11,7 +11,7 @@ from understudy.core import tasks
 from understudy.core.messages import ToolCall
 from understudy.core.records import Record
 from understudy.core.tasks import Scenario, Task, UserAction, UserGoal
-from understudy.data.check import check
+from understudy.data.checks.check import check
 from understudy.domains.authoring.task_builder import gold_call, gold_text
 from understudy.envs.domain import Domain
 

@@ -7,7 +7,7 @@ from itertools import islice
 import pytest
 
 from understudy.core.errors import ConfigError, TaskError
-from understudy.data.check import check
+from understudy.data.checks.check import check
 from understudy.envs.task_source import (
     CompositeSource,
     ExternalSource,

@@ -13,7 +13,7 @@ from support.checkouts import TAU2, write_checkout
 from understudy.core.errors import ConfigError, TaskError, ToolError
 from understudy.core.messages import Message, ToolCall
 from understudy.core.tasks import Scenario, Score, Task
-from understudy.data.check import check
+from understudy.data.checks.check import check
 from understudy.envs.task_source import Slice
 from understudy.envs.tools import UserTools
 from understudy.evaluation.evaluate import evaluate, validate_noop_reward

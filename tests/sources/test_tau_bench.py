@@ -21,7 +21,7 @@ from understudy.core.errors import ConfigError, TaskError
 from understudy.core.messages import Message, ToolCall, message_from_openai
 from understudy.core.tasks import Task
 from understudy.core.trajectory import Trajectory
-from understudy.data.check import check
+from understudy.data.checks.check import check
 from understudy.envs.environment import StepResult
 from understudy.envs.task_source import Slice
 from understudy.evaluation.evaluate import evaluate, validate_noop_reward

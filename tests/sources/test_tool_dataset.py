@@ -15,7 +15,7 @@ from understudy.core.errors import ConfigError, RolloutError, TaskError, ToolErr
 from understudy.core.messages import Message, ToolCall
 from understudy.core.tasks import Scenario
 from understudy.core.trajectory import StopReason, Trajectory
-from understudy.data.check import check
+from understudy.data.checks.check import check
 from understudy.envs.task_source import Slice, TaskSource
 from understudy.envs.users import ReplayUser
 from understudy.rollouts.agent import GoldAgent, NoopAgent

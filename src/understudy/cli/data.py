@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from understudy.data.conversations.export import ExportTarget as ExportTarget
     from understudy.data.convert import ConvertOutput, ProgressTracker
     from understudy.data.task_input import TaskInput
-    from understudy.data.verify import DomainRegistry
     from understudy.envs.task_source import TaskSource
 
 app = typer.Typer(
@@ -232,16 +231,16 @@ def convert(options: ConvertOptions) -> None:
     validate_unused_options(
         options, (*(("seed",) if ratio is None else ()), *(("format",) if out.suffix in FILE_SUFFIXES else ()))
     )
-    source, domains = _source(options, options.skip_validation, options.split)
+    source = _source(options, options.split)
     groups = None if ratio is None else ExactGroups()
     ratios = () if ratio is None else (ratio, 1 - ratio)
-    output = _convert_output(options, out, source, domains, options.to, split_names(2) if groups else ())
+    output = _convert_output(options, out, source, options.to, split_names(2) if groups else ())
     if options.to == "tasks" or (options.to is None and source.detect_form() in ("skyrl", "questions")):
         validate_unused_options(options, ("model",))
     measure = measure_prompt_tokens(find_model(options.model)) if options.model else measure_prompt_bytes
     longest = LongestPrompt(measure)
     output = replace(output, encode=longest.measuring(output.encode))
-    refused = _convert(source, output, domains, options.skip_invalid, groups=groups, ratios=ratios, seed=options.seed)
+    refused = _convert(source, output, options, groups=groups, ratios=ratios, seed=options.seed)
     if longest.length:
         print(longest)
     raise typer.Exit(1 if refused else 0)
@@ -302,14 +301,14 @@ def split(options: SplitOptions) -> None:
     from understudy.data.convert import split_names
     from understudy.sources.task_files.splits import NearDuplicateGroups
 
-    source, domains = _source(options, options.skip_validation)
+    source = _source(options)
     form = source.detect_form()
     if form != "skyrl" and options.format == "parquet":
         validate_unused_options(options, ("format",))
     to: Literal["skyrl", "tasks"] | None = None if form == "questions" else "skyrl" if form == "skyrl" else "tasks"
-    output = _convert_output(options, options.out, source, domains, to, split_names(len(options.ratios)))
-    dealing = {"groups": NearDuplicateGroups(), "ratios": options.ratios, "seed": options.seed}
-    refused = _convert(source, output, domains, options.skip_invalid, **dealing)
+    output = _convert_output(options, options.out, source, to, split_names(len(options.ratios)))
+    groups = NearDuplicateGroups()
+    refused = _convert(source, output, options, groups=groups, ratios=options.ratios, seed=options.seed)
     raise typer.Exit(1 if refused else 0)
 
 
@@ -333,13 +332,14 @@ def stats(options: StatsOptions) -> None:
     from understudy.data import stats as describe
     from understudy.data.plots import write_plots
 
-    source, domains = _source(options, skip_validation=True)
+    source = _source(options)
+    sources = source.sources()
     chat_format = _format(options.model) if options.model else None
-    measure = describe.measure_tokens(chat_format, domains) if chat_format else lambda task: {}
+    measure = describe.measure_tokens(chat_format, sources) if chat_format else lambda task: {}
     count_tokens = describe.count_result_tokens(chat_format) if chat_format else None
     with progress_display(writes=False) as watch:
         items = watch(source.items(), "reading")
-        found = describe.compute_stats(items, domains, measure, describe.measure_evidence(domains), count_tokens)
+        found = describe.compute_stats(items, sources, measure, describe.measure_evidence(sources), count_tokens)
     if not found.tasks and not found.num_invalid:
         raise _no_tasks(source)
     if found.num_invalid and not found.tasks:
@@ -365,13 +365,13 @@ def validate(options: ValidateOptions) -> None:
     A sound task is well-formed; on it the reference solution (gold) earns 1.0 and doing nothing 0.0.
     """
     from understudy.core.items import items_or_raise
+    from understudy.data.checks.verify import play_tasks
     from understudy.data.convert import scan_items
-    from understudy.data.verify import play_tasks
 
-    source, domains = _source(options, options.skip_validation)
+    source = _source(options)
     errors: list[str] = []
     with progress_display(writes=False) as watch:
-        items = play_tasks(watch(source.items(), "checking"), domains)
+        items = play_tasks(watch(source.items(), "checking"), source.sources(), options.skip_validation)
         report = (lambda item: errors.append(str(item))) if options.as_json else _print_row_error
         found = scan_items(items if options.skip_invalid else items_or_raise(items), report=report)
     if not found.num_valid and not found.invalid_positions:
@@ -447,15 +447,19 @@ def _convert_conversations(source: Path, out: Path, skip_invalid: bool, resume: 
         raise typer.Exit(1)
 
 
-def _convert(
-    source: "TaskInput", output: "ConvertOutput", domains: "DomainRegistry", skip_invalid: bool, **dealing: Any
-) -> int:
+def _convert(source: "TaskInput", output: "ConvertOutput", options: RowFileOptions, **dealing: Any) -> int:
     """Write the tasks, print the counts, and return the number of invalid tasks."""
     from understudy.data.convert import convert_tasks
 
     with progress_display() as watch:
         counts, refused = convert_tasks(
-            source, output, domains, skip_invalid=skip_invalid, track=watch, report=_RowErrorPrinter(), **dealing
+            source,
+            output,
+            skip_validation=options.skip_validation,
+            skip_invalid=options.skip_invalid,
+            track=watch,
+            report=_RowErrorPrinter(),
+            **dealing,
         )
     for part, count in counts.items():
         _print_written(output.path / f"{part}.{output.format}" if part else output.path, count)
@@ -464,22 +468,15 @@ def _convert(
     return refused
 
 
-def _source(
-    options: DatasetOptions, skip_validation: bool, split: SplitName | None = None
-) -> "tuple[TaskInput, DomainRegistry]":
+def _source(options: DatasetOptions, split: SplitName | None = None) -> "TaskInput":
     from understudy.data.task_input import open_task_input
-    from understudy.data.verify import DomainRegistry
 
-    domains = DomainRegistry(options.data.sources, skip_validation)
-    found = open_task_input(options.dataset, options.data.replace(sources=()), split, domains.sources)
-    if found.domain and options.data != RowConfig():
+    source = open_task_input(options.dataset, options.data, split)
+    if source.domain and options.data != RowConfig():
         raise ConfigError(
             f"data.sources and data.reward have no effect on tasks of the domain {options.dataset}; leave them out"
         )
-    if found.domain:
-        domains = DomainRegistry([found.name], skip_validation)
-    domains.add(found.sources)
-    return found, domains
+    return source
 
 
 def _no_tasks(source: "TaskInput") -> ConfigError:
@@ -490,7 +487,6 @@ def _convert_output(
     options: RowFileOptions,
     out: Path,
     source: "TaskInput",
-    domains: "DomainRegistry",
     to: Literal["skyrl", "tasks"] | None,
     parts: tuple[SplitName, ...],
 ) -> "ConvertOutput":
@@ -517,11 +513,10 @@ def _convert_output(
             f"in .jsonl{'' if form == 'questions' else ', or --to skyrl for parquet rows'}"
         )
     text = _text(options.domain_policy) if options.domain_policy else ""
-    domains.play_rows_from(out)
     if form == "questions":
-        encode = make_prompt_row_encoder(domains)
+        encode = make_prompt_row_encoder(source)
     else:
-        encode = make_row_encoder(domains, text) if to == "skyrl" else lambda task: task
+        encode = make_row_encoder(source, out, text) if to == "skyrl" else lambda task: task
     of_folder = parts or ((source.split,) if source.split else SPLITS)
     return ConvertOutput(
         out, encode, "parquet" if form_of_files == "parquet" else "jsonl", () if one else of_folder, options.resume

@@ -35,8 +35,8 @@ from understudy.serve.options import ServeConfig
 from understudy.train.processes import TERMINATED_STATUS
 
 if TYPE_CHECKING:
-    from understudy.data.adversarial.suite import AdversarialReport
-    from understudy.data.check import DomainReport, ProgressTracker
+    from understudy.data.checks.adversarial.suite import AdversarialReport
+    from understudy.data.checks.check import DomainReport, ProgressTracker
     from understudy.envs.task_source import TaskSource
     from understudy.runs.config import TrainConfig
 
@@ -138,8 +138,8 @@ def check(options: CheckOptions) -> None:
     nothing. Without TARGET, every shipped domain is checked.
     """
     from understudy.core.event_loop import run_async
-    from understudy.data.adversarial.custom import load_strategies
-    from understudy.data.check import AdversarialOptions, DomainReport, check_async
+    from understudy.data.checks.adversarial.custom import load_strategies
+    from understudy.data.checks.check import AdversarialOptions, DomainReport, check_async
     from understudy.runs.targets import has_target, resolve
     from understudy.sources.references import list_domains
 

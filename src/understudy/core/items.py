@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Generic, TypeVar
 
 from pydantic import ValidationError
 
@@ -11,28 +11,6 @@ from understudy.core.errors import TaskError
 
 T = TypeVar("T")
 
-RowErrorKind = Literal[
-    "unreadable",
-    "malformed",
-    "other domain",
-    "no reward",
-    "unknown tool",
-    "invalid arguments",
-    "gold refused",
-    "bad setup",
-    "too long",
-    "gold fails",
-    "does nothing",
-    "hidden rows",
-    "unknown fact",
-    "guessable",
-    "other difficulty",
-    "too few reads",
-    "fault",
-    "no plan",
-    "duplicate",
-]
-"""Why a row is rejected; reports count rows by kind."""
 _SHOWN_KEYS, _SHOWN_CHARACTERS = 8, 30
 
 
@@ -52,7 +30,8 @@ class RowError:
     field: str
     """The field of the row, as a dotted path; "" means the whole row."""
     problem: str
-    kind: RowErrorKind = "malformed"
+    kind: str = "malformed"
+    """Why the row is rejected; reports count rows by kind."""
 
     def __str__(self) -> str:
         return ": ".join(filter(None, (self.location, self.field, self.problem)))

@@ -13,8 +13,8 @@ from understudy.core.items import Item, RowError
 from understudy.core.messages import Message
 from understudy.core.records import Record
 from understudy.core.tasks import SPLITS, Split, Task
-from understudy.data.task_input import TaskInput
-from understudy.data.verify import DomainRegistry, validate_gold_calls
+from understudy.data.checks.verify import validate_gold_calls
+from understudy.data.task_input import TaskInput, find_named_source
 from understudy.data.writer import FileFormat, open_output, validate_output_path
 from understudy.envs.task_source import find_policy
 from understudy.formats import FormatTokenizer
@@ -74,8 +74,8 @@ def scan_items(
 def convert_tasks(
     source: TaskInput,
     output: ConvertOutput,
-    domains: DomainRegistry,
     *,
+    skip_validation: bool = False,
     groups: TaskGroups | None = None,
     ratios: Sequence[float] = (),
     seed: int = 0,
@@ -90,7 +90,8 @@ def convert_tasks(
     set.
     """
     validate_output_path(output.path, output.resume)
-    found = scan_items(track(validate_gold_calls(source.items(), domains), "checking"), groups, report)
+    checked = validate_gold_calls(source.items(), source.sources(), skip_validation)
+    found = scan_items(track(checked, "checking"), groups, report)
     if found.invalid_positions and not skip_invalid:
         some = f"{len(found.invalid_positions)} of {found.num_valid + len(found.invalid_positions)}"
         raise TaskError(
@@ -107,17 +108,21 @@ def convert_tasks(
     return made.counts, len(found.invalid_positions)
 
 
-def make_row_encoder(domains: DomainRegistry, domain_policy: str = "") -> RowEncoder:
-    """Return the function that converts a task to its row. `domain_policy` is the policy of unknown domains."""
+def make_row_encoder(source: TaskInput, out: Path, domain_policy: str = "") -> RowEncoder:
+    """Return the function that converts a task to its row in the file or folder `out`.
+
+    `domain_policy` is the policy of unknown domains.
+    """
+    sources, references = source.sources(), source.references(out)
 
     def encode(task: Task) -> Record:
-        domain = domains.get(task.domain)
-        if domain is None and not domain_policy:
+        player = find_named_source(sources, task.domain)
+        if player is None and not domain_policy:
             raise ConfigError(
                 f"the domain policy of {task.domain!r} is not known, and a row's prompt needs it; give --domain-policy"
             )
-        policy = find_policy(domain, task) if domain else domain_policy
-        return to_skyrl_row(task, policy, domains.reference(task.domain))
+        policy = find_policy(player, task) if player else domain_policy
+        return to_skyrl_row(task, policy, references.get(task.domain, task.domain))
 
     return encode
 
@@ -128,14 +133,15 @@ def _has_bytes(value: object) -> bool:
     return isinstance(value, bytes)
 
 
-def make_prompt_row_encoder(domains: DomainRegistry) -> RowEncoder:
+def make_prompt_row_encoder(source: TaskInput) -> RowEncoder:
     """Return the encoder of questions: each row is written as it was read, with the split and id of its task."""
+    sources = source.sources()
 
     def encode(task: Task) -> Record:
-        source = domains.get(task.domain)
-        if source is None or not isinstance(source, ExampleSource):
+        player = sources.get(task.domain)
+        if player is None or not isinstance(player, ExampleSource):
             raise ConfigError(f"task {task.id} is not a question, as the first row is; put such rows into another file")
-        example = source.find_example(task)
+        example = player.find_example(task)
         row = {**example.info, "split": task.split}
         if "id" in row and str(row["id"]) != example.id:  # ids of several files can be equal
             row["id"] = example.id

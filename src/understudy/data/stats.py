@@ -12,8 +12,9 @@ from understudy.core.items import Item, RowError
 from understudy.core.messages import Message
 from understudy.core.records import Record
 from understudy.core.tasks import Split, Task
-from understudy.data.evidence import Evidence, play_evidence
-from understudy.data.verify import DomainRegistry
+from understudy.data.checks.evidence import Evidence, play_evidence
+from understudy.data.task_input import find_named_source
+from understudy.envs.task_source import TaskSource
 from understudy.formats import ChatFormat
 from understudy.sources.task_files.near_duplicates import NearDuplicateIndex, semantic_key, user_words
 
@@ -52,7 +53,7 @@ class EvidenceStats(Record):
     reads: float
     """Calls that change nothing."""
     needed_reads: float
-    """Reads that are needed; see `data.evidence`."""
+    """Reads that are needed; see `data.checks.evidence`."""
     writes: float
     """Calls that change something."""
     reads_per_write: float | None
@@ -104,14 +105,14 @@ TokenCounter = Callable[[str], int]
 
 def compute_stats(
     items: Iterable[Item[Task] | RowError],
-    domains: DomainRegistry,
+    sources: dict[str, TaskSource],
     measure: LengthMeasure = lambda task: {},
     evidence: EvidenceMeasure = lambda task: None,
     count_tokens: TokenCounter | None = None,
 ) -> DatasetStats:
     """Compute the statistics in one pass. `measure` returns further lengths of a task, `evidence` what gold reads."""
     counts = {name: Counter[str]() for name in ("splits", "families", "difficulties", "tools")}
-    lengths, found, leaks = dict[str, Counter[int]](), Counter[str](), _Leaks(domains)
+    lengths, found, leaks = dict[str, Counter[int]](), Counter[str](), _Leaks(sources)
     ids, substances, first_error = set[str](), set[int](), ""
     read = dict[str, _EvidenceSums]()
     for item in items:
@@ -169,9 +170,9 @@ class _EvidenceSums:
 class _Leaks:
     """Finds near-duplicates, and what tasks of different splits share."""
 
-    def __init__(self, domains: DomainRegistry) -> None:
+    def __init__(self, sources: dict[str, TaskSource]) -> None:
         self.named: list[TaskLeak] = []
-        self._domains, self._similar = domains, NearDuplicateIndex()
+        self._sources, self._similar = sources, NearDuplicateIndex()
         self._tasks: list[tuple[str, Split]] = []
         self._owners: dict[tuple[str, ...], tuple[str, Split]] = {}
         self._shared: set[tuple[str, ...]] = set()
@@ -187,8 +188,8 @@ class _Leaks:
 
     def _rows(self, task: Task) -> int:
         """Return how many rows this task shares with an earlier task of another split, for the first time."""
-        domain, before = self._domains.get(task.domain), len(self._shared)
-        for table, key in domain.split_row_keys(task) if domain else ():
+        source, before = find_named_source(self._sources, task.domain), len(self._shared)
+        for table, key in source.split_row_keys(task) if source else ():
             row = (task.domain, table, key)
             owner = self._owners.setdefault(row, (task.id, task.split))
             if owner[1] != task.split and row not in self._shared:
@@ -203,13 +204,13 @@ class _Leaks:
             )
 
 
-def measure_evidence(domains: DomainRegistry) -> EvidenceMeasure:
+def measure_evidence(sources: dict[str, TaskSource]) -> EvidenceMeasure:
     """Return a measure that plays gold. It returns None for tasks of unknown domains and for gold that fails."""
 
     def measure(task: Task) -> Evidence | None:
-        domain = domains.get(task.domain)
+        source = find_named_source(sources, task.domain)
         try:
-            return BACKGROUND_LOOP.run(play_evidence(domain, task)) if domain else None
+            return BACKGROUND_LOOP.run(play_evidence(source, task)) if source else None
         except TaskError:
             return None
 
@@ -226,14 +227,14 @@ def count_result_tokens(format: ChatFormat) -> TokenCounter:
     return lambda text: tokens(text) - empty
 
 
-def measure_tokens(format: ChatFormat, domains: DomainRegistry) -> LengthMeasure:
+def measure_tokens(format: ChatFormat, sources: dict[str, TaskSource]) -> LengthMeasure:
     """Return a measure of tokens in a model's format. Tasks of unknown domains have no policy and tools."""
 
     def measure(task: Task) -> dict[str, int]:
-        domain = domains.get(task.domain)
-        policy = [Message(role="system", content=domain.domain_policy)] if domain and domain.domain_policy else []
+        source = find_named_source(sources, task.domain)
+        policy = [Message(role="system", content=source.domain_policy)] if source and source.domain_policy else []
         opening = Message(role="user", content=task.scenario.opening)
-        prompt = format.encode([*policy, opening], domain.tool_specs if domain else (), ())
+        prompt = format.encode([*policy, opening], source.tool_specs if source else (), ())
         return {
             "prompt tokens": len(prompt),
             "gold tokens": sum(len(format.encode_reply(turn)) for turn in task.gold_turns),

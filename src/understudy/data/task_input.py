@@ -2,7 +2,8 @@
 
 import functools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal
 
 from understudy.core.errors import ConfigError
@@ -10,9 +11,11 @@ from understudy.core.items import Item, RowError
 from understudy.core.records import Record
 from understudy.core.settings import parse_toml, with_full_key
 from understudy.core.tasks import SPLITS, Split, Task
-from understudy.envs.task_source import TaskSource
+from understudy.envs.task_source import TaskSource, list_sources
 from understudy.runs.targets import find_target
 from understudy.sources.loading import load_source
+from understudy.sources.references import SOURCE_MODULES, list_domains
+from understudy.sources.task_files.call_matching import is_call_matching
 from understudy.sources.task_files.config import NO_DATA, RowConfig
 from understudy.sources.task_files.files import RowFile, is_task_file, list_row_files
 from understudy.sources.task_files.opening import ReadFiles, name_files, read_files
@@ -32,9 +35,9 @@ class TaskInput:
     files: tuple[RowFile, ...] = ()
     domain: TaskSource | None = None
     data: RowConfig = NO_DATA
-    """`sources` that the rows of the files may name, and the `reward` of questions."""
-    beside: Sequence[TaskSource] = ()
-    """Further sources that the rows of the files may name."""
+    """The `reward` of questions. Its sources are opened (`named`)."""
+    named: Mapping[str, TaskSource] = field(default_factory=dict)
+    """The sources that the rows of the files may name, by the reference that `load_source` accepts."""
     split: Split | None = None
     """If set, only tasks of this split."""
 
@@ -65,10 +68,20 @@ class TaskInput:
         """Whether the tasks are in more than one split."""
         return len({item.value.split for item in self.items() if isinstance(item, Item)}) > 1
 
-    @property
-    def sources(self) -> Sequence[TaskSource]:
-        """The sources of tasks that are not streamed."""
-        return self._read.sources if self._read else ()
+    def sources(self) -> dict[str, TaskSource]:
+        """Return the sources that play the tasks, by name. Shipped domains that rows name are left out."""
+        opened = [self.domain] if self.domain is not None else list(self.named.values())
+        return {source.name: source for source in (*opened, *(self._read.sources if self._read else ()))}
+
+    def references(self, path: Path) -> dict[str, str]:
+        """Return the references that rows in the file or folder `path` give to sources, by the sources' names.
+
+        They have absolute paths. A shipped domain has none: its name is its reference. Tasks that are played by
+        comparing calls name `path`, because their source is made of them.
+        """
+        opened = {self.name: self.domain} if self.domain is not None else self.named
+        references = {source.name: absolute_reference(reference) for reference, source in opened.items()}
+        return references | {name: str(path.absolute()) for name in self.sources() if is_call_matching(name)}
 
     def _items(self) -> Iterator[Item[Task] | RowError]:
         if self.domain is not None:
@@ -86,21 +99,45 @@ class TaskInput:
         values = (item.value for file in self.files for item in file.rows() if isinstance(item, Item))
         if all(map(is_whole_task, values)):
             return None
-        return read_files(name_files([self.name]), [(None, file) for file in self.files], self.data, self.beside)
+        return read_files(
+            name_files([self.name]), [(None, file) for file in self.files], self.data, [*self.named.values()]
+        )
 
 
-def open_task_input(
-    dataset: str, data: RowConfig = NO_DATA, split: Split | None = None, beside: Sequence[TaskSource] = ()
-) -> TaskInput:
+def open_task_input(dataset: str, data: RowConfig = NO_DATA, split: Split | None = None) -> TaskInput:
     """Open the tasks of a domain, of a file, of a folder's files or of a data set.
 
-    Rows of files may also name `data.sources` and the sources `beside`. `data.reward` scores questions. Raise
-    ConfigError for any other `dataset`.
+    Rows of files may also name `data.sources`. `data.reward` scores questions. Raise ConfigError for any other
+    `dataset`, and for a mixture.
     """
     target = find_target(dataset, ("domain", "tasks"))
     if target.kind == "domain" and not is_task_file(target.text):
-        return TaskInput(target.text, domain=load_source(target.text), split=split)
-    return TaskInput(dataset, tuple(list_row_files(target.text)), data=data, beside=beside, split=split)
+        return TaskInput(target.text, domain=_load_single_source(target.text), split=split)
+    named = {reference: _load_single_source(reference) for reference in data.sources}
+    files = tuple(list_row_files(target.text))
+    return TaskInput(dataset, files, data=data.replace(sources=()), named=named, split=split)
+
+
+def _load_single_source(reference: str) -> TaskSource:
+    source = load_source(reference)
+    if list_sources(source) != (source,):
+        raise ConfigError(f"{reference!r} is a mixture; give its domains ({source.name})")
+    return source
+
+
+def find_named_source(sources: dict[str, TaskSource], name: str) -> TaskSource | None:
+    """Return the source of `sources` called `name`, or None. A shipped domain is loaded and added when it is named."""
+    if name not in sources and name in list_domains():
+        sources[name] = load_source(name)
+    return sources.get(name)
+
+
+def absolute_reference(reference: str) -> str:
+    """Return the reference with an absolute path, because rows are read in other folders."""
+    kind, _, rest = reference.partition(":")
+    path, sharp, domain = rest.partition("#")
+    whole = Path(path).expanduser().resolve()
+    return f"{kind}:{whole}{sharp}{domain}" if kind in SOURCE_MODULES and whole.exists() else reference
 
 
 class _Settings(Record):

@@ -4,10 +4,10 @@ import functools
 from collections.abc import Iterator
 from pathlib import Path
 
-from understudy.core.dataset_files import read_dataset
 from understudy.core.items import Item, RowError, describe_row, items_or_raise
 from understudy.data.conversations.row_messages import InvalidRow
 from understudy.data.conversations.shapes import find_shape, list_shapes
+from understudy.sources.dataset_files import read_dataset
 from understudy.sources.task_files.prompt_rows import is_prompt_row, to_tool_example
 from understudy.sources.task_files.task_row import read_one
 from understudy.sources.tool_dataset import ToolExample

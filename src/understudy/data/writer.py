@@ -15,8 +15,8 @@ from pydantic_core import from_json
 
 from understudy.core.errors import ConfigError
 from understudy.core.files import os_errors_as_config_errors
-from understudy.core.readers import require_module
 from understudy.core.records import Record
+from understudy.sources.readers import require_module
 from understudy.sources.task_files.skyrl_rows import ExtraInfo, PromptMessage, RewardSpec
 
 FileFormat = Literal["jsonl", "parquet"]

@@ -44,7 +44,6 @@ from typing import Annotated, Any
 from pydantic import Field, TypeAdapter, ValidationError
 from pydantic_core import from_json
 
-from understudy.core.dataset_files import digest_file
 from understudy.core.errors import ConfigError, no_such_path
 from understudy.core.files import (
     RETRY_HINT,
@@ -76,6 +75,7 @@ from understudy.runs.storage.checkpoints import (
 from understudy.runs.storage.episode_store import REPORT_FILE
 from understudy.runs.storage.task_store import TASKS_FILE, TaskStore, read_stored_tasks
 from understudy.runs.storage.trained_episodes import TRAINED_FOLDER, EpisodeTrainingData, trained_file
+from understudy.sources.dataset_files import digest_file
 
 CONFIG_FILE, HEALTH_FILE, PROVENANCE_FILE = "config.toml", "health.jsonl", "provenance.json"
 MODEL_FOLDER = "model"

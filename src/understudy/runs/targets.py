@@ -28,7 +28,6 @@ from typing import Literal
 from understudy.algorithms.presets import algorithm_presets
 from understudy.core.errors import ConfigError, did_you_mean, no_such_path
 from understudy.core.files import RETRY_HINT
-from understudy.core.readers import SUFFIXES
 from understudy.core.settings import dump_toml, loads_toml, matching_keys, read_text
 from understudy.envs.task_source import FULL_SLICE, TaskSource, with_reward_policy
 from understudy.runs.config import ConfigLayer, TrainConfig, load_config, parse_config
@@ -36,6 +35,7 @@ from understudy.runs.eval_spec import is_eval_folder, read_spec
 from understudy.runs.presets import DEFAULT_PRESET, preset_names, preset_text
 from understudy.runs.run import CONFIG_FILE, PROVENANCE_FILE, is_run_folder, validate_config_file
 from understudy.sources.loading import load_source
+from understudy.sources.readers import SUFFIXES
 from understudy.sources.references import list_domains
 
 TargetKind = Literal["preset", "domain", "config", "run", "checkpoint", "evaluation", "tasks", "model"]

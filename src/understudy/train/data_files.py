@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from understudy.algorithms.preference_config import PreferenceConfig
-from understudy.core.dataset_files import digest_dataset
 from understudy.core.errors import ConfigError
 from understudy.core.trajectory import Trajectory
 from understudy.envs.file_summary import FileSummary
@@ -14,6 +13,7 @@ from understudy.envs.task_source import TaskSource
 from understudy.formats import ChatFormat
 from understudy.runs.config import SFTConfig, TrainConfig
 from understudy.runs.run import Run
+from understudy.sources.dataset_files import digest_dataset
 from understudy.train.phases.demonstrations import read_demonstrations
 from understudy.train.phases.preferences import PreferenceUnit, read_preferences
 

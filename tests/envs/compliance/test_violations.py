@@ -8,7 +8,7 @@ import pytest
 from support.proposals import AIRLINE, CANCEL, GET, ORDER, RETAIL, after_proposal, call, kinds, say, user
 from understudy.core.messages import Message
 from understudy.core.tasks import Score
-from understudy.data.probe import FixedRepliesAgent
+from understudy.data.checks.probe import FixedRepliesAgent
 from understudy.envs.compliance.violations import find_violations
 from understudy.envs.environment import ConsentGate
 from understudy.envs.grading import apply_policy

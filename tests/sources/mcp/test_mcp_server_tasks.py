@@ -14,7 +14,7 @@ from support.replica.channels import PEOPLE
 from support.replica.market import companies
 from understudy.core.messages import ToolCall
 from understudy.core.tasks import SPLITS
-from understudy.data.check import check, score_agent
+from understudy.data.checks.check import check, score_agent
 from understudy.rollouts.agent import GoldAgent
 from understudy.sources.loading import load_source
 from understudy.sources.mcp.checks import EpisodeEvidence, score_checks

@@ -18,8 +18,8 @@ import pytest
 from support.mcp_kit import call_result, run_async
 from support.paths import ROOT
 from support.software import npm_program, pypi_program
-from understudy.data.adversarial.suite import play_strategies
-from understudy.data.check import check
+from understudy.data.checks.adversarial.suite import play_strategies
+from understudy.data.checks.check import check
 from understudy.sources.mcp.config import MCPCall, MCPServerConfig, load_environment_config
 from understudy.sources.mcp.pool import SessionPools
 from understudy.sources.mcp.source import MCPEnvironmentResources, MCPTaskSource

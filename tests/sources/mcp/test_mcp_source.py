@@ -15,7 +15,7 @@ from understudy.core.items import Item
 from understudy.core.messages import Message, ToolCall, ToolSpec
 from understudy.core.tasks import SPLITS, Scenario, Task
 from understudy.core.trajectory import StopReason, Trajectory
-from understudy.data.check import check
+from understudy.data.checks.check import check
 from understudy.envs.environment import StepResult
 from understudy.envs.task_source import Slice
 from understudy.evaluation.evaluate import evaluate

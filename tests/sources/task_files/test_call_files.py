@@ -12,7 +12,7 @@ import pytest
 from support.call_rows import ACTIONS, SHAPES, skyrl_row, tau_row
 from support.data_kit import run_data_command
 from understudy.core.tasks import SPLITS
-from understudy.data.check import check
+from understudy.data.checks.check import check
 from understudy.envs.task_source import find_policy, list_file_summaries
 from understudy.sources.loading import load_source
 from understudy.sources.task_files.call_matching import DOMAIN_POLICY

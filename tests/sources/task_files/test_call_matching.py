@@ -18,7 +18,7 @@ from understudy.core.items import Item
 from understudy.core.messages import Message, ToolCall
 from understudy.core.tasks import Task, TaskLimits
 from understudy.core.trajectory import StopReason, Trajectory
-from understudy.data.check import check
+from understudy.data.checks.check import check
 from understudy.envs.rewards import missing_facts
 from understudy.envs.task_source import Slice, find_missing_facts
 from understudy.envs.users import InstructionUser, OpeningOnlyUser

@@ -12,7 +12,7 @@ from understudy.core.items import Item, RowError
 from understudy.core.messages import Message, ToolCall
 from understudy.core.records import Record
 from understudy.core.tasks import TaskLimits
-from understudy.data.check import check
+from understudy.data.checks.check import check
 from understudy.rollouts.rollout import EpisodeLimits, rollout
 from understudy.sources.loading import load_source
 from understudy.sources.task_files.call_matching import CallMatching, match_calls

@@ -11,7 +11,7 @@ from support.data_kit import run_data_command
 from support.program import Call, call
 from support.task_rows import FILES, ROWS, TOY, write_jsonl
 from understudy.core.tasks import SPLITS, Task
-from understudy.data.check import check
+from understudy.data.checks.check import check
 from understudy.envs.task_source import TaskSource, list_file_summaries
 from understudy.runs.config import parse_config
 

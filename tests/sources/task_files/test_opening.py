@@ -15,7 +15,7 @@ from support.task_rows import call_rows, own_rows, prompt_rows, skyrl_rows, task
 from toy import DOMAIN
 from understudy.core.errors import ConfigError
 from understudy.core.tasks import SPLITS, write_tasks
-from understudy.data.check import check
+from understudy.data.checks.check import check
 from understudy.envs.task_source import Slice, find_source, list_file_summaries, list_sources
 from understudy.evaluation.evaluate import select_tasks
 from understudy.runs.config import TrainConfig, parse_config

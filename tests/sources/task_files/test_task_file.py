@@ -10,7 +10,7 @@ import pytest
 from support.data_kit import make_address_task, make_tau_task, write_lines, write_tau_tasks
 from understudy.core.errors import ConfigError
 from understudy.core.tasks import SPLITS, Split, write_tasks
-from understudy.data.check import check
+from understudy.data.checks.check import check
 from understudy.domains.retail import DOMAIN
 from understudy.envs.task_source import Slice, find_source, list_file_summaries, list_sources
 from understudy.evaluation.evaluate import eval_tasks

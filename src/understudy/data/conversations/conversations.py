@@ -11,13 +11,13 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from understudy.core.dataset_files import DATASET_SUFFIXES, has_data_files, read_dataset
 from understudy.core.errors import TaskError
 from understudy.core.items import Item, RowError, row_error_from_validation
 from understudy.data.conversations.examples import Demonstration, LabeledExample, PreferencePair
 from understudy.data.conversations.row_messages import InvalidRow, Row, normalize_messages, normalize_tools
 from understudy.data.conversations.shapes import Use, find_shape
 from understudy.data.writer import open_output, validate_output_path
+from understudy.sources.dataset_files import DATASET_SUFFIXES, has_data_files, read_dataset
 from understudy.sources.task_files.rows import PROMPTS, match_kind
 
 TrainingExample = Demonstration | PreferencePair | LabeledExample

@@ -12,11 +12,10 @@ from pydantic import Field
 from pydantic_core import from_json
 
 from understudy.core.errors import RolloutError, TaskError
-from understudy.core.items import RowErrorKind
 from understudy.core.messages import Message, ToolCall
 from understudy.core.records import Record
 from understudy.core.tasks import Difficulty, Scenario, Split, Task
-from understudy.data.verify import TaskIssue
+from understudy.data.checks.issue import TOOL_ERROR_ISSUES, TaskIssue
 from understudy.envs.rewards import states_fact
 from understudy.envs.task_source import TaskSource
 
@@ -24,11 +23,6 @@ MAX_FACT_WORDS = 8
 MAX_FACT_CHARACTERS = 60
 _LABELLED_LINE = re.compile(r"\s*[-*]?\s*([A-Za-z][\w /-]{0,40})\s*[:=]\s*(\S.*)")
 _PLAIN_NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
-_KINDS: dict[str, RowErrorKind] = {
-    "unknown_tool": "unknown tool",
-    "invalid_arguments": "invalid arguments",
-    "malformed": "malformed",
-}
 _CALLS_OF: dict[Difficulty, tuple[int, int]] = {"easy": (1, 1), "medium": (2, 3), "hard": (4, 10_000)}
 
 Path = tuple[str | int, ...]
@@ -145,7 +139,7 @@ async def run_calls(source: TaskSource, calls: Sequence[ToolCall], split: Split)
             step = await environment.step(_with_id(turn, number))
             text = step.messages[-1].content if step.messages else ""
             if step.error_kinds:
-                found.append(TaskIssue(_KINDS.get(step.error_kinds[0], "gold refused"), "calls", text))
+                found.append(TaskIssue(TOOL_ERROR_ISSUES.get(step.error_kinds[0], "gold refused"), "calls", text))
             elif step.score is not None:
                 found.append(TaskIssue("gold refused", "calls", f"{turn.tool_calls[0].name} ends the episode"))
             else:

@@ -17,9 +17,9 @@ from jsonschema.validators import validator_for
 from understudy.core.errors import ConfigError, TaskError
 from understudy.core.messages import ToolCall, ToolSpec
 from understudy.core.tasks import Split, assign_splits
-from understudy.data.evidence import leaf_texts
+from understudy.data.checks.evidence import leaf_texts
+from understudy.data.checks.issue import TaskIssue
 from understudy.data.synthesis.call_plan import Path, fact_text, probe_task, read_result, run_calls
-from understudy.data.verify import TaskIssue
 from understudy.envs.task_source import ExternalSource, TaskSource
 from understudy.envs.validation_time import find_validation_problem
 

@@ -12,12 +12,12 @@ from pathlib import Path
 
 from understudy.core.errors import ConfigError, TaskError
 from understudy.core.items import Item, RowError, items_or_raise
-from understudy.core.readers import read_rows
+from understudy.data.checks.verify import find_reward_issue
 from understudy.data.synthesis.synthesis_files import ProgressTracker
-from understudy.data.verify import find_reward_issue
 from understudy.data.writer import open_output, validate_output_path
 from understudy.envs.task_source import TaskSource
 from understudy.sources.loading import load_source
+from understudy.sources.readers import read_rows
 from understudy.sources.task_files.call_matching import match_calls
 from understudy.sources.task_files.call_sequences import CallSequence, SequenceSource, read_sequences, to_sequence_row
 from understudy.sources.task_files.task_row import TaskRow
@@ -97,4 +97,4 @@ async def _prove_on_servers(
     except TaskError as e:
         return RowError(item.location, "tool_sequence", str(e), "gold refused")
     issue = await find_reward_issue(source, task)
-    return RowError(item.location, issue.field, issue.problem, issue.kind) if issue else Item(item.location, recorded)
+    return issue.at(item.location) if issue else Item(item.location, recorded)

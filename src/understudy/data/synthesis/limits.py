@@ -8,9 +8,9 @@ from pydantic import Field
 
 from understudy.core.records import Record
 from understudy.core.tasks import DIFFICULTIES, Difficulty, Split, Task
-from understudy.data.evidence import play_evidence
+from understudy.data.checks.evidence import play_evidence
+from understudy.data.checks.issue import TaskIssue
 from understudy.data.synthesis.call_plan import call_range
-from understudy.data.verify import TaskIssue
 from understudy.envs.task_source import TaskSource
 
 K = TypeVar("K")
@@ -38,7 +38,7 @@ class SynthesisConfig(Record):
     max_turns: int | None = Field(default=None, ge=1)
     """Largest number of gold messages of a task."""
     min_reads: int = Field(default=0, ge=0)
-    """Smallest number of needed reads of a task; see `data.evidence`."""
+    """Smallest number of needed reads of a task; see `data.checks.evidence`."""
     max_attempts: int = Field(default=10, ge=1)
     """Stop after `max_attempts` times `count` proposals, even if fewer than `count` tasks were accepted."""
     concurrency: int = Field(default=8, ge=1)
@@ -48,6 +48,11 @@ class SynthesisConfig(Record):
     def filters(self) -> bool:
         """Whether a task may break a limit."""
         return bool(self.max_calls or self.max_tools or self.max_turns or self.min_reads)
+
+    @property
+    def split_shares(self) -> Mapping[Split, float]:
+        """The share of each split that tasks are made of."""
+        return {self.split: 1.0} if self.split else SPLIT_SHARES
 
     @property
     def call_difficulties(self) -> dict[Difficulty, float]:

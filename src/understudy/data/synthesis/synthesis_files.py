@@ -15,11 +15,10 @@ from understudy.core.errors import ConfigError, TaskError
 from understudy.core.files import RETRY_HINT, os_errors_as_config_errors
 from understudy.core.items import RowError
 from understudy.core.messages import Message
-from understudy.core.readers import require_module
 from understudy.core.tasks import Task, read_tasks
 from understudy.data.synthesis.limits import SynthesisConfig
 from understudy.data.synthesis.synthesize import ChatClient, make_tasks, propose_tasks
-from understudy.data.verify import absolute_reference
+from understudy.data.task_input import absolute_reference
 from understudy.data.writer import (
     FILE_SUFFIXES,
     JsonlWriter,
@@ -28,6 +27,7 @@ from understudy.data.writer import (
     validate_output_path,
 )
 from understudy.envs.task_source import TaskSource
+from understudy.sources.readers import require_module
 from understudy.sources.task_files.skyrl_rows import to_skyrl_row
 
 if TYPE_CHECKING:

@@ -1,42 +1,35 @@
 """New tasks: by rules, or proposed by a language model. Both are verified before they are kept.
 
 a `Domain`         by rules: its generator. By a model: tasks about rows of its database (`proposal`)
-any other source   by rules and by a model: a request and calls, whose results fix the facts (`rules`,
-                   `call_proposal`, `call_plan`)
+any other source   by rules and by a model: a request and calls, whose results fix the facts (`rules`, `proposal`,
+                   `call_plan`)
 """
 
 import asyncio
 import itertools
 import random
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
-from typing import Protocol, TypeGuard, TypeVar
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from typing import Protocol, TypeGuard
 
 from understudy.core.errors import ConfigError
 from understudy.core.items import RowError
 from understudy.core.json_values import parse_index
 from understudy.core.messages import Message
-from understudy.core.tasks import Difficulty, Split, Task
+from understudy.core.tasks import Split, Task
+from understudy.data.checks.issue import TaskIssue
+from understudy.data.checks.verify import find_gold_call_issue, find_reward_issue
 from understudy.data.synthesis.call_plan import TaskLabels, build_planned_task
-from understudy.data.synthesis.call_proposal import CallProposalRequest
 from understudy.data.synthesis.explore import Exploration, explore
-from understudy.data.synthesis.limits import (
-    SPLIT_SHARES,
-    SynthesisConfig,
-    cycle_by_share,
-    find_evidence_issue,
-    find_limit_issue,
-)
-from understudy.data.synthesis.proposal import ProposalRequest
+from understudy.data.synthesis.limits import SynthesisConfig, cycle_by_share, find_evidence_issue, find_limit_issue
+from understudy.data.synthesis.proposal import CallProposal, ProposalRequest, RowProposal
 from understudy.data.synthesis.rules import FAMILIES, plan_by_rules
-from understudy.data.verify import TaskIssue, find_gold_call_issue, find_play_issue, find_reward_issue
 from understudy.domains.authoring.phrases import PhraseSampler
 from understudy.envs.domain import Domain
 from understudy.envs.task_source import StatefulSource, TaskSource
 from understudy.sources.mixture import Mixture
 from understudy.sources.task_files.near_duplicates import NearDuplicateIndex
 
-T = TypeVar("T")
 MAX_MODEL_CALLS, MAX_MODEL_MESSAGES = 12, 24
 """Limits of a model's tasks if none are set."""
 MAX_UNPLANNED = 5
@@ -57,14 +50,9 @@ def is_domain(source: TaskSource) -> TypeGuard[Domain]:
     return isinstance(source, StatefulSource)
 
 
-def generate_tasks(domains: Sequence[Domain], config: SynthesisConfig) -> Iterator[Task]:
-    """Yield tasks of the domains' generators in turn, until one has no more."""
-    streams = (_stream(domain, config, config.split or "train") for domain in domains)
-    return itertools.chain.from_iterable(zip(*streams, strict=False))
-
-
-def _stream(domain: Domain, config: SynthesisConfig, split: Split) -> Iterator[Task]:
+def generate_tasks(domain: Domain, config: SynthesisConfig) -> Iterator[Task]:
     """Yield the tasks of a domain's generator, with the shares of the difficulties."""
+    split = config.split or "train"
     if not config.difficulties or len(set(config.difficulties.values())) == 1:
         return domain.stream(split, config.seed)
     parts = {level: domain.task_slice.replace(difficulties=(level,)) for level in config.difficulties}
@@ -97,27 +85,26 @@ async def make_tasks(sources: Sequence[TaskSource], config: SynthesisConfig) -> 
 
 
 async def _domain_tasks(domain: Domain, config: SynthesisConfig) -> AsyncIterator[Task | RowError]:
-    split = config.split or "train"
     if not config.filters:
-        for task in _stream(domain, config, split):
+        for task in generate_tasks(domain, config):
             yield task
         return
     long_allowed = not domain.task_slice.difficulties or "hard" in domain.task_slice.difficulties
     if config.min_reads and domain.make_long_task and long_allowed:
         for number in itertools.count():
-            yield await _long_task(domain, config, split, number)
-    for number, task in enumerate(_stream(domain, config, split)):
+            yield await _long_task(domain, config, number)
+    for number, task in enumerate(generate_tasks(domain, config)):
         issue = find_limit_issue(task, config) or await find_evidence_issue(domain, task, config.min_reads)
-        yield RowError(f"task {number}", issue.field, issue.problem, issue.kind) if issue else task
+        yield issue.at(f"task {number}") if issue else task
 
 
-async def _long_task(domain: Domain, config: SynthesisConfig, split: Split, number: int) -> Task | RowError:
+async def _long_task(domain: Domain, config: SynthesisConfig, number: int) -> Task | RowError:
     """Return a task to which requests of the same customer were added until it needs enough reads.
 
     A request that contradicts the earlier ones is left out.
     """
     assert domain.make_long_task is not None
-    families = domain.task_slice.families or domain.families
+    split, families = config.split or "train", domain.task_slice.families or domain.families
     rng = random.Random(f"{domain.name}/{split}/{config.seed}/{number}")
     family, additions = families[number % len(families)], list[tuple[int, str]]()
     issue: TaskIssue | None = None
@@ -131,24 +118,25 @@ async def _long_task(domain: Domain, config: SynthesisConfig, split: Split, numb
         if issue is None:
             return task
     issue = issue or TaskIssue("too long", "gold", "no task of this customer keeps the limits")
-    return RowError(f"task {number}", issue.field, issue.problem, issue.kind)
+    return issue.at(f"task {number}")
 
 
 async def _call_tasks(source: TaskSource, config: SynthesisConfig) -> AsyncIterator[Task | RowError]:
     """Yield tasks of a source that has no generator, from what its tools show."""
     for wrong in sorted(set(config.families) - set(FAMILIES)):
         raise ConfigError(f"{source.name}: unknown family {wrong!r}; by rules: {', '.join(FAMILIES)}")
-    similar, found = NearDuplicateIndex(), _Explorations(source, config.seed)
-    splits, _ = _cycles(config)
+    _require_difficulties(config)
+    similar, explorations = NearDuplicateIndex(), dict[Split, Exploration]()
     shares, kept, unplanned = dict(config.call_difficulties), Counter[str](), Counter[str]()
-    for number, split in enumerate(splits):
+    for number, split in enumerate(cycle_by_share(config.split_shares)):
         level = min(shares, key=lambda each: (kept[each] + 1) / shares[each])
-        exploration = await found.get(split)
+        if split not in explorations:
+            explorations[split] = await explore(source, split, config.seed)
         name = f"{source.name}/{split}/{config.seed}/{number}"
         rng, phrases = random.Random(name), PhraseSampler(name, split)
         families = config.families or tuple(FAMILIES)
         most = min(config.max_calls or 10_000, (config.max_turns or 10_000) - 1)
-        planned = plan_by_rules(exploration, level, families, config.min_reads, most, rng, phrases)
+        planned = plan_by_rules(explorations[split], level, families, config.min_reads, most, rng, phrases)
         if planned is None:
             yield RowError(f"task {number}", "", f"what the tools show yields no {level} task", "no plan")
             unplanned[level] += 1
@@ -160,25 +148,11 @@ async def _call_tasks(source: TaskSource, config: SynthesisConfig) -> AsyncItera
         task = await build_planned_task(source, plan, TaskLabels(id=identity, split=split, family=family))
         issue = task if isinstance(task, TaskIssue) else await _find_issue(source, task, config, similar)
         if issue is not None:
-            yield RowError(f"task {number}", issue.field, issue.problem, issue.kind)
+            yield issue.at(f"task {number}")
         elif isinstance(task, Task):
             similar.add(task)
             kept[level] += 1
             yield task
-
-
-class _Explorations:
-    """The explorations of a source, one for each split."""
-
-    def __init__(self, source: TaskSource, seed: int) -> None:
-        self._source, self._seed = source, seed
-        self._found: dict[Split, Exploration] = {}
-
-    async def get(self, split: Split) -> Exploration:
-        """Return the exploration of a split. The first call explores."""
-        if split not in self._found:
-            self._found[split] = await explore(self._source, split, self._seed)
-        return self._found[split]
 
 
 async def propose_tasks(
@@ -198,9 +172,7 @@ async def propose_tasks(
             similar.add(known[request.number])
             count += 1
             yield known[request.number]
-    for batch in _batches(requests, config.concurrency):
-        if count >= config.count:
-            return
+    while count < config.count and (batch := list(itertools.islice(requests, config.concurrency))):
         replies = await asyncio.gather(*(chat.complete(request.messages(), request.sampling_seed) for request in batch))
         for request, reply in zip(batch, replies, strict=True):
             result = await _check_proposal(request, reply, config, similar)
@@ -211,18 +183,15 @@ async def propose_tasks(
 
 
 async def _check_proposal(
-    request: ProposalRequest | CallProposalRequest, reply: str, config: SynthesisConfig, similar: NearDuplicateIndex
+    request: ProposalRequest, reply: str, config: SynthesisConfig, similar: NearDuplicateIndex
 ) -> Task | RowError:
     """Return the proposed task and add it to `similar`, or return its problem."""
     if request.example is not None:
         similar.add(request.example)
-    if isinstance(request, CallProposalRequest):
-        source, task = request.exploration.source, await request.read_reply(reply)
-    else:
-        source, task = request.domain, request.parse_reply(reply)
-    issue = task if isinstance(task, TaskIssue) else await _find_issue(source, task, config, similar)
+    task = await request.read_reply(reply)
+    issue = task if isinstance(task, TaskIssue) else await _find_issue(request.source, task, config, similar)
     if issue is not None:
-        return RowError(f"proposal {request.number}", issue.field, issue.problem, issue.kind)
+        return issue.at(f"proposal {request.number}")
     assert isinstance(task, Task)
     similar.add(task)
     return task
@@ -243,67 +212,59 @@ async def _find_issue(
 
 
 async def _find_stateful_issue(domain: Domain, task: Task) -> TaskIssue | None:
-    return find_gold_call_issue(domain, task) or await find_play_issue(domain, task)
+    return find_gold_call_issue(domain, task) or await find_reward_issue(domain, task)
 
 
-async def _requests(
-    sources: Sequence[TaskSource], config: SynthesisConfig
-) -> Iterator[ProposalRequest | CallProposalRequest]:
+async def _requests(sources: Sequence[TaskSource], config: SynthesisConfig) -> Iterator[ProposalRequest]:
     """Return the requests of the sources in turn, until one has no more."""
-    splits = SPLIT_SHARES if config.split is None else (config.split,)
-    explored = {
-        (source.name, split): await explore(source, split, config.seed)
-        for source in sources
-        if not is_domain(source)
-        for split in splits
-    }
-
-    def requests() -> Iterator[ProposalRequest | CallProposalRequest]:
-        streams = [
-            iter(generate_tasks([source], config)) if is_domain(source) else _examples(source, config)
-            for source in sources
-        ]
-        cycles = [_cycles(config) for _ in sources]
-        for number in itertools.count():
-            place = number % len(sources)
-            source, (of_splits, levels) = sources[place], cycles[place]
-            if is_domain(source):
-                example = next(streams[place], None)
-                if example is None:
-                    return
-                calls, turns = config.max_calls or MAX_MODEL_CALLS, config.max_turns or MAX_MODEL_MESSAGES
-                yield ProposalRequest(number, source, example, calls, turns, config.seed)
-            else:
-                split, level = next(of_splits), next(levels)
-                yield CallProposalRequest(
-                    number,
-                    explored[source.name, split],
-                    next(streams[place], None),
-                    level,
-                    min(config.max_calls or MAX_MODEL_CALLS, (config.max_turns or MAX_MODEL_MESSAGES) - 1),
-                    config.max_tools or len(source.tool_specs),
-                    config.min_reads,
-                    config.seed,
-                )
-
-    return requests()
+    streams = list[Iterator[ProposalRequest]]()
+    for place, source in enumerate(sources):
+        numbers = itertools.count(place, len(sources))
+        if is_domain(source):
+            streams.append(_row_proposals(source, config, numbers))
+        else:
+            explorations = {split: await explore(source, split, config.seed) for split in config.split_shares}
+            streams.append(_call_proposals(source, explorations, config, numbers))
+    return _in_turn(streams)
 
 
-def _examples(source: TaskSource, config: SynthesisConfig) -> Iterator[Task | None]:
-    """Yield tasks of the source to show, or None if it has none."""
-    tasks = source.stream(config.split or "train", config.seed)
-    return itertools.chain(tasks, itertools.repeat(None))
+def _in_turn(streams: Sequence[Iterator[ProposalRequest]]) -> Iterator[ProposalRequest]:
+    """Yield an item of each stream in turn, until one has no more."""
+    for stream in itertools.cycle(streams):
+        request = next(stream, None)
+        if request is None:
+            return
+        yield request
 
 
-def _cycles(config: SynthesisConfig) -> tuple[Iterator[Split], Iterator[Difficulty]]:
-    """Return the splits and difficulties of successive tasks of a source without a generator."""
-    levels = config.call_difficulties
-    if not levels:
+def _row_proposals(domain: Domain, config: SynthesisConfig, numbers: Iterator[int]) -> Iterator[RowProposal]:
+    max_calls, max_turns = config.max_calls or MAX_MODEL_CALLS, config.max_turns or MAX_MODEL_MESSAGES
+    for number, example in zip(numbers, generate_tasks(domain, config), strict=False):
+        yield RowProposal(number, config.seed, domain, example, max_calls, max_turns)
+
+
+def _call_proposals(
+    source: TaskSource, explorations: Mapping[Split, Exploration], config: SynthesisConfig, numbers: Iterator[int]
+) -> Iterator[CallProposal]:
+    _require_difficulties(config)
+    examples = itertools.chain(source.stream(config.split or "train", config.seed), itertools.repeat(None))
+    splits, levels = cycle_by_share(config.split_shares), cycle_by_share(config.call_difficulties)
+    max_calls = min(config.max_calls or MAX_MODEL_CALLS, (config.max_turns or MAX_MODEL_MESSAGES) - 1)
+    max_tools = config.max_tools or len(source.tool_specs)
+    for number, example, split, level in zip(numbers, examples, splits, levels, strict=False):
+        explored = explorations[split]
+        yield CallProposal(
+            number, config.seed, source, example, max_calls, explored, level, max_tools, config.min_reads
+        )
+
+
+def _require_difficulties(config: SynthesisConfig) -> None:
+    """Raise ConfigError if the limits leave no difficulty for the tasks of a source without a generator."""
+    if not config.call_difficulties:
         raise ConfigError(
             f"no difficulty has at least {config.min_reads} reads within these limits (easy: 1 call, medium: 2 or 3, "
             "hard: 4 or more); lower --min-reads, or allow another difficulty, or more calls"
         )
-    return cycle_by_share({config.split: 1.0} if config.split else SPLIT_SHARES), cycle_by_share(levels)
 
 
 def _number(task: Task) -> int:
@@ -312,9 +273,3 @@ def _number(task: Task) -> int:
     if number is None:
         raise ConfigError(f"task {task.id!r} was not proposed by a model, so its file cannot be resumed")
     return number
-
-
-def _batches(items: Iterable[T], size: int) -> Iterator[list[T]]:
-    rest = iter(items)
-    while batch := list(itertools.islice(rest, size)):
-        yield batch

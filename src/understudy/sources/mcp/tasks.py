@@ -19,11 +19,11 @@ from pydantic import ValidationError, model_validator
 from understudy.core.errors import TaskError
 from understudy.core.items import Item, RowError, items_or_raise, row_error_from_validation
 from understudy.core.messages import Message, ToolCall
-from understudy.core.readers import read_rows
 from understudy.core.records import Record
 from understudy.core.tasks import Difficulty, Scenario, Split, Task
 from understudy.sources.mcp.checks import CallPattern, CallsCheck, TaskCheck
 from understudy.sources.mcp.config import MCPCall, MCPLimits
+from understudy.sources.readers import read_rows
 from understudy.sources.task_files.call_sequences import CallSequence, is_sequence, read_sequences
 from understudy.sources.task_files.step_references import find_references
 from understudy.sources.task_files.task_row import difficulty_of

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from understudy.core.dataset_files import digest_file, is_data_file, list_saved_splits
 from understudy.core.errors import ConfigError
 from understudy.core.items import Item, RowError
-from understudy.core.python_literals import has_task_list
-from understudy.core.readers import SUFFIXES, read_rows, without_nulls
 from understudy.core.tasks import Split
+from understudy.sources.dataset_files import digest_file, is_data_file, list_saved_splits
+from understudy.sources.python_literals import has_task_list
+from understudy.sources.readers import SUFFIXES, read_rows, without_nulls
 
 HUB_PREFIX = "hf:"
 """Prefix of a data set that `datasets` loads: a repository of the Hugging Face hub, or a local folder."""

@@ -23,10 +23,10 @@ from pydantic_core import from_json
 
 from understudy.core.errors import ConfigError, did_you_mean, install_hint
 from understudy.core.items import Item, RowError
-from understudy.core.python_literals import read_python_literals
+from understudy.sources.python_literals import read_python_literals
 
 SUFFIXES = (".json", ".jsonl", ".parquet", ".py")
-"""Suffixes of files of tasks. Files of conversations: `core.dataset_files`."""
+"""Suffixes of files of tasks. Files of conversations: `sources.dataset_files`."""
 JSON_LIST_PATHS = {
     "": "item",
     "data": "data.item",

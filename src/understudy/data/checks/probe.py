@@ -17,7 +17,7 @@ from understudy.core.messages import Message, ToolCall, ToolSpec, assign_call_id
 from understudy.core.tasks import Task
 from understudy.core.trajectory import StopReason, Trajectory
 from understudy.core.user_code import MAX_TEXT_LENGTH
-from understudy.data.invented_calls import format_call, invent_calls
+from understudy.data.checks.invented_calls import format_call, invent_calls
 from understudy.envs.task_source import ExternalSource, TaskSource
 from understudy.rollouts.agent import Agent
 from understudy.rollouts.rollout import EpisodeLimits, attempt_episode

@@ -5,7 +5,7 @@ import itertools
 from collections.abc import Callable, Mapping, Sequence
 
 from understudy.core.messages import Message, ToolCall
-from understudy.data.adversarial.knowledge import Reply, Strategy, TaskKnowledge, make, say
+from understudy.data.checks.adversarial.knowledge import Reply, Strategy, TaskKnowledge, make, say
 from understudy.envs.rewards import call_key
 from understudy.envs.users import asks_for_consent
 from understudy.sources.task_files.inferred_tools import hands_over

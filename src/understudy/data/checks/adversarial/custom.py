@@ -9,8 +9,8 @@ from understudy.core.errors import ConfigError, RolloutError
 from understudy.core.imports import import_object
 from understudy.core.messages import Message
 from understudy.core.user_code import user_code
-from understudy.data.adversarial.knowledge import Reply, Strategy, TaskKnowledge
-from understudy.data.adversarial.suite import STRATEGIES
+from understudy.data.checks.adversarial.knowledge import Reply, Strategy, TaskKnowledge
+from understudy.data.checks.adversarial.suite import STRATEGIES
 
 
 def load_strategies(references: Sequence[str]) -> tuple[Strategy, ...]:

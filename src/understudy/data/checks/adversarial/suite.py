@@ -8,11 +8,11 @@ from understudy.core.errors import ConfigError, RolloutError, TaskError
 from understudy.core.records import Record
 from understudy.core.tasks import Task
 from understudy.core.trajectory import Trajectory
-from understudy.data.adversarial.answers import ANSWERS
-from understudy.data.adversarial.knowledge import SourceKnowledge, Strategy, TaskKnowledge, sample_tasks
-from understudy.data.adversarial.replies import REPLIES
-from understudy.data.adversarial.writes import WRITES
-from understudy.data.probe import FixedRepliesAgent
+from understudy.data.checks.adversarial.answers import ANSWERS
+from understudy.data.checks.adversarial.knowledge import SourceKnowledge, Strategy, TaskKnowledge, sample_tasks
+from understudy.data.checks.adversarial.replies import REPLIES
+from understudy.data.checks.adversarial.writes import WRITES
+from understudy.data.checks.probe import FixedRepliesAgent
 from understudy.envs.task_source import ExternalSource, TaskSource
 from understudy.rollouts.agent import Agent, NoopAgent
 from understudy.rollouts.rollout import EpisodeLimits, episode_seed, play_episode

@@ -12,13 +12,13 @@ from typing import Any, Literal
 
 from understudy.core.errors import TaskError, ToolErrorKind
 from understudy.core.event_loop import run_async
-from understudy.core.items import RowErrorKind
 from understudy.core.records import Record
 from understudy.core.tasks import SPLITS, Score, Split, Task
 from understudy.core.trajectory import Trajectory
-from understudy.data.adversarial.knowledge import Strategy
-from understudy.data.adversarial.suite import STRATEGIES, AdversarialReport, StrategyResult, play_strategies
-from understudy.data.probe import HangingError, ProbeResult, check_limits, exception_places, play_once, probe
+from understudy.data.checks.adversarial.knowledge import Strategy
+from understudy.data.checks.adversarial.suite import STRATEGIES, AdversarialReport, StrategyResult, play_strategies
+from understudy.data.checks.issue import IssueKind
+from understudy.data.checks.probe import HangingError, ProbeResult, check_limits, exception_places, play_once, probe
 from understudy.envs.file_summary import FileSummary
 from understudy.envs.grading import UNREWARDED_PARTS
 from understudy.envs.task_source import (
@@ -163,7 +163,7 @@ class _PlayedTask:
     """Whether the task is an example without a reference solution, which RL does not need."""
 
     @property
-    def unsound_kind(self) -> RowErrorKind | None:
+    def unsound_kind(self) -> IssueKind | None:
         """Why the task is not sound, or None."""
         if self.gold is None or (self.gold.reward < 1.0 and not self.lacks_gold):
             return "gold fails"

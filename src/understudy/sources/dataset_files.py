@@ -9,7 +9,7 @@ from typing import Any
 
 from understudy.core.errors import ConfigError
 from understudy.core.items import Item, RowError
-from understudy.core.readers import read_rows
+from understudy.sources.readers import read_rows
 
 DATASET_SUFFIXES = (".jsonl", ".json", ".parquet", ".arrow")
 """Suffixes of data files. Only .jsonl needs no extra package."""

@@ -6,8 +6,8 @@ import re
 from collections.abc import Callable, Sequence
 
 from understudy.core.messages import Message, ToolCall
-from understudy.data.adversarial.knowledge import Reply, Strategy, TaskKnowledge, make, say
-from understudy.data.invented_calls import plausible_value
+from understudy.data.checks.adversarial.knowledge import Reply, Strategy, TaskKnowledge, make, say
+from understudy.data.checks.invented_calls import plausible_value
 from understudy.envs.rewards import affirms_fact, is_number
 
 MAX_CANDIDATES = 40

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from understudy.core.messages import Message
-from understudy.data.adversarial.knowledge import Reply, Strategy, TaskKnowledge, say
+from understudy.data.checks.adversarial.knowledge import Reply, Strategy, TaskKnowledge, say
 
 TURNS = 12
 """Number of times that a text is repeated."""

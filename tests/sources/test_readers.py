@@ -15,7 +15,7 @@ import pytest
 from support.data_kit import write_lines, write_tau_tasks
 from understudy.core.errors import ConfigError, TaskError
 from understudy.core.items import Item, RowError, items_or_raise
-from understudy.core.readers import read_rows, require_module
+from understudy.sources.readers import read_rows, require_module
 
 VALUES = [{"a": 1, "b": [True, None, "x\u2028y"]}, {"a": -2, "b": [1.5]}, {"a": 3, "b": []}]
 PYTHON_SOURCE = """
