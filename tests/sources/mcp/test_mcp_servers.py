@@ -198,7 +198,7 @@ def test_killed_server_is_fault_of_its_episode_only(over: str) -> None:
     async def killed() -> str:
         async with MCPToolkit(servers, pools=pools) as kit:
             await call_result(kit, "echo", message="here")
-            log = kit._sessions["e"]._log
+            log = kit._live._sessions["e"]._log
             assert log is not None
             working = asyncio.ensure_future(call_result(kit, "trigger-long-running-operation", duration=20, steps=2))
             await asyncio.sleep(0.5)
