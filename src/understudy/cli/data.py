@@ -219,8 +219,8 @@ def convert(options: ConvertOptions) -> None:
     if is_conversation_input(Path(options.dataset)) and not options.data.reward:
         if options.data != RowConfig():
             raise ConfigError(
-                "data.sources has no effect on conversations; leave it out. To convert questions as tasks, give "
-                "data.reward=module:attribute"
+                f"data.sources={','.join(options.data.sources)} has no effect on conversations; leave it out. "
+                "To convert questions as tasks, give data.reward=module:attribute"
             )
         validate_unused_options(options, _OF_TASKS)
         return _convert_conversations(Path(options.dataset), out, options.skip_invalid, options.resume)
@@ -473,9 +473,8 @@ def _source(options: DatasetOptions, split: SplitName | None = None) -> "TaskInp
 
     source = open_task_input(options.dataset, options.data, split)
     if source.domain and options.data != RowConfig():
-        raise ConfigError(
-            f"data.sources and data.reward have no effect on tasks of the domain {options.dataset}; leave them out"
-        )
+        given = f"sources={','.join(options.data.sources)}" if options.data.sources else f"reward={options.data.reward}"
+        raise ConfigError(f"data.{given} has no effect on tasks of the domain {options.dataset}; leave it out")
     return source
 
 

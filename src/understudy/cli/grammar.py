@@ -164,7 +164,10 @@ def _find_key(options: type[Options], name: str) -> tuple[type[Record] | None, s
             is_flag = field is not None and bool in (field.annotation, *get_args(field.annotation))
             if is_flag or (flag == "true" and (field or matching_keys(owner, plain))):
                 return owner, full, flag if is_flag else ""
-    if _takes_config(options) and (name == "config" or "." in name):  # the config explains its unknown keys
+    section, dot, _ = name.partition(".")
+    if dot and section in options.model_fields:  # the record explains its unknown keys, and so does the config
+        return options, name, ""
+    if _takes_config(options) and (dot or name == "config"):
         return _owners(options)[-1], name, ""
     return None, name, ""
 
