@@ -139,7 +139,7 @@ def make_prompt_row_encoder(source: TaskInput) -> RowEncoder:
 
     def encode(task: Task) -> Record:
         player = sources.get(task.domain)
-        if not isinstance(player, ExampleSource):
+        if player is None or not isinstance(player, ExampleSource):
             raise ConfigError(f"task {task.id} is not a question, as the first row is; put such rows into another file")
         example = player.find_example(task)
         row = {**example.info, "split": task.split}
