@@ -8,7 +8,7 @@ import json
 import sys
 from pathlib import Path
 
-from understudy.data.adversarial.suite import play_strategies
+from understudy.data.checks.adversarial.suite import play_strategies
 from understudy.sources.loading import list_domains, load_domain
 
 OUTPUT = Path(__file__).parents[1] / "docs" / "strategies.json"
