@@ -196,18 +196,12 @@ def test_cost_limit_of_the_config_is_the_default(call: Any) -> None:
         stopped = len(endpoint.requests)
         assert (call("eval", "--resume", "capped")[0], len(endpoint.requests)) == (1, stopped)
         assert call("eval", "--resume", "capped", "--cost-limit", "0")[0] == 0
-        own = [
-            "--agent",
-            "understudy.rollouts.agent:APIAgent",
-            "--out",
-            "own",
-        ]  # an agent given by its class uses the endpoint too
+        own = ["--agent", "understudy.rollouts.agent:APIAgent", "--out", "own"]  # a class that uses the endpoint too
         code, _, err = call(*eval_command(endpoint, "cost_limit=2"), *own)
         assert code == 1
         assert re.search(r"\b2\b.*\b\d+\.0000\b", err)
-    assert (
-        call("eval", "toy:DOMAIN", "--agent", "gold", "--tasks", "2", "cost_limit=10")[0] == 0
-    )  # the gold agent uses no endpoint
+    Path("limit.toml").write_text("cost_limit = 10\n")  # the gold agent of a config with a limit uses no endpoint
+    assert call("eval", "toy:DOMAIN", "limit.toml", "--agent", "gold", "--tasks", "2")[0] == 0
 
 
 @pytest.mark.parametrize(("there", "said"), [(True, r"\b400\b.*no tools here"), (False, "ConnectError")])
@@ -559,7 +553,7 @@ def test_judge_requests_at_the_cost_limit_are_paid_once(call: Any) -> None:
         assert 2 <= len(endpoint.requests) < 8
         assert len(Path("j/cost.jsonl").read_text().splitlines()) == len(endpoint.requests)
         for _ in range(2):  # a finished evaluation pays no verdict again
-            assert call("eval", "--resume", "j")[0] == 0
+            assert call("eval", "--resume", "j", "--cost-limit", "0")[0] == 0
             assert len(endpoint.requests) == 8
     assert report.read_report(Path("j")).agent_rows[0].result.usage["judge"].cost == 8
 

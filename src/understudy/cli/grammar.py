@@ -156,9 +156,9 @@ def _find_key(options: type[Options], name: str) -> tuple[type[Record] | None, s
     from understudy.core.settings import find_field, matching_keys
 
     own = {**_own_keys(options), **options.abbreviations}
-    for spelled, flag in ((name, "true"), (re.sub("^no[-_]", "", name), "false")):
-        plain = spelled.replace("-", "_")
-        key = own.get(plain) or own.get(_OTHER_NAMES.get(plain, "")) or spelled
+    for word, flag in ((name, "true"), (re.sub("^no[-_]", "", name), "false")):
+        plain = word.replace("-", "_")
+        key = own.get(plain) or own.get(_OTHER_NAMES.get(plain, "")) or word
         for owner in _owners(options):
             full, field = find_field(owner, key)
             is_flag = field is not None and bool in (field.annotation, *get_args(field.annotation))
@@ -226,8 +226,8 @@ def _unknown_option(options: type[Options], text: str, command: str) -> ConfigEr
     known = [*_own_keys(options), *options.abbreviations]
     known += [key for owner in _owners(options)[1:] for key in owner.model_fields]
     close = difflib.get_close_matches(text.removeprefix("--").replace("-", "_"), known, n=1)
-    spelled = [f"--{key.replace('_', '-')}" if text.startswith("-") else f"{key}=VALUE" for key in close]
-    hint = "".join(f"did you mean {key}? " for key in spelled)
+    spellings = [f"--{key.replace('_', '-')}" if text.startswith("-") else f"{key}=VALUE" for key in close]
+    hint = "".join(f"did you mean {key}? " for key in spellings)
     keys = "; `understudy train --keys` prints the keys of the config" if _takes_config(options) else ""
     return ConfigError(f"unknown option {text!r}; {hint}`{command} --help` lists the options{keys}")
 
