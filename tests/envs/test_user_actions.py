@@ -13,8 +13,8 @@ from toy import House
 from understudy.core.errors import TaskError, ToolError
 from understudy.core.messages import Message, ToolCall, ToolSpec
 from understudy.core.tasks import Fact, Scenario, SuccessCheck, Task, UserAction, UserGoal
-from understudy.domains.authoring.task_builder import gold_instruction, gold_text
 from understudy.envs.domain import Domain
+from understudy.envs.gold import gold_instruction, gold_text
 from understudy.envs.tools import Toolkit
 from understudy.envs.user_actions import (
     MAX_ACTIONS_PER_MESSAGE,
