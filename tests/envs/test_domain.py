@@ -65,10 +65,10 @@ SIMPLE = Domain("simple_lamps", build_house, LampTools, {"on": switch_on, "off":
 
 def define_module(monkeypatch: pytest.MonkeyPatch, folder: Path, domain: Domain) -> None:
     """Make a module in `folder` that defines the domain, as if it had been imported."""
-    module = ModuleType(domain.package)
-    module.__file__ = str(folder / f"{domain.package}.py")
+    module = ModuleType(domain.module_name)
+    module.__file__ = str(folder / f"{domain.module_name}.py")
     vars(module)["DOMAIN"] = domain
-    monkeypatch.setitem(sys.modules, domain.package, module)
+    monkeypatch.setitem(sys.modules, domain.module_name, module)
 
 
 def test_families_policy_and_splits_have_defaults() -> None:

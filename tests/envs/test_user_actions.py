@@ -346,7 +346,7 @@ class SwitchTools(Toolkit):
 
 
 PUSH = user_action("push", "switch|button", lamp_id="L1")
-PUSHED = Domain(TOY.package, TOY.build_world, TOY.toolkit, TOY.generate, TOY.families, user_tools=SwitchTools)
+PUSHED = Domain(TOY.module_name, TOY.build_world, TOY.toolkit, TOY.generate, TOY.families, user_tools=SwitchTools)
 
 
 def push_task() -> Task:

@@ -87,7 +87,7 @@ class _PythonReader:
             self.at = keyword.end()
             value = self._value("argument", 1)
             if keyword[1] in arguments and not json_equal(arguments[keyword[1]], value):
-                raise ValueError(f"the argument {keyword[1]!r} is there twice, with different values")
+                raise ValueError(f"the argument {keyword[1]!r} is given twice, with different values")
             arguments[keyword[1]] = value
             if not self._peek(")"):
                 self._expect(",")

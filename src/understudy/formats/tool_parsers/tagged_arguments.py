@@ -22,7 +22,7 @@ _JSON = json.JSONDecoder(parse_float=parse_float, parse_int=parse_int, parse_con
 def set_argument(values: dict[str, Any], key: str, value: Any) -> ParseFailure | None:
     """Add an argument to `values`, or return why it is invalid."""
     if key in values and not json_equal(values[key], value):
-        return ParseFailure("duplicate", f"the argument {key!r} is there twice, with different values")
+        return ParseFailure("duplicate", f"the argument {key!r} is given twice, with different values")
     values[key] = value
     try:
         validate_json_value(value, 1)
