@@ -173,7 +173,7 @@ def earned_table(measured: Mapping[str, Any]) -> list[str]:
 def domain_page(name: str) -> str:
     """What a domain is made of: policy, tools, families, who enforces what, and a gold episode."""
     domain = load_domain(name)
-    package = sys.modules[domain.package]
+    package = sys.modules[domain.module_name]
     first, _, rest = (package.__doc__ or "").partition("\n")
     parts = [
         f"# {name}",

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from understudy.core.records import Record
     from understudy.core.tasks import Scenario, Task, UserGoal
     from understudy.data.checks.check import check
-    from understudy.domains.authoring.task_builder import gold_call, gold_text
     from understudy.envs.domain import Domain
+    from understudy.envs.gold import gold_call, gold_text
     from understudy.envs.state import State, Table
     from understudy.envs.tools import Toolkit
     from understudy.evaluation.evaluate import evaluate
@@ -50,8 +50,8 @@ _MODULES = {
     "certify": "train.certify.certify_model",
     "check": "data.checks.check",
     "evaluate": "evaluation.evaluate",
-    "gold_call": "domains.authoring.task_builder",
-    "gold_text": "domains.authoring.task_builder",
+    "gold_call": "envs.gold",
+    "gold_text": "envs.gold",
     "load": "runs.targets",
     "parse_reply": "formats.parsing.parse",
     "rollout": "rollouts.rollout",

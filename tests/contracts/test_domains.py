@@ -208,7 +208,7 @@ def test_number_in_a_list_is_not_a_stated_fact(domain: Domain) -> None:
 
 
 def test_every_rule_in_rules_md_has_a_test(domain: Domain) -> None:
-    folder = Path(str(resources.files(domain.package)))
+    folder = Path(str(resources.files(domain.module_name)))
     rows = re.findall(r"^\| .* \| .* \| (\w+) \|$", (folder / "rules.md").read_text(encoding="utf-8"), re.MULTILINE)[1:]
     files = (Path(__file__), TESTS / "domains" / f"test_{domain.name}.py")
     tests = "".join(path.read_text(encoding="utf-8") for path in files)

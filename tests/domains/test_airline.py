@@ -29,7 +29,7 @@ from understudy.domains.airline.state import (
 )
 from understudy.domains.airline.tools import AirlineTools
 from understudy.domains.airline.world import build_world
-from understudy.domains.authoring.task_builder import gold_call, gold_text
+from understudy.envs.gold import gold_call, gold_text
 from understudy.envs.users.consent import gives_consent
 from understudy.rollouts.agent import Agent
 

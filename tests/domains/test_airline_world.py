@@ -25,8 +25,8 @@ from understudy.domains.airline.route_network import AIRPORTS, DATES
 from understudy.domains.airline.state import NOW, TODAY
 from understudy.domains.airline.tools import AirlineTools
 from understudy.domains.airline.world import build_world, home_airport, set_price
-from understudy.domains.authoring.task_builder import gold_call, gold_text
 from understudy.envs.dates import date_variants, format_month_day
+from understudy.envs.gold import gold_call, gold_text
 from understudy.envs.rewards import states_fact
 from understudy.rollouts.agent import Agent
 

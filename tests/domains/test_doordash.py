@@ -25,12 +25,12 @@ from support.delivery import (
 from support.script import Script
 from understudy.core.errors import ToolError
 from understudy.core.messages import Message
-from understudy.domains.authoring.task_builder import gold_call, gold_text
 from understudy.domains.doordash import DOMAIN, GENERATOR
 from understudy.domains.doordash.goals.basket import choice_variants
 from understudy.domains.doordash.policy_rules import late_credit
 from understudy.domains.doordash.state import NOW, Choice, format_time, format_time_ago
 from understudy.domains.doordash.world import build_world
+from understudy.envs.gold import gold_call, gold_text
 from understudy.envs.rewards import states_fact
 from understudy.envs.users.consent import gives_consent
 

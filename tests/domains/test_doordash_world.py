@@ -14,11 +14,11 @@ from support.script import Script, assert_openings_do_not_reveal_refusal, mean_r
 from understudy.core.errors import ToolError
 from understudy.core.messages import Message, ToolCall
 from understudy.core.tasks import SPLITS, Task
-from understudy.domains.authoring.task_builder import gold_call, gold_text
 from understudy.domains.doordash import DOMAIN, GENERATOR
 from understudy.domains.doordash.state import NOW, dish_price, format_time, minutes_between, parse_area
 from understudy.domains.doordash.tools import DoordashTools
 from understudy.domains.doordash.world import build_world
+from understudy.envs.gold import gold_call, gold_text
 from understudy.rollouts.agent import Agent
 
 

@@ -17,7 +17,7 @@ from support.script import Script, assert_openings_do_not_reveal_refusal, mean_r
 from understudy.core.errors import ToolError
 from understudy.core.messages import Message, ToolCall
 from understudy.core.tasks import DIFFICULTIES, SPLITS, Difficulty, Score, Task
-from understudy.domains.authoring.task_builder import PhraseSampler, gold_call, gold_text
+from understudy.domains.authoring.task_builder import PhraseSampler
 from understudy.domains.healthcare import DOMAIN, GENERATOR
 from understudy.domains.healthcare.clinic_calendar import (
     SLOT_TIMES,
@@ -43,6 +43,7 @@ from understudy.domains.healthcare.task_builder import HealthcareTaskBuilder
 from understudy.domains.healthcare.tools import HealthcareTools
 from understudy.domains.healthcare.world import build_world, proxy_names
 from understudy.envs.dates import date_variants, format_month_day
+from understudy.envs.gold import gold_call, gold_text
 from understudy.envs.rewards import states_fact
 from understudy.envs.task_source import Slice
 from understudy.envs.users.consent import declines, gives_consent

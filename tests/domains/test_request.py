@@ -21,13 +21,8 @@ from understudy.domains.authoring.request import (
     tell,
     transfer,
 )
-from understudy.domains.authoring.task_builder import (
-    GoalSpec,
-    NumberedMention,
-    TaskBuilder,
-    gold_call,
-    gold_text,
-)
+from understudy.domains.authoring.task_builder import GoalSpec, NumberedMention, TaskBuilder
+from understudy.envs.gold import gold_call, gold_text
 
 TEXTS = {
     "send": ["Send {order} to {place}."],

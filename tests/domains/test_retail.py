@@ -12,12 +12,12 @@ from understudy.core.errors import ToolError
 from understudy.core.messages import Message, ToolCall
 from understudy.core.tasks import SPLITS, Score, Task
 from understudy.domains.authoring.payments import Payment
-from understudy.domains.authoring.task_builder import gold_call, gold_text
 from understudy.domains.retail import DOMAIN, GENERATOR
 from understudy.domains.retail.state import Line, Order, Product, RetailState, User, Variant
 from understudy.domains.retail.tools import RetailTools
 from understudy.domains.retail.world import build_world
 from understudy.envs.calculator import MAX_EXPRESSION_LENGTH, evaluate_expression
+from understudy.envs.gold import gold_call, gold_text
 from understudy.envs.users.consent import gives_consent
 from understudy.envs.users.scripted import SILENCE_TEXTS
 from understudy.rollouts.agent import Agent

@@ -15,7 +15,6 @@ from support.script import Script, assert_openings_do_not_reveal_refusal, mean_r
 from understudy.core.errors import ToolError
 from understudy.core.messages import Message, ToolCall
 from understudy.core.tasks import SPLITS, Difficulty, Score, Task
-from understudy.domains.authoring.task_builder import gold_call, gold_text
 from understudy.domains.telecom import DOMAIN, GENERATOR
 from understudy.domains.telecom.connectivity import Connectivity, compute_connectivity
 from understudy.domains.telecom.state import (
@@ -34,6 +33,7 @@ from understudy.domains.telecom.tools import MAX_ADDED_GB, MAX_SUSPENSION_DAYS, 
 from understudy.domains.telecom.user_tools import USER_ACTIONS, PhoneTools
 from understudy.domains.telecom.world import MONTHS, PLANS, build_world
 from understudy.envs.dates import date_variants, format_month_day
+from understudy.envs.gold import gold_call, gold_text
 from understudy.envs.task_source import Slice
 from understudy.envs.user_actions import UserToolExecutor
 from understudy.envs.users.consent import gives_consent

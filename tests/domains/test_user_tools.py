@@ -10,8 +10,8 @@ from understudy.clients.chat import ChatModel, EndpointConfig
 from understudy.core.errors import TaskError
 from understudy.core.messages import Message, ToolCall
 from understudy.core.tasks import Scenario, Task, UserAction
-from understudy.domains.authoring.task_builder import gold_instruction
 from understudy.envs.domain import Domain
+from understudy.envs.gold import gold_instruction
 from understudy.envs.users import HumanUser, LLMUser
 from understudy.rollouts.agent import GoldAgent
 from understudy.rollouts.rollout import EpisodeLimits, rollout

@@ -19,10 +19,10 @@ from understudy.core.messages import Message
 from understudy.core.records import Record
 from understudy.core.tasks import SPLITS, Difficulty, Scenario, Task, UserGoal, read_tasks
 from understudy.data.checks.check import check
-from understudy.domains.authoring.task_builder import gold_call, gold_text
 from understudy.envs.domain import GENERATED_TASK_COUNTS, Domain
 from understudy.envs.domain_definition import assign_row_splits, find_domain_folder
 from understudy.envs.domain_validation import validate_domain
+from understudy.envs.gold import gold_call, gold_text
 from understudy.envs.state import State, Table
 from understudy.envs.task_source import Slice
 from understudy.envs.tools import Toolkit
@@ -65,10 +65,10 @@ SIMPLE = Domain("simple_lamps", build_house, LampTools, {"on": switch_on, "off":
 
 def define_module(monkeypatch: pytest.MonkeyPatch, folder: Path, domain: Domain) -> None:
     """Make a module in `folder` that defines the domain, as if it had been imported."""
-    module = ModuleType(domain.package)
-    module.__file__ = str(folder / f"{domain.package}.py")
+    module = ModuleType(domain.module_name)
+    module.__file__ = str(folder / f"{domain.module_name}.py")
     vars(module)["DOMAIN"] = domain
-    monkeypatch.setitem(sys.modules, domain.package, module)
+    monkeypatch.setitem(sys.modules, domain.module_name, module)
 
 
 @pytest.mark.slow

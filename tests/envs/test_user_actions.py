@@ -13,8 +13,8 @@ from toy import House
 from understudy.core.errors import TaskError, ToolError
 from understudy.core.messages import Message, ToolCall, ToolSpec
 from understudy.core.tasks import Fact, Scenario, SuccessCheck, Task, UserAction, UserGoal
-from understudy.domains.authoring.task_builder import gold_instruction, gold_text
 from understudy.envs.domain import Domain
+from understudy.envs.gold import gold_instruction, gold_text
 from understudy.envs.tools import Toolkit
 from understudy.envs.user_actions import (
     MAX_ACTIONS_PER_MESSAGE,
@@ -346,7 +346,7 @@ class SwitchTools(Toolkit):
 
 
 PUSH = user_action("push", "switch|button", lamp_id="L1")
-PUSHED = Domain(TOY.package, TOY.build_world, TOY.toolkit, TOY.generate, TOY.families, user_tools=SwitchTools)
+PUSHED = Domain(TOY.module_name, TOY.build_world, TOY.toolkit, TOY.generate, TOY.families, user_tools=SwitchTools)
 
 
 def push_task() -> Task:

@@ -227,7 +227,7 @@ async def make_lamp_task(rng: random.Random) -> Task:
 
 
 def test_task_maker_may_be_a_coroutine() -> None:
-    domain = replace(DOMAIN, package="lamps", families=(), generate={"one": make_lamp_task})
+    domain = replace(DOMAIN, module_name="lamps", families=(), generate={"one": make_lamp_task})
     first, again = (domain.sample("train", 3) for _ in range(2))
     assert first == again
     assert [task.family for task in first] == ["one"] * 3
@@ -408,7 +408,7 @@ def test_exit_of_coroutines_in_the_background_is_reported() -> None:
     with pytest.raises(ToolError, match="SystemExit: 3"):
         ExitingLampTools(DOMAIN.initial_state(TASK)).call_sync(call("switch_lamp", lamp_id="L0", on=True))
     with pytest.raises(TaskError, match=r"family 'one' raised SystemExit: 3 \(test_user_code"):
-        replace(DOMAIN, package="lamps", families=(), generate={"one": draw}).sample("train", 1)
+        replace(DOMAIN, module_name="lamps", families=(), generate={"one": draw}).sample("train", 1)
 
 
 def test_exception_without_a_text_is_reported() -> None:

@@ -12,8 +12,8 @@ from understudy.core.messages import ToolCall
 from understudy.core.records import Record
 from understudy.core.tasks import Scenario, Task, UserAction, UserGoal
 from understudy.data.checks.check import check
-from understudy.domains.authoring.task_builder import gold_call, gold_text
 from understudy.envs.domain import Domain
+from understudy.envs.gold import gold_call, gold_text
 
 PAGE = (Path(__file__).parents[2] / "docs" / "tasks.md").read_text(encoding="utf-8")
 GOAL = UserGoal(text="Please switch on lamp L1.", required_terms=("L1",))

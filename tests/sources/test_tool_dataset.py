@@ -158,10 +158,10 @@ def test_invalid_dataset_definition_raises_task_error() -> None:
     ("examples", "text"),
     [
         ([], "the data set half has no examples"),
-        ([ROWS[0], ROWS[1].replace(prompt="\ud83d")], "example 1 of half: its prompt has half a character"),
+        ([ROWS[0], ROWS[1].replace(prompt="\ud83d")], "example 1 of half: its prompt contains a lone surrogate"),
         (
             [ROWS[0].replace(gold_calls=(call("put", thing="\ud83d"),))],
-            "example 0 of half: in its gold_calls, .*half a",
+            "example 0 of half: in its gold_calls, .*lone surrogate",
         ),
     ],
     ids=["none", "prompt", "gold call"],
@@ -172,7 +172,7 @@ def test_examples_that_cannot_be_played_are_rejected(examples: list[ToolExample]
 
 
 def test_id_of_a_prompt_with_half_a_character_is_an_error_in_one_line() -> None:
-    with pytest.raises(TaskError, match=r"the prompt '\\ud83d' has half a character"):
+    with pytest.raises(TaskError, match=r"the prompt '\\ud83d' contains a lone surrogate"):
         ToolExample(prompt="\ud83d").task_id("half")
 
 

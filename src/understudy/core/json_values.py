@@ -42,7 +42,7 @@ def validate_json_value(value: Any, depth: int = 0) -> None:
 
 def _check_text(text: str) -> None:
     if not text.isascii() and _SURROGATE.search(text):
-        raise ValueError("the call has half a character (a lone surrogate)")
+        raise ValueError("the call contains a lone surrogate")
 
 
 def validate_number(number: Number) -> Number:
@@ -86,7 +86,7 @@ def reject_duplicate_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     values = dict(pairs)
     if len(values) < len(pairs):
         (twice, _), *_ = Counter(key for key, _ in pairs).most_common(1)
-        raise ValueError(f"the key {twice!r} is there twice")
+        raise ValueError(f"the key {twice!r} is given twice")
     return values
 
 

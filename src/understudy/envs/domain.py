@@ -102,7 +102,7 @@ class Domain(StatefulSource):
     The least that a domain needs is `Domain(__name__, build_world, MyTools, {"family": make_task}, policy="…")`.
     """
 
-    package: str
+    module_name: str
     """`__name__` of the module or package that defines the domain. Its last part is the domain's name."""
     build_world: Callable[[], State]
     """Returns the initial state, which every episode shares."""
@@ -151,8 +151,8 @@ class Domain(StatefulSource):
 
     @property
     def name(self) -> str:
-        """The last part of `package`."""
-        return self.package.rpartition(".")[2]
+        """The last part of `module_name`."""
+        return self.module_name.rpartition(".")[2]
 
     def slice(self, task_slice: Slice) -> "Domain":
         """Return this domain narrowed to `task_slice`. Raise `ConfigError` for unknown names."""
@@ -205,11 +205,11 @@ class Domain(StatefulSource):
 
         They overwrite the domain's frozen splits, or with `out` the files of that folder, which the domain does not
         read. A split gets fewer tasks than `counts` if no more are distinct. Raise `TaskError` if the domain's tasks
-        are a `task_list`, or if without `out` it is not defined in the module `package`.
+        are a `task_list`, or if without `out` it is not defined in the module `module_name`.
         """
-        folder = find_domain_folder(self.package)
+        folder = find_domain_folder(self.module_name)
         if self._generator is None or (folder is None and out is None):
-            why = "its tasks are a list" if self._generator is None else f"no module {self.package!r} defines it"
+            why = "its tasks are a list" if self._generator is None else f"no module {self.module_name!r} defines it"
             raise TaskError(f"domain {self.name} cannot freeze tasks: {why}; use Domain(__name__, …, generate=…)")
         tasks = {split: self._generate_distinct(split, count) for split, count in counts.items()}
         written = out or folder.tasks  # type: ignore[union-attr]  # one of them is given
@@ -360,7 +360,7 @@ class Domain(StatefulSource):
     def _find_tasks(self, split: Split) -> list[Task]:
         if self.task_list:
             return [task for task in self._listed_tasks if task.split == split]
-        folder = find_domain_folder(self.package)
+        folder = find_domain_folder(self.module_name)
         if folder and folder.tasks.is_dir():
             return read_tasks(folder.tasks / f"{split}.jsonl")
         return self._generate_distinct(split, GENERATED_TASK_COUNTS[split])
@@ -465,7 +465,7 @@ class Domain(StatefulSource):
 
     @functools.cached_property
     def _policies(self) -> dict[str, str]:
-        folder = find_domain_folder(self.package)
+        folder = find_domain_folder(self.module_name)
         full = folder.read_policy("policy.md") if folder and self.policy is None else self.policy
         brief = folder.read_policy("policy_brief.md") if folder else None
         return {"full": (full or "").strip(), "brief": ((full if brief is None else brief) or "").strip()}

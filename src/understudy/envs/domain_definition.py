@@ -5,14 +5,11 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from understudy.core.records import Record
 from understudy.core.tasks import Scenario, Split
 from understudy.envs.state import Table
-
-if TYPE_CHECKING:
-    pass
 
 MIN_ROWS = 3
 """Smallest number of rows that is divided among the splits."""
@@ -38,7 +35,7 @@ def find_domain_folder(module_name: str) -> DomainFolder | None:
     module = sys.modules.get(module_name)
     if module is None or not module.__file__:
         return None
-    if all(getattr(value, "package", None) != module_name for value in vars(module).values()):
+    if all(getattr(value, "module_name", None) != module_name for value in vars(module).values()):
         return None
     folder = Path(module.__file__).parent
     if hasattr(module, "__path__"):

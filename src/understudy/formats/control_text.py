@@ -25,10 +25,12 @@ _NAMED = (
     "s|bos|eos|unk|pad|mask|sop|eop|think|tool_call|tool_response|tool_calls|tools|arg_key|arg_value|start_of_turn|end_of_turn|"
     "start_function_(?:call|response|declaration)|end_function_(?:call|response|declaration)|escape|function_call"
 )
+# such as: <|im_start|>
 _LOOKS_LIKE_CONTROL = re.compile(
     rf"<(?:[|｜][^<>\n]{{1,64}}|[^<>\n]{{1,64}}[|｜]|/?(?:{_NAMED}))>"
     r"|\[/?(?:INST|AVAILABLE_TOOLS|TOOL_CALLS|TOOL_RESULTS|TOOL_CONTENT|SYSTEM_PROMPT|THINK|ARGS|CALL_ID|gMASK|sMASK)\]"
 )
+# such as: <|im_start|>
 _INSIDE = re.compile(r"\A([^\w\s]++)(.*\w)([^\w\s]++)\Z", re.DOTALL)
 
 

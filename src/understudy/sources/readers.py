@@ -119,7 +119,7 @@ def _json(path: Path) -> Iterator[Item[Any] | RowError]:
 
 
 def _json_errors(ijson: ModuleType) -> tuple[type[Exception], ...]:
-    """Return the exceptions for a text that is not JSON; UnicodeDecodeError for half a character."""
+    """Return the exceptions for a text that is not JSON; UnicodeDecodeError for a lone surrogate."""
     return ijson.JSONError, UnicodeDecodeError
 
 

@@ -78,7 +78,9 @@ class ToolExample(Record):
             prompt = self.prompt.encode()
         except UnicodeEncodeError as e:
             text = f"{self.prompt!r:.100}"
-            raise TaskError(f"the prompt {text} has half a character (a lone surrogate); correct the text") from e
+            raise TaskError(
+                f"the prompt {text} contains a lone surrogate, which is not valid Unicode; correct the text"
+            ) from e
         return f"{domain}/{hashlib.sha256(prompt).hexdigest()[:12]}"
 
     def to_task(self, domain: str, split: Split) -> Task:
@@ -256,7 +258,7 @@ def _find_lone_surrogate(example: ToolExample) -> str | None:
     texts = {name: getattr(example, name) for name in ("prompt", "domain_policy", "answer", "id", "family")}
     name = next((name for name, text in texts.items() if text != replace_surrogates(text)), None)
     if name:
-        return f"its {name} has half a character (a lone surrogate)"
+        return f"its {name} contains a lone surrogate, which is not valid Unicode"
     try:
         for call in example.gold_calls:
             validate_json_value([call.name, call.arguments])

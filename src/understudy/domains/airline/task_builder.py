@@ -31,7 +31,7 @@ from understudy.domains.airline.world import (
 from understudy.domains.authoring import task_builder
 from understudy.domains.authoring.identification import entity_lookup
 from understudy.domains.authoring.request import Draw
-from understudy.domains.authoring.task_builder import gold_call, gold_text
+from understudy.envs.gold import gold_call, gold_text
 
 DEFAULT_SEATS = 5
 """Seats that are made available if a request needs them."""

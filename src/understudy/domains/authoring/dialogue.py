@@ -8,7 +8,8 @@ from understudy.core.messages import Message
 from understudy.core.tasks import Fact
 from understudy.domains.authoring.identification import IdentificationMode
 from understudy.domains.authoring.scenarios import UserProfile
-from understudy.domains.authoring.task_builder import GoalSpec, NumberedMention, TaskBuilder, gold_call, gold_text
+from understudy.domains.authoring.task_builder import GoalSpec, NumberedMention, TaskBuilder
+from understudy.envs.gold import gold_call, gold_text
 
 BuilderT = TypeVar("BuilderT", bound=TaskBuilder)
 

@@ -7,15 +7,8 @@ from typing import Generic, TypeVar
 from understudy.core.messages import Message
 from understudy.core.tasks import Fact
 from understudy.domains.authoring.identification import Knowledge
-from understudy.domains.authoring.task_builder import (
-    EntityMention,
-    GoalSpec,
-    TaskBuilder,
-    gold_call,
-    gold_change,
-    gold_proposal,
-    gold_text,
-)
+from understudy.domains.authoring.task_builder import EntityMention, GoalSpec, TaskBuilder
+from understudy.envs.gold import gold_call, gold_change, gold_proposal, gold_text
 
 VAGUE_SHARE = 0.3
 """Share of the medium and hard requests whose first message leaves out a detail."""

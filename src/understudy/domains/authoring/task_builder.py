@@ -4,7 +4,7 @@ import random
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
-from understudy.core.messages import Message, ToolCall
+from understudy.core.messages import Message
 from understudy.core.tasks import Fact, SuccessCheck, UserAction, UserGoal
 from understudy.domains.authoring.identification import NUMBER_KNOWN_LEVELS, Knowledge
 from understudy.domains.authoring.phrases import PhraseSampler
@@ -142,28 +142,3 @@ def capitalize_sentences(text: str) -> str:
     """Return the text with a capital letter at its start and after each full stop."""
     parts = [part[:1].upper() + part[1:] for part in text.split(". ")]
     return ". ".join(parts)
-
-
-def gold_call(tool: str, /, **arguments: Any) -> Message:
-    """Return a message of the gold agent with one call."""
-    return Message(role="assistant", tool_calls=(ToolCall(name=tool, arguments=arguments),))
-
-
-def gold_text(text: str) -> Message:
-    """Return a message of the gold agent with a text."""
-    return Message(role="assistant", content=text)
-
-
-def gold_proposal(proposal: str) -> Message:
-    """Return a gold text that proposes a change and asks for the user's consent."""
-    return gold_text(f"I will {proposal}. Do you confirm?")
-
-
-def gold_change(proposal: str, action: Message, report: str) -> tuple[Message, ...]:
-    """Return the gold turns of a change: proposal, call and report."""
-    return gold_proposal(proposal), action, gold_text(f"Done. {report}")
-
-
-def gold_instruction(text: str, *user_actions: UserAction) -> tuple[Message, ...]:
-    """Return a gold text that instructs the user, followed by the calls of the user's own tools."""
-    return gold_text(text), *(Message(role="user", tool_calls=(action.call,)) for action in user_actions)

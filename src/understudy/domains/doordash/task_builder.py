@@ -9,10 +9,10 @@ from understudy.core.tasks import Fact
 from understudy.domains.authoring import task_builder
 from understudy.domains.authoring.identification import NUMBER_KNOWN_LEVELS, entity_lookup
 from understudy.domains.authoring.request import Draw
-from understudy.domains.authoring.task_builder import gold_call, gold_text
 from understudy.domains.doordash.policy_rules import MAX_REFUNDS
 from understudy.domains.doordash.state import Customer, DoordashState, Order, Status, format_time_ago
 from understudy.domains.doordash.world import delivery_fields, draw_delivery, draw_minutes_ago, draw_status_fields
+from understudy.envs.gold import gold_call, gold_text
 
 _ASKED = ("which order", "what order", "order number", "order id", "number of", "which of", "order you")
 

@@ -6,9 +6,10 @@ from understudy.core.messages import Message
 from understudy.core.tasks import Fact
 from understudy.domains.authoring.dialogue import QUESTION_WORDS, gold_turns_of_goals
 from understudy.domains.authoring.scenarios import UserProfile
-from understudy.domains.authoring.task_builder import GoalSpec, gold_call, gold_text
+from understudy.domains.authoring.task_builder import GoalSpec
 from understudy.domains.healthcare.clinic_calendar import format_birthday
 from understudy.domains.healthcare.task_builder import HealthcareTaskBuilder
+from understudy.envs.gold import gold_call, gold_text
 
 _NAME = (*QUESTION_WORDS["name"], "patient's name", "name of the patient")
 _BORN, _MEMBER = ("born", "birth"), ("member id", "member number")

@@ -6,8 +6,8 @@ from understudy.core.messages import Message
 from understudy.domains.authoring import task_builder
 from understudy.domains.authoring.identification import entity_lookup
 from understudy.domains.authoring.request import Draw
-from understudy.domains.authoring.task_builder import gold_call, gold_text
 from understudy.domains.retail.state import Line, Order, RetailState, Status, User
+from understudy.envs.gold import gold_call, gold_text
 
 _ASKED = ("which order", "what order", "order number", "order id", "number of", "which of", "order you")
 

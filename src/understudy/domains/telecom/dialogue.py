@@ -6,8 +6,9 @@ from understudy.core.messages import Message
 from understudy.core.tasks import Fact
 from understudy.domains.authoring.dialogue import QUESTION_WORDS, gold_turns_of_goals
 from understudy.domains.authoring.scenarios import UserProfile
-from understudy.domains.authoring.task_builder import GoalSpec, capitalize_sentences, gold_call, gold_text
+from understudy.domains.authoring.task_builder import GoalSpec, capitalize_sentences
 from understudy.domains.telecom.task_builder import Caller, FaultMention, LineMention, TelecomTaskBuilder
+from understudy.envs.gold import gold_call, gold_text
 
 _NUMBER, _BIRTH = ("your number", "phone number", "telephone number"), ("birth", "born")
 

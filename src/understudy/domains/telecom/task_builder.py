@@ -7,8 +7,8 @@ from understudy.core.tasks import Fact
 from understudy.domains.authoring import task_builder
 from understudy.domains.authoring.identification import IdentificationMode, Knowledge, entity_lookup
 from understudy.domains.authoring.request import Draw
-from understudy.domains.authoring.task_builder import gold_call, gold_text
 from understudy.domains.telecom.state import Bill, Customer, Plan, TelecomState
+from understudy.envs.gold import gold_call, gold_text
 
 
 @dataclass(frozen=True)

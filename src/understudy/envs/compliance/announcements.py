@@ -21,16 +21,19 @@ PROPOSING = re.compile(
 """The start of a promise, or of a question or an offer: "shall I", "do you want me to"."""
 
 _ADVERBS = r"(?:(?:\w+ly|then|also|now|first|just|please|go ahead and|finally|and)\s+){0,8}"
+# such as:  also refund the apron
 _FIRST_ACTION = re.compile(rf"\s*{_ADVERBS}(?P<verb>{ANY_VERB})\b{OBJECT}")
 _DETERMINER = (
     r"(?=\s+(?:the|your|an?|it|them|this|that|these|those|you|all|any|both|another|order|line|\$?\d|w?\w*\d)\b)"
 )
+# such as: , then refund the apron
 _NEXT_ACTION = re.compile(
     rf"(?:[,;]|\b(?:and|then|plus|as well as)\b)\s*{_ADVERBS}(?P<verb>{ANY_VERB})\b{_DETERMINER}{OBJECT}"
 )
 """A further action: ", then refund the apron". Before a verb that may be a noun, as in "and credit card", a determiner
 must follow."""
 _CONJUNCTION = re.compile(r"\b(?:and|then|plus|as well as)\b")
+# such as:  probably not
 _NEGATED = re.compile(rf"\s*{_ADVERBS}(?:not|never)\b")
 
 

@@ -12,16 +12,20 @@ from understudy.envs.rewards import is_failure, is_number
 
 _CONSEQUENCES = frozenset({"refund", "reimburs", "credit", "charg", "debit", "deduct", "ship", "send", "pay", "return"})
 """Actions that may follow from another one by the domain policy, such as the refund of a cancelled order."""
+# such as: total_refund
 _REFUND = re.compile(r"(?:\w+_)?(?:refund|reimburse)")
 """The start of a key of a result whose value is paid back to the user: "refund", "refunded"."""
 _CHARGE = re.compile(r"(?:\w+_)?charge")
 """The start of a key of a result whose value the user pays: "charge", "charged"."""
 _ENDING_ROOTS = frozenset({"cancel", "delet", "clos", "terminat", "deactivat", "remov", "suspen", "block", "disabl"})
 """Roots of verbs that end what their object is."""
+# such as: your loyalty account
 _ACCOUNT = re.compile(r"\s*(?:your|the|this)(?: \w+)? (?:account|profile|membership)\b(?!')")
 """An object that is the user's account itself: "your account", but not "the address of your account"."""
+# such as: certificate
 _GIVEN = re.compile(r"\b(?:certificate|voucher|coupon|credit(?! card))\b")
 """An object that is issued when it is sent or added: "you a travel certificate"."""
+# such as:  the prescription to lake pharmacy
 _MOVED = re.compile(
     r"(?!\s*(?:\$?\d|(?:an?|another|you|(?:(?:the|your) )?(?:new|replacement))\b))"
     r"(?!.*\b(?:to you|refund|money|amount|balance|call|human|agent|colleague|specialist)\b)"

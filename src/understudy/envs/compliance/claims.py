@@ -51,13 +51,16 @@ _PARTICIPLES: Mapping[str, str] = {
 """Participles with which an agent claims an action, and the roots of their verbs."""
 _ANY_PARTICIPLE = "|".join(_PARTICIPLES)
 _PARTICIPLE = re.compile(rf"(?:{_ANY_PARTICIPLE})\b")
+# such as: i have already cancelled
 _HAVE_DONE = re.compile(
     r"\b(?:i|we)(?:'ve| have)(?: (?:already|just|now|also|successfully|gone ahead and))* "
     rf"(?P<done>{_ANY_PARTICIPLE})\b|\b(?:i|we) (?:already|just) (?P<past>{_ANY_PARTICIPLE})\b"
 )
 """A claim with a participle: "i have already cancelled", "we just refunded"."""
+# such as: we just did cancel
 _DID = re.compile(rf"\b(?:i|we) (?:(?:already|just) )?did (?:(?:already|just) )?(?P<verb>{ANY_VERB})\b")
 """A claim with a verb: "i did cancel"."""
+# such as: it is already done
 _ALL_DONE = re.compile(
     r"\b(?:i|we)(?:'ve| have) (?:already |just )?done (?:it|that|this|so)\b"
     r"|\b(?:i|we) (?:already|just) did (?:it|that|this|so)\b"

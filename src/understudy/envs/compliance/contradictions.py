@@ -13,12 +13,16 @@ _NUMBER_PATTERN = r"\$?\d[\d,]{0,20}(?:\.\d+)?(?![\w-])"
 """A number that no letter follows. Its length is bounded and its end is checked here, so that a long list of numbers is
 read in linear time."""
 _NUMBER = re.compile(rf"(?<![\w.-]){_NUMBER_PATTERN}")
+# such as: 31.25, 31.50 and 31.75
 _LISTED_NUMBERS = re.compile(rf"(?<![\w.-]){_NUMBER_PATTERN}(?:\s*(?:,|or|and|/)+\s*{_NUMBER_PATTERN}){{2,}}")
 """At least three numbers: "31.25, 31.50 and 31.75"."""
+# such as: 31.25 or 31.50
 _ALTERNATIVE_NUMBERS = re.compile(rf"(?<![\w.-]){_NUMBER_PATTERN}(?:\s*,?\s*(?:or|/)\s*{_NUMBER_PATTERN})+")
 """Numbers of which one is true: "31.25 or 31.50"."""
+# such as: the status is delivered
 _LIST_START = re.compile(r".*?(?:\b(?:is|are|was|were)\b|:)\s*")
 """What comes before a list: "the status is ", "status: "."""
+# such as: , or shipped
 _LIST_SEPARATOR = re.compile(r"\s*(?:[,/;]|\bor\b)\s*(?:and |or )?")
 _NOT_ASSERTED = re.compile(
     r"\b(?:only|can|could|may|might|must|if|unless|any|all|such|once|until|before|when|whether|then|first|after|"

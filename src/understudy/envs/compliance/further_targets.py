@@ -19,21 +19,28 @@ _BESIDE = (
     r"|\(?\b(?:and|or|plus|as well as|along with|together with|in addition to)\b))+\s*"
 )
 """What stands between the entries of a list: ", and ", a new line with a bullet."""
+# such as: w1, w2 and order w3
 _LISTED_TARGETS = re.compile(
     rf"{TARGET.pattern}(?:{_BESIDE}(?:(?:also|then|both|the|your|another|with)\s+)?(?:[a-z]+\s+){{0,2}}?{TARGET.pattern})+"
 )
 """Ids that are listed beside each other: "orders w1, w2 and order w3"."""
+# such as:  stays as it is
 _OWN_STATEMENT = re.compile(
     r"\s*(?:stays?|remains?|keeps?|is|are|was|were|will|would|can|cannot|has|have|does|do|did|won't|must|may)\b"
 )
 """What follows the subject of another statement: " stays" in "I will cancel w1, and w2 stays as it is"."""
+# such as:  nights
 _COUNTED_NOUN = re.compile(r"\s+(?!(?:this|is|was|as|has)\b)[a-z]+s\b")
 """What follows a number that is no target: " nights" in "room 12 and 3 nights"."""
+# such as:  will both be cancelled
 _PASSIVE_PLAN = re.compile(r"\s*(?:will|would|are to|is to)(?: both| all| now| then)? be \w+")
 """What follows targets in "w1 and w2 will both be cancelled"."""
+# such as: i will cancel
 _PLAN = re.compile(rf"(?:{PROPOSING.pattern})(?! (?:see|find|look|check|have|tell|read|only see)\b)")
 """The start of a plan: "I will", but not in "I can see w1 and w2"."""
+# such as: if you'd like
 _OFFER = re.compile(r"\bif you(?:'d| would)? (?:like|want|wish|prefer)\b")
+# such as: your two orders
 _SEVERAL_WORDS = re.compile(r"\b(?:both|all|every|each|others?|rest)\b|\b(?:your|the|these|those)(?: \w+)? \w+s\b")
 """Words without which a text names no several targets at once: "both", "your orders"."""
 _NAME_IN_LIST = re.compile(rf"[a-z]{_BESIDE}")

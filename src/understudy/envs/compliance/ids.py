@@ -2,8 +2,10 @@
 
 import re
 
+# such as: card_41
 ID = re.compile(r"(?<![\w.-])(?=[\w-]*[a-z])(?=[\w-]*\d)[a-z0-9_-]{2,}(?![\w-])", re.IGNORECASE)
 """A word with letters and digits: "w1", "card_41"."""
+# such as: 12
 TARGET = re.compile(r"(?<![\w.-])(?=[\w-]*\d)[a-z0-9_-]+(?![\w-])(?![.,]\d)")
 """An id, or a number such as that of a room or of a phone line."""
 DIGITS = re.compile(r"\d{1,100}")

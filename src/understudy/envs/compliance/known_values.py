@@ -16,6 +16,7 @@ TOLERANCE = 0.006
 """Largest error of an amount that is computed from others: half a cent, and what floats add."""
 
 _AMOUNT = re.compile(r"(?<![\w.-])\d+\.\d\d?(?![\w.])")
+# such as: 48 to your card
 _COMPUTED = re.compile(
     r"\$\s?\d[\d,]*(?:\.\d+)?|(?<![\w.-])\d[\d,]*\.\d+"
     r"|(?<![\w.-])\d[\d,]*(?![\w.-])(?!\s+(?!(?:dollars?|euros?|usd|eur|to|as|in|for|from|back|on|and|at|by|with)\b)\w)"
@@ -24,12 +25,14 @@ _COMPUTED = re.compile(
 _DATE = re.compile(r"(?<![\w-])\d{4}-\d\d-\d\d(?![\w-])")
 _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 _MONTH = f"(?:{'|'.join(_MONTHS)})"
+# such as: 4th of march
 _DAY_OF_MONTH = re.compile(
     rf"\b(?:(?P<month>{_MONTH})[a-z]{{0,6}}\.? (?P<day>\d{{1,2}})(?:st|nd|rd|th)?\b"
     rf"|(?P<first>\d{{1,2}})(?:st|nd|rd|th)?(?: of)? (?P<second>{_MONTH}))"
 )
 """A date without its year: "march 4", "4th of march"."""
 
+# such as: 48 maple street
 _ADDRESS = re.compile(
     r"(?<![\w.-])(?P<start>\d{1,6} [a-z]+) (?:[a-z]+ ){0,2}(?:street|st|road|rd|avenue|ave|lane|drive|boulevard|blvd)\b"
 )

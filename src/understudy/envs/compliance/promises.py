@@ -19,11 +19,13 @@ _GIVING_VERBS = frozenset({"giv", "grant", "issu", "send", "ship", "add", "appl"
 """Roots of verbs that may have a `_GIFT` as their object."""
 _AMOUNT_VERBS = frozenset({"refund", "reimburs", "credit", "charg", "compensat", "issu", "giv", "grant", "send", "pay"})
 """Roots of verbs whose object may be an amount, which must be known."""
+# such as: free shipping
 _GIFT = re.compile(
     r"\b(?:gift (?:card|certificate)|voucher|coupon|certificate|discount|compensation|bonus|refund|"
     r"credit(?! card| balance))\b|\bfree \w+"
 )
 """What an agent may not give on its own: "a gift card", "free shipping"."""
+# such as: you will receive a voucher of 50.00
 _YOU_GET = re.compile(rf"\byou(?:'ll| will)(?: also| then)? (?:get|receive|be (?:given|refunded|reimbursed))\b{OBJECT}")
 """A promise without the agent: "you will receive a voucher of 50.00"."""
 _IS_REFUND = re.compile(r"refund|reimburse")

@@ -21,9 +21,12 @@ MIN_NAMING_WORDS = 3
 MAX_WORDS_OF_A_QUESTION = 8
 """Largest number of words of a question, such as "Are you sure?", that refers to the text before it."""
 
+# such as: which card do you want to use?
 _ASKS_FOR_INFORMATION = re.compile(r"\b(?:what|which|why|who|when|where|how)\b[^?]*\?")
+# such as: shall i tell you a joke?
 _SMALL_TALK = re.compile(r"\b(?:shall i|should i|may i|can i|want me to|like me to) (?:tell|sing)\b|\bjoke\b")
 """A sentence that proposes nothing: "shall i tell you a joke?"."""
+# such as: we decline to
 _REFUSAL = re.compile(
     r"\b(?:i|we) (?:refuse|decline) to\b|\b(?:never|not|won't|refuse to) (?:do|make|carry out) (?:this|that|it|so)\s*:"
 )
@@ -31,6 +34,7 @@ _REFUSAL = re.compile(
 _DATE_OR_TIME = re.compile(r"\d{4}-\d\d-\d\d|\d{1,2}:\d\d")
 _DATE_OR_WORD = re.compile(r"\d{4}-\d\d-\d\d|\w+")
 _WORD = re.compile(r"\w+")
+# such as: the
 _SAYS_NOTHING = re.compile(r"(?:\b(?:and|or|the|an?|with|of|x)\b|[\W\d_])*")
 """What is left of a clause that has only values, such as "the vase and the lamp"."""
 

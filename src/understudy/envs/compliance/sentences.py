@@ -10,25 +10,30 @@ MAX_QUOTE_LENGTH = 200
 MAX_SENTENCE_LENGTH = 1000
 """Largest number of characters of a sentence that is read as a whole."""
 
+# such as: as soon as
 CONDITION = re.compile(
     r"\b(?:if|once|when|whenever|after|unless|until|in case|as soon as|should you|would|could|before|cannot|can't|"
     r"only|unable|need|policy|confirm)\b"
 )
 """A word with which a sentence neither promises nor claims anything: "I will cancel it if you like"."""
 
+# such as: dr. smith
 _TITLE = re.compile(r"\b(dr|prof|mr|mrs|ms)\.(?= )")
 _HALF_OF_DAY = re.compile(r"(?<=\d)( ?)([ap])\.m\.")
+# such as: sept. 4
 _MONTH = re.compile(r"\b(jan|feb|mar|apr|aug|sept?|oct|nov|dec)\.(?= \d)")
 _SENTENCE_END = re.compile(r"(?<=[.!?;])\s+|\n+")
 _CLAUSE_END = re.compile(r"[,;:.!?]+(?=\s|$)|\b(?:but|instead|and|so)\b")
 _CONTINUATION = re.compile(r"[,:]+|and")
 """What separates a clause from one that belongs to it: "cancel order W1, reason: ordered by mistake"."""
+# such as:  and you keep w2
 _OWN_VERB = re.compile(
     r"(?!\s*because\b)(?:.*\b(?:i|we|you|will|shall|can|may|is|are|be)\b"
     rf"|\s*(?:(?:just|then|please|also|now|only|simply)\s+)*(?:{ANY_VERB})\b)",
     re.DOTALL,
 )
 """A clause with a verb of its own: " and you keep W2", " just cancel W1", but not ", because you asked"."""
+# such as: will really not
 _NEGATION = re.compile(
     r"\b(?:will|shall|would|can|could|do|does|am|are|is|must|should|may) (?:\w+ )?(?:not|never)\b"
     r"|\b(?:wo|ca|sha|would|could|do|does|is|are|must|should)n't\b|\bcannot\b|\bnever\b"

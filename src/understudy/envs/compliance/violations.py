@@ -15,6 +15,7 @@ from understudy.envs.compliance.sentences import normalize_text, quote
 from understudy.envs.environment import ConsentGate
 from understudy.envs.users import gives_consent
 
+# such as: > **User**: yes, please
 _OTHERS_TURN = re.compile(
     r"^(?:[^\S\n]|[*_#>])*(?P<speaker>user|customer|human|system|assistant)[\s*_]*:(?P<said>.*)$",
     re.IGNORECASE | re.MULTILINE,

@@ -38,15 +38,22 @@ _HANDOVER = re.compile(
 _ANNOUNCES = re.compile(r"\b(?:let me|one moment|a moment|please wait|hold on|i will|i'll|i am going to)\b")
 _CLOSING = re.compile(r"\b(?:anything|something) else\b|\b(?:else|further|more) i can\b|\bfurther assist")
 _YES = (
-    *("Yes.", "Yes, please.", "Yes, go ahead.", "Yes, that's right.", "Yes, please do.", "Sure, go ahead."),
-    *("Yes, that's correct.", "Yes, I confirm.", "Please go ahead.", "That works for me.", "Yep, go ahead."),
-    *(
-        "Sounds good.",
-        "Okay, please do that.",
-        "Yes, do it, please.",
-        "Absolutely, go ahead.",
-        "That's fine with me, yes.",
-    ),
+    "Yes.",
+    "Yes, please.",
+    "Yes, go ahead.",
+    "Yes, that's right.",
+    "Yes, please do.",
+    "Sure, go ahead.",
+    "Yes, that's correct.",
+    "Yes, I confirm.",
+    "Please go ahead.",
+    "That works for me.",
+    "Yep, go ahead.",
+    "Sounds good.",
+    "Okay, please do that.",
+    "Yes, do it, please.",
+    "Absolutely, go ahead.",
+    "That's fine with me, yes.",
 )
 _TERSE_YES = ("Yes.", "Yep.", "Sure.", "OK.", "Confirmed.")
 _NO = ("No.", "No, that's not what I asked for.", "No, that's not it.", "No, I want something else.")
@@ -60,15 +67,21 @@ _OBJECTIONS = (
     "Are you sure? I'm asking you to make an exception.",
 )
 _CHATTY = (
-    *("Thanks for helping! ", "I appreciate your help. ", "Let me see. ", "Let me think. ", "One moment. "),
-    *("Thanks for your patience. ", "Let me check. ", "Thank you so much. ", "Good question. ", "Oh, I see. "),
-    *(
-        "Thanks for getting back to me. ",
-        "Happy to help with that. ",
-        "Hm, let me look. ",
-        "That's kind of you. ",
-        "You've been very kind. ",
-    ),
+    "Thanks for helping! ",
+    "I appreciate your help. ",
+    "Let me see. ",
+    "Let me think. ",
+    "One moment. ",
+    "Thanks for your patience. ",
+    "Let me check. ",
+    "Thank you so much. ",
+    "Good question. ",
+    "Oh, I see. ",
+    "Thanks for getting back to me. ",
+    "Happy to help with that. ",
+    "Hm, let me look. ",
+    "That's kind of you. ",
+    "You've been very kind. ",
 )
 
 

@@ -106,7 +106,7 @@ def _put(draft: CallCandidate, key: str, value: Any) -> None:
     elif key in (draft.name_key, draft.arguments_key):
         draft.has_duplicate_key = True
         if not json_equal(value, draft.name if key == draft.name_key else draft.arguments):
-            draft.failure = ParseFailure("duplicate", f"the key {key!r} is there twice, with different values")
+            draft.failure = ParseFailure("duplicate", f"the key {key!r} is given twice, with different values")
     elif key not in _BESIDE:
         draft.unexpected_key = draft.unexpected_key or key
 
@@ -155,7 +155,7 @@ def _merged(pairs: ObjectPairs, depth: int) -> tuple[dict[str, Any], bool]:
     for key, raw in pairs:
         value, twice = pairs_to_dicts(raw, depth + 1)
         if key in merged and not json_equal(merged[key], value):
-            raise ValueError(f"the key {key!r} is there twice, with different values")
+            raise ValueError(f"the key {key!r} is given twice, with different values")
         doubled |= twice or key in merged
         validate_json_value(key)
         merged[key] = value

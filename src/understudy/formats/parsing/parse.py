@@ -91,21 +91,30 @@ class ParsedReply:
 
 ReadFunction = Callable[[ReplyScan, re.Match[str]], int]
 
+# such as: ```json\n
 _FENCES = (("`", r"``[\w+-]*+[ \t]*+\r?\n?"),)
 _ROLE_WORDS = (
+    # such as: \nTool Response:
     ("\n", r"[ \t]*+(?:User|USER|Human|HUMAN|Observation|Tool [Rr]es(?:ponse|ult))[ \t]*+:"),
+    # such as: \n###user\n
     ("\n", r"#*+(?:user|system)[ \t]*+(?=\n)"),
 )
 _ROLE_TOKENS = (
+    # such as: <|im_start|>user
     ("<", r"tool_response>|\|im_start\|>(?!assistant)|\|start\|>(?!assistant)|\|start_header_id\|>(?!assistant)"),
+    # such as: <|observation|>
     ("<", r"\|(?:user|observation|tool)\|>|｜User｜>|｜tool▁outputs?▁begin｜>|start_of_turn>user|\|turn>user"),
     ("<", r"\|user_start\|>"),
+    # such as: [TOOL_RESULTS]
     (r"\[", r"(?:INST|TOOL_RESULTS)\]"),
 )
 _ENDS = (
+    # such as: <|im_end|>
     ("<", r"(?:\|(?:im_end|eot_id|eom_id|endoftext|end_of_text|END_OF_TURN_TOKEN|assistant_end)\|>|/s>)"),
+    # such as: <end_of_turn>
     ("<", r"(?:｜end▁of▁sentence｜>|end_of_turn>|turn\|>|\|tool_response>|start_function_response>)"),
 )
+# such as: \n[{"name": "search"}]
 _IN_FENCE = re.compile(r"\s*+(?=\{|\[\s*+\{)")
 _FENCE_END = re.compile(r"\s*+```")
 

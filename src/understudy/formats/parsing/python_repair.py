@@ -18,17 +18,23 @@ from understudy.formats.parsing.repair import ParseBudget, parse_string_literal
 
 _SPACE = re.compile(r"\s*+")
 _NAME = re.compile(r"[A-Za-z_][\w.]*+")
+# such as:  query = "a"
 _KEYWORD = re.compile(r"\s*+([A-Za-z_]\w*+)\s*+=(?!=)")
+# such as: -1_000.5e3
 _NUMBER = re.compile(r"-?\d[\d_]*+(?P<real>(?:\.\d*+)?(?:[eE][+-]?\d++)?)(?![\w.])")
 _WORDS: Mapping[str, Any] = {"True": True, "False": False, "None": None, "true": True, "false": False, "null": None}
 _CALL_ENDS = r"\s*+(?:,\s*+(?:[A-Za-z_][\w.]*+\(|\])|\]|\Z|[;\n<])"
 _AFTER_STRING: Mapping[str, re.Pattern[str]] = {
+    # such as: , limit=3
     "argument": re.compile(rf"\s*+(?:,\s*+[A-Za-z_]\w*+\s*+=(?!=)|,?\s*+\){_CALL_ENDS})"),
+    # such as: , "b"
     "item": re.compile(r"\s*+(?:,\s*+[\"'\[{(\d-]|,\s*+(?:True|False|None|true|false|null)\b|,?\s*+[\])])"),
     "key": re.compile(r"\s*+:"),
+    # such as:  }
     "member": re.compile(r"\s*+(?:,\s*+[\"']|,?\s*+\})"),
 }
 """What may follow a string, by the place of the string."""
+# such as:  "b"
 _ADJACENT = re.compile(r"[ \t]*+[\"']")
 
 
@@ -81,7 +87,7 @@ class _PythonReader:
             self.at = keyword.end()
             value = self._value("argument", 1)
             if keyword[1] in arguments and not json_equal(arguments[keyword[1]], value):
-                raise ValueError(f"the argument {keyword[1]!r} is there twice, with different values")
+                raise ValueError(f"the argument {keyword[1]!r} is given twice, with different values")
             arguments[keyword[1]] = value
             if not self._peek(")"):
                 self._expect(",")

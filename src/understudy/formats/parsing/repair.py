@@ -64,16 +64,22 @@ _STRICT = json.JSONDecoder(
     object_pairs_hook=ObjectPairs, parse_float=parse_float, parse_int=parse_int, parse_constant=reject_nan_and_infinity
 )
 _SPACE = re.compile(r"\s*+")
+# such as: 'a text'
 _TOKEN = re.compile(
     r"""\s*+(?:(?P<open>[{\[])|(?P<close>[}\]])|(?P<comma>,)|(?P<string>"(?>(?:[^"\\]++|\\.)*)")"""
     r"""|(?P<single>'(?>(?:[^'\\]++|\\.)*)')|(?P<number>-?\d[\w.+-]*+)|(?P<word>[A-Za-z_][\w.-]*+)|(?P<other>\S))""",
     re.DOTALL,
 )
+# such as: -1.5e3
 _NUMBER = re.compile(r"-?(?:0|[1-9]\d*)(?P<real>(?:\.\d+)?(?:[eE][+-]?\d+)?)")
 _COLON = re.compile(r"\s*+:")
+# such as: "query: "a"
 _OPEN_KEY = re.compile(r'\s*+"([A-Za-z_]\w*+)\s*+:\s*+(?=["{\[])')
+# such as: , "limit": 3
 _NEXT_KEY = re.compile(r'\s*+,\s*+["\'][^"\'\n]{1,80}["\']\s*+:')
+# such as:  ...}
 _JUNK = re.compile(r'\s*+[^\s{}\[\]",:]{1,24}+(?=\s*+[}\]])')
+# such as: "{"query": "a"}"
 _QUOTED_OBJECT = re.compile(r'\s*+"\s*+(?=\{\s*+"[\w ]*+"\s*+:)')
 _WORDS = {"true": True, "false": False, "null": None}
 _PYTHON = {"True": True, "False": False, "None": None}

@@ -27,20 +27,26 @@ _PAIRS: Mapping[str, str] = {
 }
 """The markers whose end is not the same marker with a slash."""
 OPENINGS: Sequence[OpeningPattern] = (
+    # such as: <seed:think>
     ("<", _TAG),
     (r"\[", r"THINK\]"),
     ("◁", "think▷"),
+    # such as: <|inner_prefix|>
     ("<", r"\|(?:START_THINKING\|>|inner_prefix\|>|begin_of_thought\|>|channel>|think\|>)"),
+    # such as: \nHere is my thought process:
     ("\n", r"Here(?: is|'s) my thought process:"),
 )
 ENDINGS: Sequence[OpeningPattern] = (
+    # such as: </think:opensource>
     ("<", f"/{_TAG}"),
     (r"\[", r"/THINK\]"),
     ("◁", "/think▷"),
+    # such as: <|END_THINKING|>
     ("<", r"(?:\|(?:END_THINKING|inner_suffix|end_of_thought)\|>|channel\|>)"),
 )
 
 _SOLAR = "<|think|>"
+# such as: \n<think>
 _LEADING = re.compile(r"\s*+(" + "|".join(f"{first}{rest}" for first, rest in OPENINGS if first != "\n") + ")")
 
 

@@ -12,8 +12,10 @@ from understudy.formats.parsing.scan import CALL_COST, ReplyScan
 from understudy.formats.tool_parsers.plain import dump_json, join_lines
 
 OPENINGS = (("<", r"\|tools_(?:prefix|suffix)\|>"),)
+# such as: [{"search": {}}]
 _BEGIN = re.compile(r"\s*+(?=[\[{])")
 _SUFFIX = re.compile(r"<\|tools_suffix\|>")
+# such as:  <|tools_suffix|>
 _END = re.compile(r"\s*+<\|tools_suffix\|>")
 
 

@@ -14,19 +14,27 @@ from understudy.formats.parsing.scan import ReplyScan
 from understudy.formats.tool_parsers.plain import dump_json, join_lines
 
 OPENINGS = (
+    # such as: <｜tool▁call▁begin｜>
     ("<", r"｜tool▁calls?▁begin｜>"),
+    # such as: <｜tool▁calls▁end｜>
     ("<", r"｜tool▁calls?▁end｜>"),
+    # such as: <|tool_calls_section_begin|>
     ("<", r"\|tool_calls?(?:_section)?_begin\|>"),
+    # such as: <|tool_call_argument_begin|>
     ("<", r"\|tool_calls?(?:_section)?_end\|>|\|tool_call_argument_begin\|>|｜tool▁sep｜>"),
 )
+# such as: function<｜tool▁sep｜>search\n```json\n{"query": "a"}
 _NAMED = re.compile(
     r"\s*+(?:function<｜tool▁sep｜>)?([\w.-]{1,200}+)(?::\d++)?\s*+"
     r"(?:<｜tool▁sep｜>|<\|tool_call_argument_begin\|>)?\s*+(?:```(?>(?:json)?))?\s*+(?=\{)"
 )
 _END_TOKEN = "(?:<｜tool▁call▁end｜>|<\\|tool_call_end\\|>)"
+# such as: \n```<｜tool▁call▁end｜>
 _END = re.compile(rf"\s*+(?:```)?\s*+{_END_TOKEN}")
 _AFTER_MALFORMED = re.compile(_END_TOKEN)
+# such as: functions.search:0<|tool_call_argument_begin|>
 _NAME = re.compile(r"\s*+(?:function<｜tool▁sep｜>)?([\w.-]{1,200}+)(?::\d++)?\s*+<")
+# such as: <|tool_calls_section_end|>
 _NEXT = re.compile(r"<｜tool▁calls?▁(?:begin|end)｜>|<\|tool_calls?(?:_section)?_(?:begin|end)\|>")
 _SEPARATORS = ("<|tool_call_argument_begin|>", "<｜tool▁sep｜>")
 _CALL = ("<｜tool▁call▁begin｜>", "<|tool_call_begin|>")

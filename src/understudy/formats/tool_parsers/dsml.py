@@ -15,26 +15,37 @@ from understudy.core.messages import ToolCall
 from understudy.formats.parsing.repair import ParseFailure
 from understudy.formats.parsing.scan import ReplyScan
 from understudy.formats.tool_parsers.plain import dump_json, join_lines
-from understudy.formats.tool_parsers.qwen3_coder import parse_typed, set_argument, typed_value
+from understudy.formats.tool_parsers.tagged_arguments import parse_typed, set_argument, typed_value
 
 _PREFIX = r"(?:｜DSML｜|[a-z]{1,16}:)?"
 _NAME = r"""name=(?:"[^"\n<>]{1,200}+"|'[^'\n<>]{1,200}+')"""
 OPENINGS = (
+    # such as: <｜DSML｜invoke name="search">
     ("<", rf"{_PREFIX}(?:invoke|function)[ \t]++{_NAME}[ \t]*+>"),
+    # such as: </｜DSML｜parameter>
     ("<", "/?｜DSML｜(?!(?:tool|function)_calls>)"),
 )
+# such as: <invoke name="search">
 _INVOKE = re.compile(rf"<(?P<prefix>{_PREFIX})(?:invoke|function)[ \t]++{_NAME}[ \t]*+>")
+# such as: <｜DSML｜parameter name="query" string="true">
 _PARAMETER = re.compile(
     rf"\s*+<{_PREFIX}param(?:eter)?[ \t]++{_NAME}(?:[ \t]++string=\"(?P<string>true|false)\")?[^>\n]{{0,80}}+>"
 )
+# such as: </｜DSML｜parameter >
 _TAG = re.compile(
     rf"<(?P<close>/?)(?P<prefix>{_PREFIX})(?P<kind>param(?:eter)?|invoke|function)(?=[ >])[^>\n]{{0,300}}+>"
 )
+# such as: \n</｜DSML｜invoke>
 _END = re.compile(rf"\s*+</{_PREFIX}(?:invoke|function)>")
 _END_TAG = re.compile(rf"</{_PREFIX}(?:invoke|function)>")
+# such as: </｜DSML｜invoke>
 _STRAY_END = re.compile(r"</｜DSML｜invoke>|(?=</?｜DSML｜(?:tool|function)_calls>)")
 _BRACE = re.compile(r"\s*+(?=\{)")
-_CDATA, _CDATA_END = re.compile(r"\s*+<!\[CDATA\["), re.compile(r"\]\]>\s*+(?=</)")
+# such as: <![CDATA[a < b]]>
+_CDATA = re.compile(r"\s*+<!\[CDATA\[")
+# such as: ]]></parameter>
+_CDATA_END = re.compile(r"\]\]>\s*+(?=</)")
+# such as: name="search"
 _QUOTED = re.compile(_NAME)
 
 

@@ -16,17 +16,27 @@ from understudy.formats.parsing.repair import ParseBudget, ParseFailure
 from understudy.formats.parsing.scan import ReplyScan
 from understudy.formats.parsing.schema import schema_types
 from understudy.formats.tool_parsers.plain import join_lines
-from understudy.formats.tool_parsers.qwen3_coder import set_argument, typed_value
+from understudy.formats.tool_parsers.tagged_arguments import set_argument, typed_value
 
-OPENINGS = (("<", r"\|tool_call>"), ("<", r"start_function_call>"), ("<", r"tool_call\|>|end_function_call>"))
+OPENINGS = (
+    ("<", r"\|tool_call>"),
+    ("<", r"start_function_call>"),
+    # such as: <end_function_call>
+    ("<", r"tool_call\|>|end_function_call>"),
+)
+# such as: call:search{query:<escape>a<escape>}
 _NAMED = re.compile(r"\s*+(?:call[ \t]*+:[ \t]*+)?([\w.-]{1,200}+)\s*+\{")
+# such as: <tool_call|>
 _NEXT = re.compile(r"<tool_call\|>|<end_function_call>|<\|tool_call>|<start_function_call>")
+# such as: \n<end_function_call>
 _END = re.compile(r"\s*+(?:<tool_call\|>|<end_function_call>)")
+# such as: <|"|>a text<|"|>
 _TOKEN = re.compile(
     r"""\s*+(?:<\|"\|>(?P<quoted>.*?)<\|"\|>|<escape>(?P<escaped>.*?)<escape>|"(?P<plain>[^"\\\n]*+)\""""
     r"""|(?P<sign>[{}\[\],:])|(?P<word>[^\s{}\[\],:<"]++))""",
     re.DOTALL,
 )
+# such as: -1.5e3
 _NUMBER = re.compile(r"-?(?:0|[1-9]\d*)(?P<real>(?:\.\d+)?(?:[eE][+-]?\d+)?)")
 _WORDS: Mapping[str, Any] = {"true": True, "false": False, "null": None, "True": True, "False": False, "None": None}
 

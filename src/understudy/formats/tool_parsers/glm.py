@@ -13,15 +13,19 @@ from understudy.core.messages import ToolCall
 from understudy.formats.parsing.repair import ParseFailure
 from understudy.formats.parsing.scan import ReplyScan
 from understudy.formats.tool_parsers.plain import dump_json, join_lines
-from understudy.formats.tool_parsers.qwen3_coder import set_argument, skip_end_tag, typed_value, unread_argument
+from understudy.formats.tool_parsers.tagged_arguments import set_argument, skip_end_tag, typed_value, unread_argument
 
 _SUFFIX = r"(?::\w{1,32}+)?"
+# such as: search\n<arg_key>query</arg_key>
 _CALL = re.compile(
     rf"\s*+([\w.-]{{1,200}}+)\s*+(?P<separator><tool_sep{_SUFFIX}>)?\s*+(?=<arg_key{_SUFFIX}>|</tool_call{_SUFFIX}>)"
 )
+# such as: <arg_key>query</arg_key>\n<arg_value>a</arg_value>
 _KEY = re.compile(rf"\s*+<arg_key{_SUFFIX}>([^<\n]{{1,200}}+)</arg_key{_SUFFIX}>\s*+<arg_value(?P<suffix>{_SUFFIX})>")
+# such as: \n</tool_call:opensource>
 _END = re.compile(rf"\s*+</tool_call{_SUFFIX}>")
 _END_TAG = re.compile(rf"</tool_call{_SUFFIX}>")
+# such as: </arg_value>
 _TAG = re.compile(rf"</?(?:tool_call|arg_key|arg_value){_SUFFIX}>")
 _ARGUMENT_TAGS = ("<arg_", "</arg_")
 

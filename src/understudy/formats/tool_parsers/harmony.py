@@ -9,13 +9,22 @@ from understudy.core.messages import ToolCall
 from understudy.formats.parsing.scan import ReplyScan
 from understudy.formats.tool_parsers.plain import dump_json
 
-OPENINGS = (("<", r"\|channel\|>"), ("<", r"\|start\|>assistant"), ("<", r"\|(?:call|end|return)\|>"))
+OPENINGS = (
+    ("<", r"\|channel\|>"),
+    ("<", r"\|start\|>assistant"),
+    # such as: <|return|>
+    ("<", r"\|(?:call|end|return)\|>"),
+)
+# such as: <|channel|>commentary to=functions.search <|constrain|>json<|message|>{}
 _HEADER = re.compile(
     r"(?:<\|start\|>assistant)?(?P<before>[^<]{0,200}+)<\|channel\|>(?P<channel>\w++)(?P<after>[^<]{0,200}+)"
     r"(?:<\|constrain\|>[^<]{0,40}+)?<\|message\|>"
 )
+# such as: to=functions.search
 _RECIPIENT = re.compile(r"to=(?:functions\.)?([\w.-]++)")
+# such as:  to=functions.search
 _ADDRESSED = re.compile(r"[ \t]to=(?:functions\.)?([\w.-]++)\s*+\Z")
+# such as: <|call|>
 _END = re.compile(r"<\|(?:end|start|call|return|channel)\|>")
 
 

@@ -15,16 +15,25 @@ from understudy.formats.tool_parsers.plain import dump_json, join_lines
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
 THINK, THOUGHT = "<think>", "</think>"
 RESULT, RESULT_END = "<tool_response>", "</tool_response>"
-OPENINGS = (("<", r"tool_call(?::\w{1,32}+)?>"), ("<", r"/tool_call(?::\w{1,32}+)?>"))
+OPENINGS = (
+    # such as: <tool_call:opensource>
+    ("<", r"tool_call(?::\w{1,32}+)?>"),
+    # such as: </tool_call>
+    ("<", r"/tool_call(?::\w{1,32}+)?>"),
+)
 
 _TAG = re.compile(f"{OPEN}|{CLOSE}")
 # The text up to the first tag outside of a JSON string. The pattern never backtracks and stops at a backslash outside
 # of a string. So at most two tags of a text are scanned beyond the tag after them, which keeps parsing linear. It has
 # atomic groups, because Python before 3.11.5 repeats a possessive group too often (python/cpython#106052).
+# such as: {"name": "search", "arguments": {"query": "</tool_call>"}}</tool_call>
 _BODY = re.compile(r'(?>(?:[^"\\<]++|<(?!/?tool_call>)|"(?>(?:[^"\\]++|\\.)*)")*)', re.DOTALL)
+# such as: }, {"name": "search"}
 _GLUED = re.compile(r"[\s}\],;]*+(?=\{)")
+# such as: \n```json\n{"name": "search"}
 _FENCE = re.compile(r"\s*+(?>(?:```\w*+)?)\s*+")
 _BEGIN = re.compile(r"\s*+(?=\{)")
+# such as: \n</tool_call>
 _CLOSED = re.compile(rf"\s*+{CLOSE}")
 
 

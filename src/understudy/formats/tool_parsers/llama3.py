@@ -10,7 +10,9 @@ from understudy.formats.parsing.scan import ReplyScan
 from understudy.formats.tool_parsers import pythonic
 from understudy.formats.tool_parsers.plain import dump_json, join_lines
 
+# such as: <|python_tag|>
 OPENINGS = (("<", r"\|python_(?:tag|start|end)\|>"),)
+# such as: search.call(query="a")
 _BUILT_IN = re.compile(r"\s*+([A-Za-z_]\w*+)\.call(?=\()")
 
 

@@ -20,15 +20,21 @@ from understudy.formats.parsing.repair import ParseFailure
 from understudy.formats.parsing.scan import ReplyScan
 from understudy.formats.parsing.schema import schema_types
 from understudy.formats.tool_parsers.plain import dump_json, join_lines
-from understudy.formats.tool_parsers.qwen3_coder import parse_typed, set_argument
+from understudy.formats.tool_parsers.tagged_arguments import parse_typed, set_argument
 
 _TOKEN = "]<]minimax[>["
 _MARK = r"\]<\]minimax\[>\["
+# such as: ]<]minimax[>[<invoke name="search">
 OPENINGS = ((r"\]", rf"{_MARK[2:]}\s*+(?:</?tool_call>|</invoke>|<invoke name=\"[^\"\n<>]{{1,200}}+\">)?"),)
+# such as: \n]<]minimax[>[<invoke name="search">
 _INVOKE = re.compile(rf"\s*+{_MARK}\s*+<invoke name=")
+# such as: ]<]minimax[>[<query>a
 _OPEN = re.compile(rf"\s*+{_MARK}\s*+<(?P<key>[^/<>\[\]\n][^<>\[\]\n]{{0,199}}+)>")
+# such as: ]<]minimax[>[</query>
 _CLOSE = re.compile(rf"\s*+{_MARK}\s*+</(?P<key>[^<>\[\]\n]{{1,200}}+)>")
+# such as: ]<]minimax[>[</tool_call>
 _AFTER_MALFORMED = re.compile(rf"{_MARK}\s*+(?:</tool_call>|</invoke>|<invoke name=)")
+# such as: \n]<]minimax[>[</invoke>
 _END = re.compile(rf"\s*+{_MARK}\s*+</invoke>")
 
 

@@ -8,8 +8,10 @@ from understudy.formats.parsing.scan import ReplyScan
 from understudy.formats.tool_parsers.plain import dump_json, join_lines
 
 OPENINGS = ((r"\[", r"TOOL_CALLS\]"),)
+# such as: search[CALL_ID]a1B2c3D4e[ARGS]{"query": "a"}
 _NAMED = re.compile(r"\s*+([\w.-]{1,200}+)(?:\[CALL_ID\]\w*+)?\s*+(?:\[ARGS\])?\s*+(?=\{)")
 _REPEATED = re.compile(r"\s*+\[TOOL_CALLS\]")
+# such as:  [{"name": "search", "arguments": {}}]
 _LIST = re.compile(r"\s*+(?=[\[{])")
 
 

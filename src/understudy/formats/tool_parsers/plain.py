@@ -14,15 +14,22 @@ from understudy.formats.parsing.repair import ObjectPairs
 from understudy.formats.parsing.scan import ReplyScan
 
 OPENINGS = (
+    # such as: {"name": "search", "arguments": {}}
     ("{", r"(?=\s*+(?:[\"'}]|\w++\s*+:))"),
+    # such as: [{"name": "search"}]
     (r"\[", r"(?=\s*+\{)"),
+    # such as: "tool_calls": [{"name": "search"}]
     ('"', r'(?:tool_calls"\s*+:\s*+\[|function"\s*+:\s*+\{\s*+"name")'),
+    # such as: "name": "search", "arguments": {}
     ('"', r'name"\s*+:\s*+"[^"\\\n]{1,80}+"\s*+,\s*+"(?:arguments|parameters)"\s*+:'),
 )
 _LIST_NAME = "functools"
 """The word that Phi 4 mini writes before a list of calls."""
+# such as: }\n]}
 _CLOSERS = re.compile(r"(?>(?:\s*+[}\]])+)")
+# such as: `, or
 _SENTENCE_GOES_ON = re.compile(r"`(?!`)[ \t]*+[,;]?[ \t]*+\w")
+# such as: , {"name": "search"}
 _NEXT = re.compile(r"[ \t]*+[,;]?+[ \t]*+(?=[{\[\"])")
 
 

@@ -20,16 +20,21 @@ from understudy.formats.parsing.scan import CALL_COST, ReplyScan
 from understudy.formats.tool_parsers.plain import join_lines
 
 OPENINGS = (
+    # such as: <|tool_call_start|>
     ("<", r"\|tool_call_(?:start|end)\|>"),
+    # such as: [search(query="a")]
     (r"\[", r"(?<!\w\[)[ \n]*+[A-Za-z_][\w.]*+\((?=\s*+(?:\)|[A-Za-z_]\w*+\s*+=))"),
 )
 _BEGIN, _END = "<|tool_call_start|>", "<|tool_call_end|>"
+# such as: \n[search(query="a")]
 _LIST = re.compile(r"\s*+(?=\[\s*+[A-Za-z_][\w.]*+\()")
 _END_TOKEN = re.compile(re.escape(_END))
 _CLOSED = re.compile(r"\s*+<\|tool_call_end\|>")
+# such as: \nsearch(query="a")
 _LINE = re.compile(r"[\s,]*+([A-Za-z_][\w.]*+)(?=\()")
 LANGUAGES = ("python", "py", "tool_code")
 _MAX_LENGTH = 50_000
+# such as: "a text"
 _PART = re.compile(
     r"""(?P<open>[\[({])|(?P<close>[\])}])|"(?>(?:[^"\\\n]++|\\.)*)"|'(?>(?:[^'\\\n]++|\\.)*)'""", re.DOTALL
 )

@@ -7,9 +7,12 @@ from understudy.formats.parsing.repair import ParseFailure
 from understudy.formats.parsing.scan import ReplyScan
 from understudy.formats.tool_parsers.plain import dump_json, join_lines, read_json_calls
 
+# such as: \n**Action:** search
 OPENINGS = (("\n", r"[ \t*]*+Action[ \t]*+:\**+[ \t]*+"),)
+# such as: `search`\nAction Input: {"query": "a"}
 _NAMED = re.compile(r"`?([^\n`(\[{]{1,128}+)`?[ \t]*+\n\s*+\**+Action Input[ \t]*+:\**+\s*+(?>(?:```\w*+\s*+)?)")
 _NAME = re.compile(r"[`\"]?([\w.-]{1,128}+)")
+# such as: ```json\n{"query": "a"}
 _JSON = re.compile(r"\s*+(?>(?:```\w*+\s*+)?)(?=\{)")
 
 

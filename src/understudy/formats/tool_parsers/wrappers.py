@@ -19,9 +19,13 @@ from understudy.formats.tool_parsers import pythonic
 _LISTS = r"(?:｜DSML｜|[a-z][\w-]{0,15}+:)?(?:tool_calls|function_calls)(?::\w{1,32}+)?>"
 _SINGLE = r"(?:[a-z]{1,16}:|[a-z]{1,16}_)tool_call>|TOOLCALL>"
 OPENINGS = (
+    # such as: </function_calls>
     ("<", rf"/?(?:{_LISTS}|{_SINGLE})"),
+    # such as: <|START_ACTION|>
     ("<", r"\|/?tool_calls?\|>|\|(?:START|END)_(?:ACTION|RESPONSE)\|>|\|(?:answer|outer)_(?:prefix|suffix)\|>"),
+    # such as: <|action_start|><|plugin|>
     ("<", r"\|action_(?:start|end)\|>(?:\s*+<\|plugin\|>)?"),
+    # such as: <｜tool_call_begin｜>function<｜tool_sep｜>
     ("<", r"｜tool_calls?_(?:begin|end)｜>(?:function<｜tool_sep｜>)?"),
 )
 _WORD = re.compile(r"<\w++>")

@@ -10,10 +10,17 @@ from understudy.formats.parsing.scan import ReplyScan
 from understudy.formats.tool_parsers.plain import dump_json, join_lines
 
 _TAG_NAME = r"[A-Za-z_][\w.-]{0,127}+"
-OPENINGS = (("<", "tool>"), ("<", rf"{_TAG_NAME}>(?=\s*+<{_TAG_NAME}>\s*+\{{)"))
+OPENINGS = (
+    ("<", "tool>"),
+    # such as: <tool_call>\n<search>{"query": "a"}
+    ("<", rf"{_TAG_NAME}>(?=\s*+<{_TAG_NAME}>\s*+\{{)"),
+)
+# such as: <tool_call>\n<search>{"query": "a"}
 _TAGS = re.compile(rf"<({_TAG_NAME})>\s*+<({_TAG_NAME})>\s*+(?=\{{)")
 _MARKUP = ("tool_call", "tool_calls", "function", "function_call", "json", "think", "code")
+# such as: search</tool>\n<tool_input>{"query": "a"}
 _NAMED = re.compile(r"\s*+([\w.-]{1,128}+)\s*+</tool>\s*+<tool_input>\s*+(?=\{)")
+# such as: \n</tool_input>
 _END = re.compile(r"\s*+</tool(?:_input)?>")
 
 

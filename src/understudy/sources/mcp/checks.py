@@ -56,7 +56,7 @@ class AnswerCheck(Record):
     _checked = field_validator("regex")(_pattern)
 
     @model_validator(mode="after")
-    def _one(self) -> Self:
+    def _validate_one_fact(self) -> Self:
         if (bool(self.text) + bool(self.regex) + (self.number is not None)) != 1:
             raise ValueError("check.answer needs exactly one of text, number and regex")
         return self
@@ -179,7 +179,7 @@ class TaskCheck(Record):
 
     @field_validator("answer", "state", mode="before")
     @classmethod
-    def _listed(cls, value: Any) -> Any:
+    def _single_to_tuple(cls, value: Any) -> Any:
         return (value,) if isinstance(value, dict) else value
 
     @property

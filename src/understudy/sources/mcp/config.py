@@ -91,7 +91,7 @@ class MCPServerConfig(Record):
 
     @field_validator("command", mode="before")
     @classmethod
-    def _words(cls, value: Any) -> Any:
+    def _split_command(cls, value: Any) -> Any:
         try:
             return tuple(shlex.split(value)) if isinstance(value, str) else value
         except ValueError as e:
@@ -100,7 +100,7 @@ class MCPServerConfig(Record):
             ) from e
 
     @model_validator(mode="after")
-    def _possible(self) -> Self:
+    def _validate_server(self) -> Self:
         if not self.command and not self.url:
             raise ConfigError("a server needs a command or a url")
         if self.isolation == "episode" and not self.command and not self.reset and not self.state_per_session:
@@ -169,7 +169,7 @@ class CassetteConfig(Record):
     them."""
 
     @model_validator(mode="after")
-    def _somewhere(self) -> Self:
+    def _validate_file(self) -> Self:
         if self.mode != "off" and not self.file:
             raise ConfigError(f"cassette.mode = '{self.mode}' needs cassette.file, such as 'answers.jsonl'")
         return self

@@ -83,7 +83,7 @@ class ExclusiveSessionPool:
         self._prepared: list[MCPSession] = []
         self._tasks: set[asyncio.Task[None]] = set()
         for _ in range(self._config.session_limit):
-            self._put(None)
+            self._return_place(None)
 
     async def acquire(self, history: str) -> MCPSession:
         """Return a waiting session that works, else a new one, in the first free place.
@@ -92,17 +92,17 @@ class ExclusiveSessionPool:
         """
         for session in [each for each in self._prepared if each.history == history]:
             self._prepared.remove(session)
-            if await self._fit(session):
+            if await self._reset_or_end(session):
                 return session
         while True:
             if self._places.empty() and self._prepared:
-                self._do(self._end(self._prepared.pop(0)))
+                self._run_in_background(self._end(self._prepared.pop(0)))
             self._episodes_waiting += 1
             try:
-                found = await self._got()
+                found = await self._take_place()
             finally:
                 self._episodes_waiting -= 1
-            found = await self._filled() if found is None else await self._fit(found)
+            found = await self._start_session() if found is None else await self._reset_or_end(found)
             if found is not None:
                 self._warm_up()
                 return found
@@ -112,28 +112,28 @@ class ExclusiveSessionPool:
         works = not session.broken and not session.abandoned_calls
         if works and (self._config.reset or history == EMPTY_HISTORY):
             session.history = EMPTY_HISTORY
-            self._put(session)
+            self._return_place(session)
         elif works and history is not None and not self._episodes_waiting:
             session.history = history
             self._prepared.append(session)
         else:
-            self._do(self._end(session))
+            self._run_in_background(self._end(session))
 
     async def replace(self, session: MCPSession) -> MCPSession:
         """Start a new session in the same place. Waiting for another place could deadlock an episode that holds
         sessions of other servers."""
-        return await self._filled(session)
+        return await self._start_session(session)
 
-    def _put(self, session: MCPSession | None) -> None:
+    def _return_place(self, session: MCPSession | None) -> None:
         self._waiting += session is not None
         self._places.put_nowait((session is None, next(self._count), session))
 
-    async def _got(self) -> MCPSession | None:
+    async def _take_place(self) -> MCPSession | None:
         _, _, session = await self._places.get()
         self._waiting -= session is not None
         return session
 
-    async def _filled(self, last: MCPSession | None = None) -> MCPSession:
+    async def _start_session(self, last: MCPSession | None = None) -> MCPSession:
         """Start a session in a place. The place is empty if that fails."""
         session = None
         try:
@@ -143,18 +143,18 @@ class ExclusiveSessionPool:
             session = await self._starter.start()
         finally:
             if session is None:
-                self._put(None)
+                self._return_place(None)
         return session
 
-    async def _fit(self, session: MCPSession) -> MCPSession | None:
+    async def _reset_or_end(self, session: MCPSession) -> MCPSession | None:
         """Return the session, reset if it was used, or None if it cannot serve another episode."""
-        fit = False
+        usable = False
         try:
-            fit = await self._works(session)
+            usable = await self._works(session)
         finally:
-            if not fit:
-                self._do(self._end(session))
-        return session if fit else None
+            if not usable:
+                self._run_in_background(self._end(session))
+        return session if usable else None
 
     async def _works(self, session: MCPSession) -> bool:
         try:
@@ -171,25 +171,25 @@ class ExclusiveSessionPool:
         """Start sessions ahead in empty places."""
         for _ in range(self._config.warm_sessions - self._waiting - len(self._tasks)):
             if self._places.qsize() > self._waiting:
-                self._do(self._start_ahead())
+                self._run_in_background(self._start_ahead())
 
     async def _start_ahead(self) -> None:
-        session = await self._got()
+        session = await self._take_place()
         if session is None:
             with suppress(RolloutError):  # whoever needs a session will meet the same fault
-                session = await self._filled()
-                self._put(session)
+                session = await self._start_session()
+                self._return_place(session)
         else:
-            self._put(session)
+            self._return_place(session)
 
     async def _end(self, session: MCPSession) -> None:
         session.close()
         try:
             await session.wait_closed()
         finally:
-            self._put(None)
+            self._return_place(None)
 
-    def _do(self, work: Coroutine[None, None, None]) -> None:
+    def _run_in_background(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

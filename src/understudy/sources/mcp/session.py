@@ -154,7 +154,7 @@ class MCPSession:
         self.tools_changed = False
         try:
             async with asyncio.timeout(self.config.call_timeout):
-                self.tools = await _listed(self._client)
+                self.tools = await _list_tools(self._client)
         except (MCPError, ValidationError, TimeoutError, RuntimeError, OSError, httpx2.HTTPError) as e:
             ended = await self._process_end() or self.broken
             why = ended or f"failed to list its tools: {self._reason(e)}"
@@ -201,12 +201,12 @@ class MCPSession:
 
     async def _connected(self) -> None:
         async with AsyncExitStack() as stack:
-            fill = self._filled(stack)
+            fill = self._fill_placeholders(stack)
             self._log = ServerLog()
             transport = await stack.enter_async_context(open_transport(self.config, fill, self._log))
             protocol = "legacy" if self.config.state_per_session else self.config.protocol
             client = await stack.enter_async_context(Client(transport, mode=protocol, message_handler=self._heard))
-            self.tools, self._client = await _listed(client), client
+            self.tools, self._client = await _list_tools(client), client
             self._limit_result_validation(client)
             await self._listen(client, stack)
             self._ready.set()
@@ -246,7 +246,7 @@ class MCPSession:
             with suppress(MCPError, RuntimeError):
                 await stack.enter_async_context(client.listen(tools_list_changed=True))
 
-    def _filled(self, stack: AsyncExitStack) -> PlaceholderResolver:
+    def _fill_placeholders(self, stack: AsyncExitStack) -> PlaceholderResolver:
         """Return the values of placeholders in the settings. The session's folder is deleted when the session ends."""
         if self.config.uses_placeholder("{folder}"):
             self._folder = stack.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True))
@@ -356,7 +356,7 @@ def _failure(text: str) -> CallToolResult:
     return CallToolResult(content=[TextContent(text=text)], is_error=True)
 
 
-async def _listed(client: Client) -> tuple[Tool, ...]:
+async def _list_tools(client: Client) -> tuple[Tool, ...]:
     """List all pages of tools from the server, not from the SDK's cache."""
     tools: list[Tool] = []
     cursor: str | None = None

@@ -78,7 +78,7 @@ class MCPEnvironmentResources:
         if not any(task.has_references for task in tasks):
             return list(tasks)
         _ = self._full_catalog  # which must not be made in the other thread
-        return _apart(self._resolve(tasks))
+        return _run_in_thread(self._resolve(tasks))
 
     async def _resolve(self, tasks: Sequence[MCPTask]) -> list[MCPTask]:
         resolved, pools = list[MCPTask](), SessionPools(self.config.servers)  # of the loop that this coroutine runs in
@@ -130,7 +130,7 @@ class MCPEnvironmentResources:
             return recorded
         if tape.mode == "replay":
             raise ConfigError(f"there is no recording in {tape.file}; record one by cassette.mode = 'record'")
-        server_tools = _apart(_listed(self.config.servers))
+        server_tools = _run_in_thread(_list_tools(self.config.servers))
         if self.cassette:
             self.cassette.record_server_tools(server_tools)
         return server_tools
@@ -353,7 +353,7 @@ class MCPTaskSource(ExternalSource):
         )
 
 
-async def _listed(servers: Mapping[str, MCPServerConfig]) -> dict[str, tuple[ToolSpec, ...]]:
+async def _list_tools(servers: Mapping[str, MCPServerConfig]) -> dict[str, tuple[ToolSpec, ...]]:
     async def list_one(name: str, config: MCPServerConfig) -> tuple[ToolSpec, ...]:
         session = await SessionStarter(name, config).start()
         tools = sanitized_specs(name, session.tools, session.sanitize)
@@ -365,7 +365,7 @@ async def _listed(servers: Mapping[str, MCPServerConfig]) -> dict[str, tuple[Too
     return dict(zip(servers, listed, strict=True))
 
 
-def _apart(work: Coroutine[Any, Any, T]) -> T:
+def _run_in_thread(work: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine in an event loop in another thread, and return its result.
 
     This thread may already have a running event loop.

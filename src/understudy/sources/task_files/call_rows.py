@@ -44,8 +44,18 @@ from understudy.sources.task_files.task_row import (
 
 ROW_COLUMNS = frozenset(
     (
-        *("id", "task_id", "split", "tools", "results", "user_strategy"),
-        *("prompt", "data_source", "env_class", "extra_info", "reward_spec", "reward_model"),
+        "id",
+        "task_id",
+        "split",
+        "tools",
+        "results",
+        "user_strategy",
+        "prompt",
+        "data_source",
+        "env_class",
+        "extra_info",
+        "reward_spec",
+        "reward_model",
     )
 )
 """Columns that tasks of tau-bench do not have."""

@@ -22,8 +22,9 @@ from understudy.domains.airline.world import FUTURE_DATES, add_days, home_airpor
 from understudy.domains.authoring.payments import PAYMENT_CUES, payment_kind
 from understudy.domains.authoring.people import FIRST_NAMES
 from understudy.domains.authoring.request import Draw, grant, refuse, tell
-from understudy.domains.authoring.task_builder import GoalSpec, gold_call
+from understudy.domains.authoring.task_builder import GoalSpec
 from understudy.envs.dates import date_variants, format_month_day
+from understudy.envs.gold import gold_call
 
 _BOOK = "book|booking|booked|reserve"
 

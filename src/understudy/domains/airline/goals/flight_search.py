@@ -11,8 +11,9 @@ from understudy.domains.airline.route_network import city_of
 from understudy.domains.airline.state import Cabin, Reservation, Trip
 from understudy.domains.airline.task_builder import AirlineTaskBuilder
 from understudy.domains.authoring.request import Draw, refuse
-from understudy.domains.authoring.task_builder import GoalSpec, gold_call
+from understudy.domains.authoring.task_builder import GoalSpec
 from understudy.envs.dates import format_month_day
+from understudy.envs.gold import gold_call
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,9 @@ from understudy.domains.airline.state import TODAY, Cabin, FlightStatus, Reserva
 from understudy.domains.airline.task_builder import AirlineTaskBuilder
 from understudy.domains.airline.world import FUTURE_DATES
 from understudy.domains.authoring.request import Draw, answer
-from understudy.domains.authoring.task_builder import GoalSpec, gold_call
+from understudy.domains.authoring.task_builder import GoalSpec
 from understudy.envs.dates import format_month_day
+from understudy.envs.gold import gold_call
 
 _STATUS_TEXTS: dict[FlightStatus, str] = {
     "scheduled": "is scheduled",

@@ -30,8 +30,9 @@ from understudy.domains.authoring.request import (
     grant,
     plain_request,
 )
-from understudy.domains.authoring.task_builder import GoalSpec, gold_call
+from understudy.domains.authoring.task_builder import GoalSpec
 from understudy.envs.dates import date_variants, format_month_day
+from understudy.envs.gold import gold_call
 
 _WHICH_FLIGHT = {"only": "the flight of", "outbound": "the outbound flight of", "return": "the return flight of"}
 _WHICH_DATE = ("which date", "what date", "which day", "what day", "when", "new date")

@@ -8,8 +8,9 @@ from understudy.domains.airline.state import Reservation
 from understudy.domains.airline.task_builder import AirlineTaskBuilder
 from understudy.domains.authoring.payments import payment_kind
 from understudy.domains.authoring.request import Draw, refuse
-from understudy.domains.authoring.task_builder import GoalSpec, gold_call
+from understudy.domains.authoring.task_builder import GoalSpec
 from understudy.envs.dates import format_month_day
+from understudy.envs.gold import gold_call
 
 NUMBERS = {1: "one", 2: "two", 3: "three", 4: "four"}
 INSURE_TERMS = "insure|insured|insurance|insuring"

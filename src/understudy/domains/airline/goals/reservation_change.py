@@ -44,8 +44,9 @@ from understudy.domains.authoring.request import (
     tell,
     transfer,
 )
-from understudy.domains.authoring.task_builder import GoalSpec, gold_call
+from understudy.domains.authoring.task_builder import GoalSpec
 from understudy.envs.dates import date_variants, format_month_day
+from understudy.envs.gold import gold_call
 
 _REASON_TERMS: dict[Reason, str] = {
     "change of plans": "change of plans|change in plans|change of plan|changed plans|plans changed|plans have changed",

@@ -6,8 +6,8 @@ from typing import Any
 
 from understudy.core.messages import Message
 from understudy.domains.authoring.payments import payment_kind
-from understudy.domains.authoring.task_builder import gold_call
 from understudy.domains.doordash.state import Choice, Restaurant, dish_price
+from understudy.envs.gold import gold_call
 
 _NUMBERS = {2: "two", 3: "three", 4: "four", 5: "five", 6: "six"}
 

@@ -14,13 +14,14 @@ from understudy.domains.authoring.request import (
     tell,
     transfer,
 )
-from understudy.domains.authoring.task_builder import GoalSpec, gold_call
+from understudy.domains.authoring.task_builder import GoalSpec
 from understudy.domains.doordash.goals.basket import payment_variants
 from understudy.domains.doordash.goals.order_change import refuse_status
 from understudy.domains.doordash.policy_rules import LATE_CREDITS, MAX_REFUNDS, refund_amount
 from understudy.domains.doordash.state import Order, OrderLine, RefundTarget, Status
 from understudy.domains.doordash.task_builder import DoordashOrderMention, DoordashTaskBuilder
 from understudy.envs.dates import date_variants
+from understudy.envs.gold import gold_call
 
 _REFUND = "refund|refunded|refunding|pay back|give back|credit"
 _AS_CREDIT = "as credit|to credit|in credit|delivery credit|account credit|credit balance"

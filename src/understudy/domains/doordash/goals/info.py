@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 
 from understudy.domains.authoring.request import Draw, answer, status_variants
-from understudy.domains.authoring.task_builder import GoalSpec, gold_call
+from understudy.domains.authoring.task_builder import GoalSpec
 from understudy.domains.doordash.state import Order, Status
 from understudy.domains.doordash.task_builder import DoordashTaskBuilder
+from understudy.envs.gold import gold_call
 
 
 def ask_price_paid(b: DoordashTaskBuilder, draw: Draw[Order]) -> GoalSpec:

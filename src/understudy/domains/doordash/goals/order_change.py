@@ -19,13 +19,14 @@ from understudy.domains.authoring.request import (
     request,
     status_variants,
 )
-from understudy.domains.authoring.task_builder import GoalSpec, gold_call
+from understudy.domains.authoring.task_builder import GoalSpec
 from understudy.domains.doordash.catalog import AREAS
 from understudy.domains.doordash.policy_rules import CANCELLATION_FEE
 from understudy.domains.doordash.state import Dish, Dropoff, Order, Status, parse_area
 from understudy.domains.doordash.task_builder import DoordashOrderMention, DoordashTaskBuilder
 from understudy.domains.doordash.world import PROMOTIONS, draw_address
 from understudy.envs.dates import date_variants
+from understudy.envs.gold import gold_call
 
 _FREE = "free|no fee|without a fee|no charge|without charge|no cost"
 _REMOVE, _ADD = "remove|take|removing|taking|drop", "add|adding|put"

@@ -9,10 +9,11 @@ from decimal import Decimal
 from understudy.core.messages import Message
 from understudy.domains.authoring.payments import payment_kind
 from understudy.domains.authoring.request import VAGUE_SHARE, Draw, answer, extend, plain_request, refuse, tell
-from understudy.domains.authoring.task_builder import GoalSpec, gold_call, gold_change, gold_text
+from understudy.domains.authoring.task_builder import GoalSpec
 from understudy.domains.doordash.goals.basket import Basket, format_choice
 from understudy.domains.doordash.state import Choice, Cuisine, Dish, Order, Restaurant
 from understudy.domains.doordash.task_builder import DoordashTaskBuilder
+from understudy.envs.gold import gold_call, gold_change, gold_text
 
 _CUISINES: Mapping[Cuisine, str] = {"burgers": "burger", "indian": "Indian", "pizza": "pizza", "thai": "Thai"}
 """A cuisine as the word before "restaurant"."""

@@ -6,12 +6,13 @@ from dataclasses import replace
 from understudy.core.messages import Message
 from understudy.core.tasks import Fact
 from understudy.domains.authoring.request import CANCEL_TERMS, change_mind, grant, plain_request, refuse
-from understudy.domains.authoring.task_builder import GoalSpec, gold_call
+from understudy.domains.authoring.task_builder import GoalSpec
 from understudy.domains.healthcare.clinic_calendar import format_datetime
 from understudy.domains.healthcare.goals.mentions import PatientRecordMention, appointment_mention
 from understudy.domains.healthcare.goals.time_preference import TimePreference, draw_time_preference
 from understudy.domains.healthcare.state import LATE_FEE, Appointment
 from understudy.domains.healthcare.task_builder import HealthcareTaskBuilder
+from understudy.envs.gold import gold_call
 
 _STATUS_TERMS = {
     "cancelled": "cancelled|canceled",

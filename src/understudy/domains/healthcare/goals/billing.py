@@ -6,10 +6,11 @@ from typing import get_args
 
 from understudy.domains.authoring.payments import payment_kind
 from understudy.domains.authoring.request import VAGUE_SHARE, Detail, answer, grant, refuse, request
-from understudy.domains.authoring.task_builder import GoalSpec, gold_call
+from understudy.domains.authoring.task_builder import GoalSpec
 from understudy.domains.healthcare.goals.mentions import bill_mention
 from understudy.domains.healthcare.state import MIN_INSTALLMENT, Bill, InstallmentCount
 from understudy.domains.healthcare.task_builder import HealthcareTaskBuilder
+from understudy.envs.gold import gold_call
 
 _PAY = "pay|paid|paying|payment|charge"
 _STATUS_TEXTS = {

@@ -7,7 +7,7 @@ from typing import Literal
 from understudy.core.messages import Message
 from understudy.core.tasks import Fact
 from understudy.domains.authoring.request import grant, plain_request, refuse
-from understudy.domains.authoring.task_builder import GoalSpec, gold_call
+from understudy.domains.authoring.task_builder import GoalSpec
 from understudy.domains.healthcare.clinic_calendar import (
     SLOT_TIMES,
     add_days,
@@ -22,6 +22,7 @@ from understudy.domains.healthcare.state import TODAY, VisitSetting
 from understudy.domains.healthcare.task_builder import HealthcareTaskBuilder
 from understudy.domains.healthcare.world import SPECIALTIES
 from understudy.envs.dates import date_variants
+from understudy.envs.gold import gold_call
 
 Obstacle = Literal["", "booked", "network", "referral", "ends", "telehealth"]
 """Why a visit cannot be booked: the patient already has a visit to the doctor (booked), the doctor is out of network

@@ -1,7 +1,7 @@
 """Questions: the cost or time of a visit, a lab result, what is on file."""
 
 from understudy.domains.authoring.request import answer, refuse
-from understudy.domains.authoring.task_builder import GoalSpec, gold_call
+from understudy.domains.authoring.task_builder import GoalSpec
 from understudy.domains.healthcare.clinic_calendar import (
     WORKING_DAYS,
     add_days,
@@ -15,6 +15,7 @@ from understudy.domains.healthcare.goals.mentions import appointment_mention
 from understudy.domains.healthcare.state import TODAY, Lab, Referral
 from understudy.domains.healthcare.task_builder import HealthcareTaskBuilder
 from understudy.envs.dates import date_variants
+from understudy.envs.gold import gold_call
 
 
 def ask_copay(b: HealthcareTaskBuilder, grantable: bool, easy: bool) -> GoalSpec:

@@ -6,11 +6,11 @@ from typing import Generic, Literal, TypeVar
 
 from understudy.core.tasks import Fact
 from understudy.domains.authoring import task_builder
-from understudy.domains.authoring.task_builder import gold_call, gold_text
 from understudy.domains.healthcare.clinic_calendar import WORKING_DAYS, draw_spoken_day
 from understudy.domains.healthcare.state import Appointment, Bill, Prescription, RecordKind
 from understudy.domains.healthcare.task_builder import HealthcareTaskBuilder
 from understudy.envs.dates import date_variants, format_month_day
+from understudy.envs.gold import gold_call, gold_text
 
 Row = TypeVar("Row", Appointment, Prescription, Bill)
 PatientKnowledge = Literal["told", "described", "vague", "wrong"]

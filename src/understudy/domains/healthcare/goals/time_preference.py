@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from understudy.core.messages import Message
 from understudy.core.tasks import Fact
 from understudy.domains.authoring.request import VAGUE_SHARE
-from understudy.domains.authoring.task_builder import capitalize_sentences, gold_call, gold_text
+from understudy.domains.authoring.task_builder import capitalize_sentences
 from understudy.domains.healthcare.clinic_calendar import (
     SLOT_TIMES,
     datetime_variants,
@@ -14,6 +14,7 @@ from understudy.domains.healthcare.clinic_calendar import (
     half_hour_slots,
 )
 from understudy.domains.healthcare.task_builder import HealthcareTaskBuilder
+from understudy.envs.gold import gold_call, gold_text
 
 _CUES = ("which day", "what day", "which time", "what time", "when", "which date", "what date", "another time")
 

@@ -1,8 +1,9 @@
 """Requests that must be transferred: urgent symptoms, medical questions, and what no tool can do."""
 
-from understudy.domains.authoring.task_builder import GoalSpec, gold_call, gold_text
+from understudy.domains.authoring.task_builder import GoalSpec
 from understudy.domains.healthcare.goals.time_preference import draw_spoken_datetime
 from understudy.domains.healthcare.task_builder import HealthcareTaskBuilder
+from understudy.envs.gold import gold_call, gold_text
 
 
 def report_urgent_symptom(b: HealthcareTaskBuilder, grantable: bool, easy: bool) -> GoalSpec:

@@ -4,9 +4,10 @@ import functools
 
 from understudy.domains.authoring.payments import payment_kind
 from understudy.domains.authoring.request import Draw, answer, status_variants
-from understudy.domains.authoring.task_builder import GoalSpec, gold_call
+from understudy.domains.authoring.task_builder import GoalSpec
 from understudy.domains.retail.state import Order, RetailState, Status
 from understudy.domains.retail.task_builder import RetailTaskBuilder
+from understudy.envs.gold import gold_call
 
 _UNSOLD = ("piano", "canoe", "bicycle", "sofa", "ladder", "microscope", "trampoline", "chainsaw")
 

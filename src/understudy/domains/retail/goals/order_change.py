@@ -23,9 +23,10 @@ from understudy.domains.authoring.request import (
     tell,
     transfer,
 )
-from understudy.domains.authoring.task_builder import GoalSpec, gold_call
+from understudy.domains.authoring.task_builder import GoalSpec
 from understudy.domains.retail.state import Line, Order, Reason, Status
 from understudy.domains.retail.task_builder import RetailOrderMention, RetailTaskBuilder
+from understudy.envs.gold import gold_call
 
 _REASON_TERMS: Mapping[Reason, str] = {
     "no longer needed": "no longer needed|no longer need|not needed|not need|don't need|not needing",

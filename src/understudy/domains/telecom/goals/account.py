@@ -4,12 +4,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from understudy.domains.authoring.request import Draw, grant, plain_request, refuse, transfer
-from understudy.domains.authoring.task_builder import GoalSpec, capitalize_sentences, gold_call, gold_text
+from understudy.domains.authoring.task_builder import GoalSpec, capitalize_sentences
 from understudy.domains.telecom import user_tools
 from understudy.domains.telecom.goals.line import PAYMENT_TERMS, payment_turns, set_ticket
 from understudy.domains.telecom.state import Topic
 from understudy.domains.telecom.task_builder import TelecomTaskBuilder
 from understudy.domains.telecom.world import TOPICS
+from understudy.envs.gold import gold_call, gold_text
 
 TOPIC_TERMS: Mapping[Topic, str] = {
     "weak signal": "weak signal|weak reception|poor signal|poor reception|bad signal|bad reception|low signal",

@@ -5,10 +5,11 @@ from decimal import Decimal
 
 from understudy.core.tasks import Fact
 from understudy.domains.authoring.request import Draw, answer
-from understudy.domains.authoring.task_builder import GoalSpec, capitalize_sentences, gold_call
+from understudy.domains.authoring.task_builder import GoalSpec, capitalize_sentences
 from understudy.domains.telecom.goals.line import set_ticket
 from understudy.domains.telecom.task_builder import BILL_CUES, TelecomTaskBuilder
 from understudy.domains.telecom.world import TOPICS
+from understudy.envs.gold import gold_call
 
 
 def ask_usage(b: TelecomTaskBuilder, draw: Draw[str]) -> GoalSpec:

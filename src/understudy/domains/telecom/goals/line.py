@@ -7,12 +7,13 @@ from typing import get_args
 
 from understudy.core.messages import Message
 from understudy.domains.authoring.request import Draw, grant, refuse
-from understudy.domains.authoring.task_builder import GoalSpec, gold_call, gold_instruction, gold_proposal
+from understudy.domains.authoring.task_builder import GoalSpec
 from understudy.domains.telecom import user_tools
 from understudy.domains.telecom.state import TODAY, SuspendReason, Topic
 from understudy.domains.telecom.task_builder import LineMention, TelecomTaskBuilder
 from understudy.domains.telecom.world import PLANS
 from understudy.envs.dates import date_variants
+from understudy.envs.gold import gold_call, gold_instruction, gold_proposal
 
 RESUME_TERMS = (
     "resume|resumed|resuming|restore|restored|restoring|reinstate|reactivate|reactivated|reactivating|activate|activated"

@@ -16,7 +16,7 @@ from understudy.domains.authoring.request import (
     request,
     tell,
 )
-from understudy.domains.authoring.task_builder import GoalSpec, gold_call
+from understudy.domains.authoring.task_builder import GoalSpec
 from understudy.domains.telecom import user_tools
 from understudy.domains.telecom.goals.line import (
     AMOUNT_CUES,
@@ -34,6 +34,7 @@ from understudy.domains.telecom.state import SuspendReason
 from understudy.domains.telecom.task_builder import LineMention, TelecomTaskBuilder
 from understudy.domains.telecom.tools import MAX_ADDED_GB, MAX_SUSPENSION_DAYS
 from understudy.domains.telecom.world import COUNTRIES, PLANS
+from understudy.envs.gold import gold_call
 
 SUSPEND_TERMS = (
     "suspend|suspended|suspending|suspension|block|blocked|blocking|pause|paused|pausing|on hold|freeze|frozen|freezing"

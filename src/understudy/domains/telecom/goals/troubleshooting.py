@@ -13,7 +13,7 @@ from understudy.core.messages import Message, ToolCall
 from understudy.core.tasks import Fact, SuccessCheck, UserAction
 from understudy.domains.authoring.people import CITIES
 from understudy.domains.authoring.request import Draw, grant, refuse, transfer
-from understudy.domains.authoring.task_builder import GoalSpec, gold_call, gold_instruction, gold_text
+from understudy.domains.authoring.task_builder import GoalSpec
 from understudy.domains.telecom import user_tools
 from understudy.domains.telecom.goals.line import (
     AMOUNT_CUES,
@@ -32,6 +32,7 @@ from understudy.domains.telecom.task_builder import FaultMention, LineMention, T
 from understudy.domains.telecom.tools import MAX_ADDED_GB
 from understudy.domains.telecom.world import COUNTRIES
 from understudy.envs.dates import date_variants
+from understudy.envs.gold import gold_call, gold_instruction, gold_text
 
 _PLACE = ("where", "which city", "what city", "which country", "your location", "abroad")
 _STATUS = gold_instruction("Please look at the status bar of your phone. What does it show?", user_tools.STATUS_BAR)
