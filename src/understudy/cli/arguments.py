@@ -16,9 +16,7 @@ TARGET_HELP = (
     "the config, such as seed=1."
 )
 """Help of the argument TARGET, shared by every verb that takes it."""
-_TARGET = typer.Argument(metavar="TARGET|KEY=VALUE", help=TARGET_HELP)
-TargetWords = Annotated[tuple[str, ...], _TARGET]
-TargetArguments = Annotated[list[str] | None, _TARGET]
+TargetWords = Annotated[tuple[str, ...], typer.Argument(metavar="TARGET|KEY=VALUE", help=TARGET_HELP)]
 SettingWords = Annotated[
     tuple[str, ...], typer.Argument(metavar="CONFIG|KEY=VALUE", help="Configs, and settings, such as seed=1.")
 ]
