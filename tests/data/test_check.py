@@ -42,7 +42,7 @@ def check_tasks(*tasks: Task, part: Slice | None = None, **others: list[Task]) -
     tasks_by_split = {"train": list(tasks), **others}
     fields = {
         name: getattr(DOMAIN, name)
-        for name in ("package", "build_world", "toolkit", "generate", "families", "shared_tables")
+        for name in ("module_name", "build_world", "toolkit", "generate", "families", "shared_tables")
     }
     return check(FixedTasksDomain(**fields, task_slice=part or DOMAIN.task_slice, tasks_by_split=tasks_by_split))  # type: ignore[arg-type]
 

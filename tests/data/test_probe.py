@@ -148,7 +148,7 @@ def test_problems_are_grouped_by_kind_and_family_worst_first() -> None:
         def tasks(self, split: str) -> list[object]:
             return [*tasks[:3], tasks[3].replace(gold=())] if split == "train" else []
 
-    fields = ("package", "build_world", "toolkit", "generate", "families", "policy")
+    fields = ("module_name", "build_world", "toolkit", "generate", "families", "policy")
     report = check(FewTasks(**{name: getattr(DOMAIN, name) for name in fields}, grade=grade))
     first, second = report.problem_groups
     assert (first.kind, first.family, first.num_tasks, first.num_family_tasks) == ("noop_rewarded", "one", 2, 4)
