@@ -133,11 +133,20 @@ def test_a_source_that_lacks_members_is_refused_with_their_names(
     class Lookalike:
         name = "lookalike"
 
-    HALF, LOOKALIKE = Half(), Lookalike()
+    class Uncalled(Half):
+        domain_policy = "Answer."
+        environment = tasks = Half.tasks
+
+        def tool_specs(self):
+            return ()
+
+    HALF, LOOKALIKE, UNCALLED = Half(), Lookalike(), Uncalled()
     """
     write_module(tmp_path, monkeypatch, "half_source", text)
     with pytest.raises(ConfigError, match=r"'half_source:HALF'.*\bHalf\b.*\bdomain_policy, environment, tool_specs$"):
         load_source("half_source:HALF")
+    with pytest.raises(ConfigError, match=r"'half_source:UNCALLED': tool_specs\b.*\bUncalled is a method\b"):
+        load_source("half_source:UNCALLED")
     with pytest.raises(ConfigError, match=r"'half_source:LOOKALIKE'.*\bLookalike\b.*\bTaskSource\b"):
         load_source("half_source:LOOKALIKE")
     assert {*REQUIRED_MEMBERS} == {"name", "tool_specs", "domain_policy", "tasks", "environment"}

@@ -72,7 +72,13 @@ REQUIRED_MEMBERS = ("name", "tool_specs", "domain_policy", "tasks", "environment
 class TaskSource:
     """Base of the sources of tasks and episodes: a `Domain`, a benchmark, an MCP environment, a mixture or your own.
 
-    A subclass defines `REQUIRED_MEMBERS`, as attributes, properties or methods, and overrides what else it has.
+    A subclass defines `REQUIRED_MEMBERS`, and overrides what else it has:
+
+        name: str                               the name in tasks and results
+        tool_specs: Sequence[ToolSpec]          the tools that the agent sees
+        domain_policy: str                      the agent's system message
+        tasks(split) -> list[Task]              the tasks of a split, with this split and `name` as their domain
+        environment(task, user=None, seed=0)    a new episode of a task; `user` replaces the user of the source
     """
 
     if TYPE_CHECKING:  # At run time, a dataclass would take an inherited property as the default of its field.
@@ -126,7 +132,10 @@ class TaskSource:
 
     def with_users(self, user_factory: UserFactory) -> "TaskSource":
         """Return this source with users made by `user_factory`. Raise `ConfigError` if its users cannot be replaced."""
-        raise ConfigError(f"the users of {self.name} cannot be replaced; use its own, or implement `with_users`")
+        raise ConfigError(
+            f"the users of {self.name} cannot be replaced; implement `with_users` in {type(self).__name__}, or leave "
+            "its own user"
+        )
 
     def with_reward_policy(self, policy: RewardPolicy) -> "TaskSource":
         """Return this source with another `reward.policy`: itself, unless violations of its policy can count."""

@@ -49,7 +49,7 @@ def load_reference(reference: str) -> TaskSource:
         module, attribute = f"{domains.__name__}.{reference}", "DOMAIN"
     found = import_object(f"{module}:{attribute}")
     if isinstance(found, type):
-        raise ConfigError(f"{reference!r} is a class; name an instance of it, such as DOMAIN = {attribute}(...)")
+        raise ConfigError(f"{reference!r} is a class; name an instance of it, such as SOURCE = {attribute}(...)")
     if not isinstance(found, TaskSource):
         kind = type(found).__name__
         raise ConfigError(
@@ -58,6 +58,11 @@ def load_reference(reference: str) -> TaskSource:
         )
     if missing := sorted({*REQUIRED_MEMBERS} - {*dir(found)}):
         raise ConfigError(f"{reference!r}: its class {type(found).__name__} does not define {', '.join(missing)}")
+    for name in ("name", "tool_specs", "domain_policy"):
+        if callable(getattr(found, name)):
+            raise ConfigError(
+                f"{reference!r}: {name} of its class {type(found).__name__} is a method; make it a property"
+            )
     if isinstance(found, Domain):
         validate_domain(found)
     return found
