@@ -24,7 +24,14 @@ TINY = (
     "sampling.max_response_tokens=32 limits.max_episode_tokens=4000 eval.tasks=2"
 )
 PROGRAM = f"""case "$1" in
-train|certify|doctor) {UNDERSTUDY} "$@" $TINY ;;
+train|doctor) {UNDERSTUDY} "$@" $TINY ;;
+certify)
+    if [ "$TINY" ]; then
+        shift 2
+        {UNDERSTUDY} certify tiny "$@" ${{TINY#model=tiny}}
+    else
+        {UNDERSTUDY} "$@"
+    fi ;;
 view) {UNDERSTUDY} "$@" --text ;;
 *) {UNDERSTUDY} "$@" ;;
 esac"""
