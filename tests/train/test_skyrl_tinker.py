@@ -1,6 +1,7 @@
 """Tests of the Tinker engine against SkyRL's Tinker server, which computes a tiny Qwen3 with JAX on the CPU."""
 
 import asyncio
+import json
 import gc
 import importlib
 import re
@@ -131,7 +132,7 @@ def local_engine_with(tiny: Path, adapters: Mapping[str, Tensor], folder: Path) 
         for name, weight in names.items()
     }
     folder.mkdir()
-    save_file(masters, folder / "optimizer.safetensors", {"version": "0"})
+    save_file(masters, folder / "optimizer.safetensors", {"about": json.dumps({"version": 0})})
     settings = {"device": "cpu", "dtype": "float32", "finetune": "lora", "lora": LORA}
     config = LocalEngineConfig.model_validate(settings | {"optimizer": {"max_grad_norm": float("inf")}})
     engine = LocalEngine(tiny, config)
