@@ -1,9 +1,9 @@
 """Tests of the Tinker engine against SkyRL's Tinker server, which computes a tiny Qwen3 with JAX on the CPU."""
 
 import asyncio
-import json
 import gc
 import importlib
+import json
 import re
 import sys
 import warnings
