@@ -20,8 +20,8 @@ from understudy.data.conversations.examples import Demonstration, LabeledExample
 from understudy.data.conversations.export import ExportTarget, UnsupportedExample, iter_replies, split_first_difference
 from understudy.data.conversations.llamafactory import LlamaFactoryTarget, resolve_template
 from understudy.data.conversations.openai import OpenAITarget
-from understudy.data.conversations.sharegpt import RESULT_SEPARATOR
 from understudy.data.conversations.trl import TRLTarget
+from understudy.sources.sharegpt import RESULT_SEPARATOR
 
 POLICY, HELLO = Message(role="system", content="policy"), Message(role="user", content="hello")
 

@@ -37,6 +37,14 @@ class RowError:
         return ": ".join(filter(None, (self.location, self.field, self.problem)))
 
 
+class InvalidField(Exception):
+    """A field of a row is wrong: the field as a dotted path, "" for the whole row, and the problem."""
+
+    def __init__(self, field: str, problem: str) -> None:
+        super().__init__(": ".join(filter(None, (field, problem))))
+        self.field, self.problem = field, problem
+
+
 def row_error_from_validation(location: str, error: ValidationError, prefix: str = "") -> RowError:
     """Return the first problem of a pydantic validation as a RowError. `prefix` is put before the field's path."""
     first: Any = error.errors(include_url=False)[0]

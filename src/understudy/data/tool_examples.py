@@ -4,8 +4,7 @@ import functools
 from collections.abc import Iterator
 from pathlib import Path
 
-from understudy.core.items import Item, RowError, describe_row, items_or_raise
-from understudy.data.conversations.row_messages import InvalidRow
+from understudy.core.items import InvalidField, Item, RowError, describe_row, items_or_raise
 from understudy.data.conversations.shapes import find_shape, list_shapes
 from understudy.sources.dataset_files import read_dataset
 from understudy.sources.task_files.prompt_rows import is_prompt_row, to_tool_example
@@ -37,6 +36,6 @@ def _explain(row: object) -> tuple[str, str]:
     """Return the field and the problem of a row that has no question."""
     try:
         find_shape(row, ("reward",))
-    except InvalidRow as e:
-        return e.field, str(e)
+    except InvalidField as e:
+        return e.field, e.problem
     return "", f"unknown shape {describe_row(row)}; {list_shapes(('reward',))}"

@@ -12,12 +12,12 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from understudy.core.errors import TaskError
-from understudy.core.items import Item, RowError, row_error_from_validation
+from understudy.core.items import InvalidField, Item, RowError, row_error_from_validation
 from understudy.data.conversations.examples import Demonstration, LabeledExample, PreferencePair
-from understudy.data.conversations.row_messages import InvalidRow, Row, normalize_messages, normalize_tools
 from understudy.data.conversations.shapes import Use, find_shape
 from understudy.data.writer import open_output, validate_output_path
 from understudy.sources.dataset_files import DATASET_SUFFIXES, has_data_files, read_dataset
+from understudy.sources.row_messages import Row, normalize_messages, normalize_tools
 from understudy.sources.task_files.rows import PROMPTS, match_kind
 
 TrainingExample = Demonstration | PreferencePair | LabeledExample
@@ -96,7 +96,7 @@ def _to_example(item: Item[Any] | RowError, uses: Sequence[Use]) -> Item[Trainin
         kind = next(_KINDS[use] for use in shape.uses if use in _KINDS)
         parts = shape.split(row)
         if not parts.continuations:
-            raise InvalidRow("answer", "a text or a number is needed")
+            raise InvalidField("answer", "a text or a number is needed")
         # only a rejected continuation or an undesirable episode may have empty replies
         conversations = [
             normalize_messages([*parts.prompt, *end], allow_empty_replies=number > 0 or row.get("label") is False)
@@ -108,8 +108,8 @@ def _to_example(item: Item[Any] | RowError, uses: Sequence[Use]) -> Item[Trainin
         else:
             fields |= {"messages": conversations[0]} | ({"label": row["label"]} if kind is LabeledExample else {})
         return Item(item.location, kind.model_validate(fields))
-    except InvalidRow as e:
-        return RowError(item.location, e.field, str(e))
+    except InvalidField as e:
+        return RowError(item.location, e.field, e.problem)
     except ValidationError as e:
         return row_error_from_validation(item.location, e)
 

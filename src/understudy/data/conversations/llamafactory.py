@@ -31,9 +31,9 @@ from understudy.data.conversations.export import (
     split_first_difference,
     split_last_reply,
 )
-from understudy.data.conversations.sharegpt import RESULT_SEPARATOR, TOOL_CALL_END, TOOL_CALL_START
 from understudy.engines.models import MODELS, find_model
 from understudy.formats.jinja import read_chat_template
+from understudy.sources.sharegpt import RESULT_SEPARATOR, TOOL_CALL_END, TOOL_CALL_START
 
 MERGED_OBSERVATION_TEMPLATES = frozenset(
     {"bailing_v2", "qwen", "qwen3", "qwen3_nothink", "qwen3_5", "qwen3_5_nothink", "qwen3_6", "mimo"}

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from understudy.core.items import describe_row
-from understudy.data.conversations.row_messages import InvalidRow, Row, WireMessage, text_message
-from understudy.data.conversations.sharegpt import messages_from_sharegpt
+from understudy.core.items import InvalidField, describe_row
+from understudy.sources.row_messages import Row, WireMessage, text_message
+from understudy.sources.sharegpt import messages_from_sharegpt
 
 Use = Literal["sft", "dpo", "kto", "reward"]
 USES: dict[Use, str] = {"sft": "SFT", "dpo": "DPO", "kto": "KTO", "reward": "a reward function"}
@@ -34,7 +34,7 @@ class RowShape:
     keys: tuple[str, ...]
     uses: tuple[Use, ...]
     split: Callable[[Row], RowParts]
-    """Returns the messages of a row. Raises InvalidRow."""
+    """Returns the messages of a row. Raises InvalidField."""
 
 
 _PAIR = ("chosen", "rejected")
@@ -44,16 +44,16 @@ _CONTINUATIONS = (*_PAIR, "completion", "messages")
 def find_shape(value: Any, uses: Sequence[Use] = ("sft", "dpo", "kto")) -> tuple[RowShape, Row]:
     """Return the shape of a row, and the row's columns that are not null.
 
-    Raise InvalidRow if the row has no known shape, or none of these uses. Its text describes the row and lists the
+    Raise InvalidField if the row has no known shape, or none of these uses. Its text describes the row and lists the
     shapes.
     """
     columns = _columns(value) if isinstance(value, dict) else {}
     found = next((shape for shape in SHAPES if columns.keys() >= {*shape.keys}), None)
     if found is None:
-        raise InvalidRow("", f"unknown shape {describe_row(value)}; {list_shapes(uses)}")
+        raise InvalidField("", f"unknown shape {describe_row(value)}; {list_shapes(uses)}")
     if not set(found.uses) & set(uses):
         names = " and ".join(USES[use] for use in found.uses)
-        raise InvalidRow("", f"it has the shape {_keys(found)}, which is for {names}; {list_shapes(uses)}")
+        raise InvalidField("", f"it has the shape {_keys(found)}, which is for {names}; {list_shapes(uses)}")
     return found, columns
 
 
@@ -70,7 +70,7 @@ def _keys(shape: RowShape) -> str:
 def _columns(row: Row) -> dict[str, Any]:
     """Return the columns of a row without nulls and without texts beside lists of messages.
 
-    Raise InvalidRow if the row has half a pair, or two continuations that are no pair.
+    Raise InvalidField if the row has half a pair, or two continuations that are no pair.
     """
     columns = {key: value for key, value in row.items() if value is not None}
     if "kto_tag" in columns:
@@ -85,9 +85,9 @@ def _columns(row: Row) -> dict[str, Any]:
     if half := set(_PAIR) & set(there):
         name = half.pop()
         other = " and ".join(each for each in there if each != name) or "nothing"
-        raise InvalidRow(name, f"a pair needs both chosen and rejected, but beside {name} there is {other}")
+        raise InvalidField(name, f"a pair needs both chosen and rejected, but beside {name} there is {other}")
     if len(there) > 1:
-        raise InvalidRow(there[0], f"it has {' and '.join(there)}; only one of them is allowed")
+        raise InvalidField(there[0], f"it has {' and '.join(there)}; only one of them is allowed")
     return columns
 
 
@@ -116,7 +116,7 @@ def _split_messages(row: Row) -> RowParts:
 def _split_continued(row: Row) -> RowParts:
     names = _PAIR if "chosen" in row else ("completion",)
     if "prompt" not in row and isinstance(row[names[0]], str):
-        raise InvalidRow(names[0], "a list of messages is needed, because there is no prompt")
+        raise InvalidField(names[0], "a list of messages is needed, because there is no prompt")
     ends = [_reply_messages(row, name) for name in names]
     prompt = row.get("prompt", [])
     if isinstance(prompt, str) and all(_role(end) not in ("assistant", "") for end in ends):
@@ -135,10 +135,10 @@ def _split_alpaca(row: Row) -> RowParts:
 def _history(row: Row) -> Iterator[WireMessage]:
     history = row.get("history") or []
     if not isinstance(history, list):
-        raise InvalidRow("history", "a list of pairs of texts is needed")
+        raise InvalidField("history", "a list of pairs of texts is needed")
     for number, pair in enumerate(history):
         if not isinstance(pair, list) or [type(text) for text in pair] != [str, str]:
-            raise InvalidRow(f"history.{number}", "a pair of texts is needed: of the user and of the assistant")
+            raise InvalidField(f"history.{number}", "a pair of texts is needed: of the user and of the assistant")
         yield from (text_message(role, text) for role, text in zip(("user", "assistant"), pair, strict=True))
 
 
@@ -168,7 +168,7 @@ def _prompt_messages(prompt: Any, field: str) -> list[Any]:
     if isinstance(prompt, str):
         return [text_message("user", prompt)]
     if not isinstance(prompt, list):
-        raise InvalidRow(field, "a text or a list of messages is needed")
+        raise InvalidField(field, "a text or a list of messages is needed")
     return prompt
 
 
@@ -184,14 +184,14 @@ def _role(messages: Sequence[Any]) -> Any:
 
 def _message_list(row: Row, name: str) -> list[Any]:
     if not isinstance(row.get(name), list):
-        raise InvalidRow(name, "a list of messages is needed")
+        raise InvalidField(name, "a list of messages is needed")
     return list(row[name])
 
 
 def _text(row: Row, name: str) -> str:
     text = row[name]
     if not isinstance(text, str):
-        raise InvalidRow(name, "a text is needed")
+        raise InvalidField(name, "a text is needed")
     return text
 
 

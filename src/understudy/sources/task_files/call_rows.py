@@ -25,12 +25,12 @@ from typing import Any, get_args
 from jsonschema import Draft202012Validator, SchemaError
 
 from understudy.core.errors import did_you_mean
+from understudy.core.items import InvalidField
 from understudy.core.messages import Message, ToolSpec
 from understudy.core.tasks import Scenario, Task, UserKind
 from understudy.sources.task_files.call_matching import with_answer
 from understudy.sources.task_files.task_row import (
     MAX_SHOWN,
-    InvalidField,
     TaskRow,
     action_name,
     decode,

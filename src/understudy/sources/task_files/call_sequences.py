@@ -25,7 +25,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from pydantic import AliasChoices, ConfigDict, Field, model_validator
 
-from understudy.core.items import Item, RowError
+from understudy.core.items import InvalidField, Item, RowError
 from understudy.core.json_values import parse_index
 from understudy.core.messages import Message, ToolCall
 from understudy.core.records import Record
@@ -40,7 +40,6 @@ from understudy.sources.task_files.step_references import (
     resolve_references,
 )
 from understudy.sources.task_files.task_row import (
-    InvalidField,
     TaskRow,
     decode_columns,
     difficulty_of,

@@ -7,10 +7,11 @@ verl, "Prepare Data for Post-Training": `prompt` is a list of messages, `reward_
 from collections.abc import Mapping
 from typing import Any
 
+from understudy.core.items import InvalidField
 from understudy.core.messages import join_text_parts
 from understudy.core.records import Record
 from understudy.core.tasks import DIFFICULTIES, Split
-from understudy.sources.task_files.task_row import InvalidField, TaskRow, calls_of, messages_of, split_of_row
+from understudy.sources.task_files.task_row import TaskRow, calls_of, messages_of, split_of_row
 from understudy.sources.tool_dataset import ToolExample
 
 QUESTION_COLUMNS = ("question", "prompt")

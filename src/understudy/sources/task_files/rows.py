@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from understudy.core.items import Item, RowError, describe_row
+from understudy.core.items import InvalidField, Item, RowError, describe_row
 from understudy.core.tasks import Task, require_stored_fields
 from understudy.sources.task_files.call_matching import is_call_matching
 from understudy.sources.task_files.call_rows import is_call_row, read_call_row
@@ -29,7 +29,7 @@ from understudy.sources.task_files.call_sequences import (
 )
 from understudy.sources.task_files.prompt_rows import is_prompt_row, read_prompt_row
 from understudy.sources.task_files.skyrl_rows import is_skyrl_row, read_skyrl_row
-from understudy.sources.task_files.task_row import InvalidField, TaskRow, read_one
+from understudy.sources.task_files.task_row import TaskRow, read_one
 from understudy.sources.task_files.tau_rows import is_tau_row, read_tau2_row, read_tau_row
 from understudy.sources.tool_dataset import ToolExample
 

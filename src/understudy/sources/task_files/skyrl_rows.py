@@ -16,10 +16,10 @@ from typing import Any, Literal
 
 from pydantic import ValidationError
 
-from understudy.core.items import row_error_from_validation
+from understudy.core.items import InvalidField, row_error_from_validation
 from understudy.core.records import Record
 from understudy.core.tasks import Difficulty, Split, Task, require_stored_fields
-from understudy.sources.task_files.task_row import InvalidField, TaskRow
+from understudy.sources.task_files.task_row import TaskRow
 
 
 class PromptMessage(Record):

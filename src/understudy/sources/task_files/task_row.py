@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 from pydantic_core import from_json
 
-from understudy.core.items import Item, RowError, row_error_from_validation
+from understudy.core.items import InvalidField, Item, RowError, row_error_from_validation
 from understudy.core.json_values import parse_index, validate_json_value
 from understudy.core.messages import ToolCall, ToolSpec
 from understudy.core.tasks import Difficulty, Split, Task
@@ -55,14 +55,6 @@ class TaskRow:
     the task's `domain` plays it, if the user allows that source."""
     content: Any = None
     """What some sources read in place of the task: a `CallSequence`, a `ToolExample` or a row of tau2-bench."""
-
-
-class InvalidField(Exception):
-    """A field of a row is wrong."""
-
-    def __init__(self, field: str, problem: str) -> None:
-        super().__init__(f"{field}: {problem}")
-        self.field, self.problem = field, problem
 
 
 def read_one(location: str, read: Callable[[], T]) -> Item[T] | RowError:

@@ -6,6 +6,7 @@ from typing import Any
 
 from pydantic_core import from_json
 
+from understudy.core.items import InvalidField
 from understudy.core.messages import join_text_parts
 
 Row = Mapping[str, Any]
@@ -20,37 +21,29 @@ _IGNORED_IF_EMPTY = ("annotations", "audio", "parsed", "refusal")
 """Columns of a reply in the SDK of OpenAI."""
 
 
-class InvalidRow(Exception):
-    """Raised for a row that cannot be read: the field, "" for the whole row, and the problem."""
-
-    def __init__(self, field: str, problem: str) -> None:
-        super().__init__(problem)
-        self.field = field
-
-
 def text_message(role: str, text: str) -> WireMessage:
     """Return a message with a text."""
     return {"role": role, "content": text}
 
 
 def parse_field(text: str, field: str, problem: str) -> Any:
-    """Return the value of a JSON text. Raise InvalidRow with `problem` if it is not JSON."""
+    """Return the value of a JSON text. Raise InvalidField with `problem` if it is not JSON."""
     try:
         return from_json(text, allow_inf_nan=False)
     except ValueError as e:
-        raise InvalidRow(field, f"{problem}: {e}") from e
+        raise InvalidField(field, f"{problem}: {e}") from e
 
 
 def normalize_messages(messages: Sequence[Any], *, allow_empty_replies: bool = False) -> list[WireMessage]:
     """Return messages without null columns and weights. Calls without ids get ids, and so do their results.
 
     Calls and results in the tags of Hermes (`<tool_call>`, `<tool_response>`) become calls and results. Raise
-    InvalidRow for a message of another form, and for an empty reply unless it is allowed.
+    InvalidField for a message of another form, and for an empty reply unless it is allowed.
     """
     normalized = [_normalize_message(message, f"messages.{i}") for i, message in enumerate(messages)]
     for number, message in enumerate(normalized):
         if _is_empty_reply(message) and not allow_empty_replies:
-            raise InvalidRow(f"messages.{number}", "neither content nor tool_calls")
+            raise InvalidField(f"messages.{number}", "neither content nor tool_calls")
     return _with_call_ids([part for message in normalized for part in _split_results(message)])
 
 
@@ -60,15 +53,15 @@ def normalize_tools(row: Row) -> list[Any]:
     tools = inner.get("tools") or []
     tools = parse_field(tools, "tools", "not JSON") if isinstance(tools, str) else tools
     if not isinstance(tools, list):
-        raise InvalidRow("tools", "a list of tools is needed")
+        raise InvalidField("tools", "a list of tools is needed")
     return [_normalize_tool(tool) for tool in tools]
 
 
 def _normalize_message(message: Any, field: str) -> WireMessage:
     if not isinstance(message, dict):
-        raise InvalidRow(field, "it is not an object")
+        raise InvalidField(field, "it is not an object")
     if message.get("weight") == 0:
-        raise InvalidRow(f"{field}.weight", "replies with weight 0 are not supported")
+        raise InvalidField(f"{field}.weight", "replies with weight 0 are not supported")
     bare = {key: value for key, value in message.items() if value is not None and key not in _IGNORED}
     for key in _IGNORED_IF_EMPTY:
         if not bare.get(key, True):
@@ -104,7 +97,7 @@ def _tagged_calls(text: str, field: str) -> WireMessage:
 def _parse_call(text: str, field: str) -> Any:
     call = parse_field(text, field, "a <tool_call> that is not JSON")
     if not isinstance(call, dict) or not call.keys() >= {"name", "arguments"}:
-        raise InvalidRow(field, "a <tool_call> without a name and arguments")
+        raise InvalidField(field, "a <tool_call> without a name and arguments")
     return {"function": {"name": call["name"], "arguments": call["arguments"]}}
 
 

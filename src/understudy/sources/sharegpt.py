@@ -3,7 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from understudy.data.conversations.row_messages import InvalidRow, WireMessage, parse_field, text_message
+from understudy.core.items import InvalidField
+from understudy.sources.row_messages import WireMessage, parse_field, text_message
 
 RESULT_SEPARATOR = "\n</tool_response>\n<tool_response>\n"
 """Separates the results of several calls in one observation."""
@@ -23,9 +24,9 @@ def messages_from_sharegpt(turns: Sequence[Any]) -> list[WireMessage]:
     for number, turn in enumerate(turns):
         field = f"conversations.{number}"
         if not isinstance(turn, dict) or not isinstance(turn.get("value"), str):
-            raise InvalidRow(field, "it is not an object with a string as value")
+            raise InvalidField(field, "it is not an object with a string as value")
         if untrained := next((key for key in ("weight", "loss", "train") if turn.get(key) in (0, False)), ""):
-            raise InvalidRow(f"{field}.{untrained}", "replies that are not trained on are not supported")
+            raise InvalidField(f"{field}.{untrained}", "replies that are not trained on are not supported")
         tag, text = turn.get("from"), turn["value"]
         if tag in _CALL_TAGS:
             messages.append(_calling_message(text, field))
@@ -35,7 +36,7 @@ def messages_from_sharegpt(turns: Sequence[Any]) -> list[WireMessage]:
             messages.append(text_message(_ROLES[tag], text))
         else:
             allowed = ", ".join((*_ROLES, *_CALL_TAGS, *_RESULT_TAGS))
-            raise InvalidRow(f"{field}.from", f"unknown tag {tag!r}; allowed: {allowed}")
+            raise InvalidField(f"{field}.from", f"unknown tag {tag!r}; allowed: {allowed}")
     return messages
 
 
@@ -48,7 +49,7 @@ def _calling_message(text: str, field: str) -> WireMessage:
     calls = parse_field(inner, field, "a function_call that is not JSON")
     calls = calls if isinstance(calls, list) else [calls]
     if not calls or not all(isinstance(call, dict) and call.keys() >= {"name", "arguments"} for call in calls):
-        raise InvalidRow(field, "a function_call without a name and arguments")
+        raise InvalidField(field, "a function_call without a name and arguments")
     wired = [{"function": {"name": call["name"], "arguments": call["arguments"]}} for call in calls]
     return {"role": "assistant", "content": content, "tool_calls": wired}
 
@@ -60,5 +61,5 @@ def _result_messages(text: str, before: Mapping[str, Any], field: str) -> list[W
     count = len(before.get("tool_calls") or [])
     parts = text.split(RESULT_SEPARATOR) if count > 1 else [text]
     if len(parts) != max(1, count):
-        raise InvalidRow(field, f"an observation of {len(parts)} results after {count} calls")
+        raise InvalidField(field, f"an observation of {len(parts)} results after {count} calls")
     return [text_message("tool", part) for part in parts]
