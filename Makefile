@@ -6,7 +6,7 @@
 # make bench     measure environments, data conversion, and a training step against TRL
 # make test      run every test that needs no further download, except slow ones
 # make test-slow run the tests that take more than two seconds each and need no further download
-# make test-faults inject every fault of docs/faults.md into a short training run; test-slow injects one of each component
+# make test-faults inject every fault of docs/faults.md into a short training run
 #
 # These tests download more, once, into the user's cache:
 # make test-mcp           MCP servers from npm and PyPI

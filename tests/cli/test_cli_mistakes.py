@@ -202,7 +202,7 @@ def test_ctrl_c_exits_with_130_and_no_traceback(command: str, after: float, tmp_
     assert running.stdout.readline() == "here\n"
     time.sleep(after)
     running.send_signal(signal.SIGINT)
-    code = running.wait(timeout=120)  # while its standard input is still open
+    code = running.wait(timeout=900)  # while its standard input is still open
     out, err = running.communicate()
     assert code == 130, (out, err)
     assert "Traceback" not in err
@@ -224,7 +224,7 @@ def test_sigterm_stops_a_command_without_a_traceback(command: str, status: int, 
         while "http://" not in running.stderr.readline():
             assert running.poll() is None
     running.send_signal(signal.SIGTERM)
-    code = running.wait(timeout=120)
+    code = running.wait(timeout=900)
     out, err = running.communicate()
     assert code == status, (out, err)
     assert "Traceback" not in err
@@ -241,7 +241,7 @@ def test_sigterm_stops_training_with_a_checkpoint(options: list[str], tmp_path: 
         assert time.monotonic() < until
         time.sleep(0.1)
     running.send_signal(signal.SIGTERM)
-    _, err = running.communicate(timeout=120)
+    _, err = running.communicate(timeout=900)
     status = read_run_status(folder)
     assert running.returncode == 128 + signal.SIGTERM
     assert status.state == "stopped"
@@ -264,7 +264,7 @@ def test_version_and_shell_completion(
         cli.main()
     assert (stop.value.code, capsys.readouterr().out) == (0, f"understudy {understudy.__version__}\n")
     completion = {"_UNDERSTUDY_COMPLETE": "complete_bash", "COMP_WORDS": "understudy data val", "COMP_CWORD": "2"}
-    assert start_program(tmp_path, **completion).communicate(timeout=120)[0].split() == ["here", "validate"]
+    assert start_program(tmp_path, **completion).communicate(timeout=900)[0].split() == ["here", "validate"]
 
 
 def test_commands_that_print_values_have_a_json_option() -> None:

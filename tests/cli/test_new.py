@@ -22,7 +22,7 @@ MAX_LINES = {"environment": 80, "database": 150}
 
 def run(*words: str, cwd: Path, **env: str) -> None:
     """Run a command. Fail with its output if its exit code is not 0."""
-    found = subprocess.run(words, cwd=cwd, capture_output=True, text=True, timeout=300, env=os.environ | env)
+    found = subprocess.run(words, cwd=cwd, capture_output=True, text=True, timeout=1800, env=os.environ | env)
     assert found.returncode == 0, found.stdout + found.stderr
 
 

@@ -16,7 +16,7 @@ from safetensors.numpy import save_file
 
 from support.paths import ROOT
 from tests.faults import __main__ as program
-from tests.faults.cases import CASES, ENDINGS, SKYRL_CASES, SKYRL_WORKER, FaultCase, components
+from tests.faults.cases import CASES, ENDINGS, SKYRL_CASES, SKYRL_WORKER, FaultCase
 from tests.faults.endpoint import FaultyEndpoint
 from tests.faults.injection import (
     MAX_PASSING_FAULTS,
@@ -245,38 +245,3 @@ def test_broken_promise_shows(tmp_path: Path) -> None:
     assert not passed
     assert "differs from the run without faults" in problems
     assert "not exit code 2" in problems
-
-
-REPRESENTATIVES = {
-    "environment reset": "1,172 of 1,280 episodes",
-    "environment step": "wrong data",
-    "environment close": "exception",
-    "user": "exception",
-    "grader": "wrong data",
-    "tools": "service down",
-    "user endpoint": "half JSON",
-    "judge endpoint": "401",
-    "MCP server": "death",
-    "agent sampler": "wrong data",
-    "vLLM": "weights lost",
-    "trackers": "death",
-    "disk": "partial write",
-    "clock": "jumps",
-    "process": "death",
-    "a rank of two": "death",
-}
-"""The fault of each component that runs here. `make test-faults` runs all."""
-
-
-def test_each_component_has_a_representative() -> None:
-    assert list(REPRESENTATIVES) == components()
-
-
-@pytest.mark.slow
-def test_one_case_of_each_component_passes(tmp_path: Path) -> None:
-    cases = [
-        case for case in CASES if REPRESENTATIVES[case.component] == case.fault
-    ]  # one call, so that they share runs
-    assert len(cases) == len(REPRESENTATIVES)
-    results = run_cases(short_config([]), cases, tmp_path / "cases")
-    assert {result.component: result.problems for result in results if not result.passed} == {}

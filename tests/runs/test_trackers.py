@@ -229,7 +229,7 @@ def test_tracker_process_exits_if_its_input_ends() -> None:
         input="{",
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=1800,
         check=False,
     )
     assert (done.returncode, done.stderr.count("\n")) == (1, 1)

@@ -221,7 +221,7 @@ episode = TextEpisode(source.environment(source.tasks("train")[0]), tool_format=
 background.run(episode.start())
 print(*[child.pid for child in psutil.Process().children(recursive=True)])
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=120)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=900)
     assert (done.returncode, done.stderr) == (0, "")
     pids = [int(pid) for pid in done.stdout.split()]
     assert pids

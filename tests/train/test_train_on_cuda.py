@@ -43,12 +43,11 @@ LORA = ("engine.finetune=lora", "engine.lora.rank=2", "engine.lora.dropout=0.1")
 @pytest.mark.parametrize(
     "settings",
     [
-        ("algorithm.kl_coef=0.1",),
-        (*LORA, "algorithm.kl_coef=0.1", *FILTERS),
+        ("algorithm.kl_coef=0.1", *FILTERS),
         (*PPO, "engine.gradient_checkpointing=true", "engine.dtype=auto"),
         (*PPO, *LORA, "algorithm.kl_coef=0.1", "algorithm.reference.kind=ema", "engine.max_tokens_per_microbatch=64"),
     ],
-    ids=["grpo", "lora", "ppo", "ppo_lora"],
+    ids=["grpo", "ppo", "ppo_lora"],
 )
 def test_run_is_complete(tiny: Path, tmp_path: Path, settings: tuple[str, ...]) -> None:
     run = train_tiny_run(tmp_path / "run", tiny, *ON_CUDA, *settings)
@@ -73,8 +72,7 @@ def test_interrupted_run_resumes_to_the_same_result(tiny: Path, tmp_path: Path) 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_the_model_is_certified(tiny: Path, dtype: str) -> None:
-    certificate = asyncio.run(certify(tiny_config(tiny, *ON_CUDA, f"engine.dtype={dtype}")))
+def test_the_model_is_certified(tiny: Path) -> None:
+    certificate = asyncio.run(certify(tiny_config(tiny, *ON_CUDA, "engine.dtype=bfloat16")))
     assert {check.name for check in certificate.checks if "log-probabilities agree" in check.name}
     assert [check for check in certificate.checks if not check.passed] == []
