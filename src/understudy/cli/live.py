@@ -131,7 +131,10 @@ class LiveView:
 
     def _add_step(self, step: int, total: int, metrics: Mapping[str, object]) -> None:
         phase = find_phase(self._run.config, step)
-        self._step, self._activity, self._done, self._total = step, "", 0, 0
+        self._step = step
+        self._activity = ""
+        self._done = 0
+        self._total = 0
         self._rewards = {}
         self._begin_phase(phase)
         self._steps.append(metrics)

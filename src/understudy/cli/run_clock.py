@@ -151,7 +151,10 @@ class RunClock:
 
     def _end_step(self, step: int, seconds: object) -> None:
         self._add_step_seconds(step, seconds, self._now() - self._step_start)
-        self._num_done, self._activity, self._done, self._total = step, "", 0, 0
+        self._num_done = step
+        self._activity = ""
+        self._done = 0
+        self._total = 0
         self._step_start = self._now()
 
     def _add_step_seconds(self, step: int, seconds: object, measured: float) -> None:

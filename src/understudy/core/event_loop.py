@@ -47,7 +47,10 @@ def _is_loop_running() -> bool:
 async def _with_interrupts(main: Coroutine[Any, Any, T]) -> T:
     if threading.current_thread() is not threading.main_thread():
         return await main  # Python handles signals only in the main thread
-    loop, task, cancelled, interrupted = asyncio.get_running_loop(), asyncio.current_task(), False, False
+    loop = asyncio.get_running_loop()
+    task = asyncio.current_task()
+    cancelled = False
+    interrupted = False
     assert task is not None
 
     def on_interrupt(number: int, frame: FrameType | None) -> None:

@@ -61,7 +61,10 @@ def histogram(title: str, counts: Mapping[int, int]) -> str:
     heights = [0] * ((high - low) // width + 1)
     for length, count in counts.items():
         heights[(length - low) // width] += count
-    step, floor, most, parts = 480 / len(heights), 210, max(heights), []
+    step = 480 / len(heights)
+    floor = 210
+    most = max(heights)
+    parts = []
     for place, count in enumerate(heights):
         first, last = low + place * width, low + place * width + width - 1
         label = f"{first}" if width == 1 else f"{first}-{last}"

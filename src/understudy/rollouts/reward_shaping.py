@@ -126,7 +126,10 @@ class _ShapedEnvironment:
     """An environment whose scores include a shaping bonus."""
 
     def __init__(self, inner: Environment, task: Task, shaping: ShapingConfig, judge: RewardJudge | None) -> None:
-        self._inner, self._task, self._shaping, self._judge = inner, task, shaping, judge
+        self._inner = inner
+        self._task = task
+        self._shaping = shaping
+        self._judge = judge
         self._transcript: list[Message] = []
 
     @property

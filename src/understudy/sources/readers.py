@@ -171,10 +171,8 @@ def _parquet(path: Path) -> Iterator[Item[Any] | RowError]:
 
 
 def _arrow_stream(path: Path) -> Iterator[Item[Any] | RowError]:
-    arrow, ipc = (
-        require_module("pyarrow", "reading .arrow files"),
-        require_module("pyarrow.ipc", "reading .arrow files"),
-    )
+    arrow = require_module("pyarrow", "reading .arrow files")
+    ipc = require_module("pyarrow.ipc", "reading .arrow files")
     number = 0
     try:
         with arrow.memory_map(str(path)) as file, ipc.open_stream(file) as stream:

@@ -24,7 +24,7 @@ list; an episode matches if it has all of them.
 """
 TAG_FIELD, NOTED_FIELD = "tag", "noted"
 """Filters by annotation: all of a comma-separated list of tags, and `yes` for the episodes with a note."""
-ROW_COLUMNS = (*("step", "number", "task"), *FILTER_COLUMNS, *("reward", "turns", "tokens", "seconds"))
+ROW_COLUMNS = ("step", "number", "task", *FILTER_COLUMNS, "reward", "turns", "tokens", "seconds")
 """Columns of a row. `query_rows` adds `tool` and `event`, each a list of names."""
 SORT_COLUMNS = ("step", "task", "reward", "turns", "tokens", "seconds")
 MAX_ROWS = 500

@@ -32,7 +32,10 @@ from understudy.domains.healthcare.state import (
     Specialty,
 )
 
-PATIENTS, DOCTORS, APPOINTMENTS, CALLERS = 400, 40, 700, 60
+PATIENTS = 400
+DOCTORS = 40
+APPOINTMENTS = 700
+CALLERS = 60
 SPECIALTIES: Sequence[Specialty] = get_args(Specialty)
 CLINICS: Sequence[Clinic] = get_args(Clinic)
 PLANS: Sequence[PlanName] = get_args(PlanName)

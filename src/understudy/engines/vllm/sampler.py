@@ -52,7 +52,10 @@ class VllmSampler:
         `vocab_size` is the number of token ids of the model.
         """
         self._vocab_size = vocab_size
-        self._vllm, self._weights, self._config, self._sequences = vllm, weight_sync, config, max_num_seqs
+        self._vllm = vllm
+        self._weights = weight_sync
+        self._config = config
+        self._sequences = max_num_seqs
         self._vocabulary = vocabulary
         self._failures = 0  # consecutive failures without a reply
         self._failure: VllmUnavailable | None = None

@@ -27,7 +27,10 @@ class HumanUser:
         ask: Callable[[str], str] = read_line,
         show: Callable[[str], None] = print_conversation,
     ) -> None:
-        self._scenario, self._user_tools, self._ask, self._show = scenario, user_tools, ask, show
+        self._scenario = scenario
+        self._user_tools = user_tools
+        self._ask = ask
+        self._show = show
 
     async def reply(self, transcript: Sequence[Message]) -> str | None:
         """Return the typed message, or None after an empty line or /end. Raise PersonLeft at /end as the first line."""

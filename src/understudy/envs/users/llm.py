@@ -93,7 +93,10 @@ class LLMUser:
         user_tools: UserTools | None = None,
     ) -> None:
         """Set the model, the maximum number of drafts of a message (`attempts`), and the user's own tools, if any."""
-        self._scenario, self._model, self._seed, self._attempts = scenario, model, seed, attempts
+        self._scenario = scenario
+        self._model = model
+        self._seed = seed
+        self._attempts = attempts
         self._user_tools = user_tools
         self._tool_messages: list[tuple[int, Message]] = []  # with the number of messages sent before
         self._ignored_stop = False

@@ -106,10 +106,8 @@ class ScriptedUser:
 
     def __init__(self, scenario: Scenario, seed: int = 0, user_tools: UserTools | None = None) -> None:
         """`user_tools` are the user's own tools. Raise `TaskError` if the scenario has actions and there are none."""
-        self._scenario, self._executor = (
-            scenario,
-            UserToolExecutor(scenario.user_actions, user_tools.call_sync if user_tools else None),
-        )
+        self._scenario = scenario
+        self._executor = UserToolExecutor(scenario.user_actions, user_tools.call_sync if user_tools else None)
         self._random = random.Random(seed)
         self._pending = list(scenario.goals)
         self._agreed: list[tuple[UserGoal, tuple[str, ...]]] = []

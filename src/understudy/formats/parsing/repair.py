@@ -158,7 +158,10 @@ class _Loose:
     """The tolerant parser of one value. It processes tokens with an explicit stack and never backtracks."""
 
     def __init__(self, text: str, at: int, budget: ParseBudget, *, members: bool = False, inside: bool = False) -> None:
-        self.text, self.at, self.budget, self.inside = text, at, budget, inside
+        self.text = text
+        self.at = at
+        self.budget = budget
+        self.inside = inside
         self.stack = [_Frame(ObjectPairs())] if members else []
         self.repairs = Counter({"brackets": int(members)})
         self.fault: ParseFailure | None = None

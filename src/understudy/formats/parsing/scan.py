@@ -67,7 +67,10 @@ class ReplyScan:
     def discard_as_thinking(self) -> None:
         """Discard everything so far, because it was a thought."""
         self.has_thinking = True
-        self.text_parts, self.calls, self.open_wrappers, self.unclosed_thought = [], [], [], ""
+        self.text_parts = []
+        self.calls = []
+        self.open_wrappers = []
+        self.unclosed_thought = ""
         self.repairs, self.parse_errors = Counter(), Counter()
 
     def remove_open_wrappers(self) -> None:

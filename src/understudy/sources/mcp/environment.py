@@ -31,7 +31,10 @@ class MCPEnvironment(ToolEnvironment):
         reward: RewardConfig,
     ) -> None:
         super().__init__(domain_policy, toolkit, user, self._scored)
-        self._task, self._kit, self._goal, self._reward = task, toolkit, expected_states, reward
+        self._task = task
+        self._kit = toolkit
+        self._goal = expected_states
+        self._reward = reward
         self._expected: Sequence[ToolResult | None] = ()
         self._states: Sequence[bool] = ()
         self._before: Sequence[bool] = ()

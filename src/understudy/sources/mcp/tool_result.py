@@ -25,7 +25,10 @@ from understudy.core.records import Record
 
 Sanitizer = Callable[[str], str]
 
-OPEN, CLOSE, SQUARE, COLON = "\u2039", "\u203a", "\u27e6", "\uff1a"
+OPEN = "\u2039"
+CLOSE = "\u203a"
+SQUARE = "\u27e6"
+COLON = "\uff1a"
 """Replacements for < > [ and : in markers. They look much alike."""
 
 _ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-_])")

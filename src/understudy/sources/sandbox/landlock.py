@@ -10,7 +10,12 @@ from collections.abc import Iterable
 
 _CREATE, _ADD, _RESTRICT = 444, 445, 446
 _VERSION_FLAG, _PATH_BENEATH = 1, 1
-WRITE_FILE, READ_FILE, READ_DIR, REMOVE_FILE, MAKE_REG, TRUNCATE = 1 << 1, 1 << 2, 1 << 3, 1 << 5, 1 << 8, 1 << 14
+WRITE_FILE = 1 << 1
+READ_FILE = 1 << 2
+READ_DIR = 1 << 3
+REMOVE_FILE = 1 << 5
+MAKE_REG = 1 << 8
+TRUNCATE = 1 << 14
 READ_RIGHTS = READ_FILE | READ_DIR
 SCRATCH_RIGHTS = READ_RIGHTS | WRITE_FILE | MAKE_REG | TRUNCATE
 """Rights to use files, without creating folders, links, pipes, sockets or devices, and without removing files."""

@@ -28,7 +28,11 @@ _ALLOWED = {
     "getpid": 39, "uname": 63, "getuid": 102, "getgid": 104, "geteuid": 107, "getegid": 108, "gettid": 186,
     "exit": 60, "exit_group": 231,
 }  # fmt: skip
-_IOCTL, _FCNTL, _GET_AFFINITY, _PRLIMIT, _RENAMEAT2 = 16, 72, 204, 302, 316
+_IOCTL = 16
+_FCNTL = 72
+_GET_AFFINITY = 204
+_PRLIMIT = 302
+_RENAMEAT2 = 316
 _ONLY: tuple[tuple[int, Sequence[tuple[int, Sequence[int]]]], ...] = (
     # Syscall number, then `(offset, allowed values)` of each checked argument. 64-bit arguments take two entries.
     # TCGETS (is it a terminal), TIOCGWINSZ, FIONREAD, FIOCLEX, FIONCLEX; not TIOCSTI, not FIOSETOWN.
@@ -45,7 +49,11 @@ _OPEN_FLAGS = {2: 8, 257: 16}
 _TMPFILE = 0x400000
 """Bit of O_TMPFILE, a file without a name, whose size the server could not see."""
 
-_LOAD, _JUMP_EQUAL, _JUMP_FROM, _JUMP_BITS, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
+_LOAD = 0x20
+_JUMP_EQUAL = 0x15
+_JUMP_FROM = 0x35
+_JUMP_BITS = 0x45
+_RETURN = 0x06
 _ALLOW, _KILL_PROCESS, _REFUSE = 0x7FFF0000, 0x80000000, 0x00050000 | errno.EPERM
 _AUDIT_ARCH_X86_64, _X32_BIT = 0xC000003E, 0x40000000
 _NUMBER, _ARCH, _ARGUMENTS = 0, 4, 16  # offsets in struct seccomp_data

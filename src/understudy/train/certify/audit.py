@@ -20,7 +20,10 @@ def audit_tokens(
     `name` is the episode's name in the errors, by default its task and seed.
     """
     name = name or f"task {episode.task_id}, seed {episode.seed}"
-    at, new, truncated, turn = 0, list[Message](), 0, 0
+    at = 0
+    new = list[Message]()
+    truncated = 0
+    turn = 0
     for message in episode.messages:
         if message.role != "assistant":
             new.append(message)

@@ -178,5 +178,9 @@ class TrackingAdapter:
         report_exceptions(self._context, step, [episode for group in self._groups for episode in group.episodes])
 
     def _reset_step(self) -> None:
-        self._metrics, self._logged, self._issues, self._halts, self._groups = {}, None, [], [], []
+        self._metrics = {}
+        self._logged = None
+        self._issues = []
+        self._halts = []
+        self._groups = []
         self._used, self._drawn, self.has_groups = self._context.users.usage, self._progress.tasks_used, False

@@ -101,7 +101,10 @@ def scatter_heads_(out: Tensor, positions: Tensor, x: Tensor, places: Tensor, gr
 
     Positions and places are int64 and in range, and no position repeats.
     """
-    heads, rows, length, dim = x.shape[0], x.shape[1], x.shape[2] // group, x.shape[3]
+    heads = x.shape[0]
+    rows = x.shape[1]
+    length = x.shape[2] // group
+    dim = x.shape[3]
     if kernels_accept(x, out) and out.shape[1:] == (heads * group, dim):
         positions, places = positions.long().contiguous(), places.long().contiguous()
         sizes = (len(places), heads, rows, length, group, dim)
