@@ -35,7 +35,7 @@ FAMILIES: Mapping[str, tuple[Difficulty, ...]] = {
 MAX_READS = 8
 """Largest number of reads that a plan makes, unless more are required."""
 _READ_VERBS = frozenset(
-    "get list read search find fetch show query lookup retrieve describe view open check load count".split()
+    ["get", "list", "read", "search", "find", "fetch", "show", "query", "lookup", "retrieve", "describe", "view", "open", "check", "load", "count"]
 )
 _VERBS = {"Return": "find", "Get": "find"}
 _TRIES = 40
