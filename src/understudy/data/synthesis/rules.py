@@ -34,9 +34,12 @@ FAMILIES: Mapping[str, tuple[Difficulty, ...]] = {
 """The difficulties of each family."""
 MAX_READS = 8
 """Largest number of reads that a plan makes, unless more are required."""
-_READ_VERBS = frozenset(
-    ["get", "list", "read", "search", "find", "fetch", "show", "query", "lookup", "retrieve", "describe", "view", "open", "check", "load", "count"]
-)
+# fmt: off
+_READ_VERBS = frozenset((
+    "get", "list", "read", "search", "find", "fetch", "show", "query", "lookup", "retrieve", "describe", "view",
+    "open", "check", "load", "count",
+))
+# fmt: on
 _VERBS = {"Return": "find", "Get": "find"}
 _TRIES = 40
 
