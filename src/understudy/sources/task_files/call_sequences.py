@@ -20,6 +20,7 @@ facts, a read whose result no later step uses is what the user wants to know, so
 """
 
 import functools
+import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
@@ -38,7 +39,6 @@ from understudy.sources.task_files.sequence_steps import (
     StepRequirements,
     define_names,
     defined_at,
-    list_fields,
     place_facts,
 )
 from understudy.sources.task_files.step_references import (
@@ -62,6 +62,7 @@ from understudy.sources.task_files.task_row import (
 from understudy.sources.task_files.told_facts import ShownResult, answer_of, fact_text, tellable_facts
 
 MCP_ENV_CLASS = "MCPToolEnv"
+_WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 
 
 class SequenceLimits(Record):
@@ -281,15 +282,14 @@ def _read_steps(
             step = SequenceStep.model_validate(raw)
             found = _object(by_step.get(number))
             required = raw.get("analysis_requirements") or found.get("analysis_requirements") or found
-            names = define_names(number, StepRequirements.model_validate(required), known)
+            names, fields = define_names(number, StepRequirements.model_validate(required), known)
             params = replace_definitions(step.params, known)
         except ValidationError as e:
             error = row_error_from_validation("", e, f"steps.{number - 1}")
             raise InvalidField(error.field, error.problem) from e
         except ValueError as e:
             raise InvalidField(f"{field}.{number - 1}", str(e)) from e
-        fields = step.result_fields or list_fields(number, names)
-        steps.append(step.replace(params=params, result_fields=fields))
+        steps.append(step.replace(params=params, result_fields=step.result_fields or fields))
         defined.append(names)
         known |= names
     return steps, defined
@@ -301,15 +301,34 @@ def _facts_to_tell(
     citations: Mapping[str, Any],
     defined: Sequence[Mapping[str, Definition]],
 ) -> dict[str, str]:
-    """Return references to the facts that an answer must have. If facts are recorded, only those with a value count."""
-    for group in ("must_include", "grounded_from"):
-        names = [name for name in _listed(answer.get(group)) if isinstance(name, str)]
-        found = {
-            name: defined_at(name, citations, defined) for name in names if not facts or fact_text(facts.get(name))
-        }
+    """Return references to the facts that an answer must have. If facts are recorded, only those with a value count.
+
+    A name of `must_include` that no step defines stands for the names of `grounded_from` that share a word with it. If
+    there is no such fact either, all of `grounded_from` are told.
+    """
+    included, grounded = (_names(answer.get(group)) for group in ("must_include", "grounded_from"))
+    all_names = {name for names in defined for name in names}
+    meant = [
+        name
+        for each in included
+        for name in ([each] if each in all_names else [other for other in grounded if _words(each) & _words(other)])
+    ]
+    for names in (meant, grounded):
+        valued = [name for name in names if not facts or fact_text(facts.get(name))]
+        found = {name: defined_at(name, citations, defined) for name in valued}
         if told := {name: f"${{{each.expression}}}" for name, each in found.items() if each}:
             return told
     return {}
+
+
+def _names(value: Any) -> list[str]:
+    return [name for name in _listed(value) if isinstance(name, str)] if isinstance(value, list | str) else []
+
+
+def _words(name: str) -> set[str]:
+    """Return the words of a name such as "changesPercentage", in one form: "change" and "percent"."""
+    words = (word.casefold() for word in _WORD.findall(name))
+    return {"percent" if word in ("pct", "percentage") else word.removesuffix("s") for word in words}
 
 
 class _Solution(Record):

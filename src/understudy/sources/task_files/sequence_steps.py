@@ -57,8 +57,8 @@ class SequenceStep(Record):
 
 def define_names(
     number: int, requirements: StepRequirements, earlier: Mapping[str, Definition]
-) -> dict[str, Definition]:
-    """Return the definitions of the names of a step, counted from 1, given those of the steps before it."""
+) -> tuple[dict[str, Definition], tuple[str, ...]]:
+    """Return the names of a step, counted from 1, given those of the steps before it, and the paths it extracts."""
     own = dict[str, Definition]()
     renamed = set[str]()
     for text in requirements.extract:
@@ -70,13 +70,14 @@ def define_names(
         own[name] = _define(source, text, {**earlier, **own})
         if found:
             renamed.add(name)
+    fields = _list_fields(number, own)
     for text in (*requirements.compute, *requirements.select):
         known = {**earlier, **own}
         if found := _DEFINITION.fullmatch(text):
             own[found[1]] = _define(found[2], text, known)
         elif (field := _FIELD.fullmatch(text)) and field[1] not in own:
             own[field[1]] = _define(f"step{number}.{text.strip()}", text, known)
-    return own
+    return own, fields
 
 
 def place_facts(
@@ -102,7 +103,7 @@ def defined_at(
     return defined[(named or at)[-1] - 1][name] if at else None
 
 
-def list_fields(number: int, names: Mapping[str, Definition]) -> tuple[str, ...]:
+def _list_fields(number: int, names: Mapping[str, Definition]) -> tuple[str, ...]:
     """Return the paths in the result of a step that its names read directly."""
     places = (find_place(parse_expression(each.expression)) for each in names.values() if not each.problem)
     own = (place for place in places if isinstance(place, Place) and place.step == number and place.path)

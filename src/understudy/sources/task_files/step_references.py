@@ -77,7 +77,7 @@ def resolve_references(value: Any, results: Sequence[Any]) -> Any:
     def resolve(text: str, is_whole: bool) -> Any:
         if is_whole:
             return resolve_reference(text, results)
-        return to_text(resolve_reference(text, results)) if _is_reference(text) else text
+        return _inserted(resolve_reference(text, results)) if _is_reference(text) else text
 
     return _map_references(value, resolve)
 
@@ -121,6 +121,11 @@ def define_expression(text: str, definitions: Mapping[str, Definition]) -> str:
 
 def _names_of_rows(node: ast.expr) -> set[str]:
     return {name for name in list_names(node) if step_of(name) is None}
+
+
+def _inserted(value: Any) -> str:
+    """Return a value as it stands in a longer text, which may be Python: a list and an object are JSON."""
+    return to_text(value) if isinstance(value, dict | list | str) else str(value)
 
 
 def _is_reference(text: str) -> bool:

@@ -1,4 +1,7 @@
-"""Facts in the results of calls that an agent must tell the user: short texts and numbers."""
+"""Facts in the results of calls that an agent must tell the user: short texts and numbers.
+
+A number with more than two decimals may also be told rounded to two.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal
@@ -22,8 +25,11 @@ def fact_text(value: Any) -> str:
     """Return a value as an output of a task, or "" if it is none: a list, an object, null, or a long text."""
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         return ""
-    text = value.strip() if isinstance(value, str) else f"{Decimal(repr(value)):f}"
-    return text if len(text) <= MAX_FACT_CHARACTERS and "|" not in text else ""
+    if isinstance(value, str):
+        text = value.strip()
+        return text if len(text) <= MAX_FACT_CHARACTERS and "|" not in text else ""
+    exact, rounded = f"{Decimal(repr(value)):f}", f"{value:.2f}"
+    return f"{exact}|{rounded}" if len(exact.partition(".")[2]) > 2 and float(rounded) else exact
 
 
 def tellable_facts(values: Mapping[str, Any], shown: Sequence[ShownResult]) -> Iterator[tuple[str, str]]:
@@ -41,4 +47,4 @@ def answer_of(told: Mapping[str, str]) -> str:
     names = dict[str, str]()
     for name, text in told.items():
         names.setdefault(text, name)
-    return "; ".join(f"{name}: {text}" for text, name in names.items())
+    return "; ".join(f"{name}: {text.partition('|')[0]}" for text, name in names.items())
