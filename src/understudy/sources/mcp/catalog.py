@@ -108,7 +108,7 @@ class ToolCatalog:
         return self.all_entries[name]
 
     def rename(self, tool: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the arguments of a call under the names of the tool's parameters. Patterns of names have no aliases."""
+        """Return the arguments of a call under the names of the parameters. A pattern has no aliases."""
         entry = self.all_entries.get(tool)
         return entry.spec.resolve_aliases(arguments) if entry else dict(arguments)
 

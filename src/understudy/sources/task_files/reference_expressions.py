@@ -17,6 +17,7 @@ import operator
 import re
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from keyword import iskeyword
 from typing import Any, NamedTuple
 
 from pydantic_core import from_json
@@ -54,7 +55,9 @@ def parse_expression(text: str) -> ast.expr:
     if path := _PATH.fullmatch(text.strip()):  # whose keys need not be names
         node: ast.expr = ast.Name(text.strip().partition(".")[0].partition("[")[0])
         for key, position in _PART.findall(path[1]):
-            node = ast.Subscript(node, ast.Constant(key or position))
+            node = ast.Subscript(node, ast.Constant(int(position) if position else key))
+            if key.isidentifier() and not iskeyword(key):
+                node = ast.Attribute(node.value, key)
         return node
     code = _EACH_WRITTEN.sub(
         lambda found: found[1] or (f"['[]', '{found[2]}']" if found[2] else "['[]']"), text.strip()
