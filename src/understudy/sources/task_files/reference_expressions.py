@@ -157,30 +157,32 @@ def find_place(node: ast.expr) -> Place | None:
             place = find_place(inner)
             return place and Place(place.step, (*_without_last_each(place.path), EACH, str(key)))
         case ast.Subscript(value=inner, slice=ast.Slice(lower=None)):
-            return find_place(inner)
+            return _as_list(find_place(inner))
         case ast.Call(func=ast.Name(id="first"), args=[inner]):
             return _inside(find_place(inner), "0")
         case ast.Call(func=ast.Name(id="head"), args=[inner, _]):
-            return find_place(inner)
+            return _as_list(find_place(inner))
         case ast.Call(func=ast.Name(id="safe_index" | "safe_attr"), args=[inner, ast.Constant(value=key)]):
             return _inside(find_place(inner), str(key))
     return None
 
 
-def find_places(node: ast.expr, is_numeric: bool = False) -> Iterator[tuple[Place, bool]]:
+def find_places(node: ast.expr, is_numeric: bool = False, is_list: bool = False) -> Iterator[tuple[Place, bool]]:
     """Yield the places that an expression reads, and whether it needs numbers there."""
-    place = find_place(node)
+    place = _as_list(find_place(node)) if is_list else find_place(node)
     if place is not None:
         yield place, is_numeric
         return
+    is_list = isinstance(node, ast.Subscript)
     match node:
         case ast.BinOp() | ast.UnaryOp() | ast.Compare():
             is_numeric = True
-        case ast.Call(func=ast.Name(id=name)):
-            is_numeric = name in _NUMERIC_FUNCTIONS or (is_numeric and name in _SELECTING_FUNCTIONS)
+        case ast.Call(func=ast.Name(id=name), args=args):
+            is_numeric = name in _NUMERIC_FUNCTIONS or (is_numeric and name in _LIST_FUNCTIONS)
+            is_list = name in _LIST_FUNCTIONS and (len(args) == 1 or name in ("concat", "join"))
     for inner in ast.iter_child_nodes(node):
         if isinstance(inner, ast.expr):
-            yield from find_places(inner, is_numeric)
+            yield from find_places(inner, is_numeric, is_list)
 
 
 def parse_result(result: Any) -> Any:
@@ -207,6 +209,11 @@ def _inside(place: Place | None, part: str) -> Place | None:
         last = len(path) - 1 - path[::-1].index(EACH)
         return Place(place.step, (*path[:last], part, *path[last + 1 :]))
     return None if EACH in _without_last_each(path) else Place(place.step, (*_without_last_each(path), part))
+
+
+def _as_list(place: Place | None) -> Place | None:
+    """Return a place whose value is a list."""
+    return place if place is None or EACH in place.path else Place(place.step, (*place.path, EACH))
 
 
 def _without_last_each(path: tuple[str, ...]) -> tuple[str, ...]:
@@ -402,7 +409,9 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = {
 _NUMERIC_FUNCTIONS = frozenset(
     ("sum", "min", "max", "mean", "median", "abs", "round", "pct_change_last_day", "int", "float")
 )
-_SELECTING_FUNCTIONS = frozenset(("last", "unique", "sorted", "concat"))
+_LIST_FUNCTIONS = frozenset(
+    ("last", "unique", "sorted", "concat", "join", "sum", "min", "max", "mean", "median", "pct_change_last_day")
+)
 _ARITHMETIC: Mapping[type, Callable[[float, float], float]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
