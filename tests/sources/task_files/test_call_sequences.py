@@ -473,8 +473,10 @@ def test_first_message_of_the_user_is_the_task() -> None:
     said = ["What is the price?", "Please."]
     value["prompt"] = [{"role": "system", "content": "You work."}, *({"role": "user", "content": t} for t in said)]
     value["prompt"].insert(2, {"role": "assistant", "content": "Which one?"})
-    scenario = read_row(value).to_task_row().task.scenario
+    read = read_row(value).to_task_row("demo")
+    scenario = read.task.scenario
     assert (scenario.opening, scenario.instructions) == (said[0], "\n".join(said))
+    assert "1 tasks" in match_calls("demo", [Item("s:1", read)]).notes()[-1]
     value["prompt"] = [{"role": "system", "content": "You work."}]
     (error,) = read_sequences(Item("s:1", value), "s/1")
     assert (isinstance(error, RowError) and error.field) == "prompt"

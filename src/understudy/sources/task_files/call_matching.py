@@ -150,6 +150,12 @@ class CallMatching(TaskSource):
                 f"{self.name}: {counts.total()} tasks ask for a user played by a model (user_strategy: {kinds}), and "
                 "scripted users play them; set user.kind=llm and endpoints.default.model=… for such users"
             )
+        scenarios = [row.task.scenario for row in self.rows.values()]
+        later = sum(each.opening not in ("", each.instructions) for each in scenarios)
+        if later and self.user_factory is None:
+            notes.append(
+                f"{self.name}: in {later} tasks the user says more than their first message, but scripted users do not"
+            )
         return tuple(notes)
 
     def with_users(self, user_factory: UserFactory) -> "CallMatching":

@@ -46,7 +46,7 @@ def _make_results(task_id: str, steps: Sequence[SequenceStep], needed: Mapping[P
     results = list[Any]()
     for number, step in enumerate(steps, 1):
         own = {place.path: is_numeric for place, is_numeric in needed.items() if place.step == number}
-        results.append(step.result if step.result is not None else _Maker(task_id, number).make(step, own))
+        results.append(step.result if step.result is not None else _ResultMaker(task_id, number).make(step, own))
     return results
 
 
@@ -57,7 +57,7 @@ def _has_value(text: str, results: Sequence[Any]) -> bool:
         return False
 
 
-class _Maker:
+class _ResultMaker:
     """Makes up the values of one step's result."""
 
     def __init__(self, task_id: str, number: int) -> None:
