@@ -438,6 +438,19 @@ def test_name_that_cannot_be_resolved_is_an_error(compute: str, given: str, name
     assert named in error.item.problem
 
 
+def test_fact_of_the_answer_needs_a_definition_that_can_be_read() -> None:
+    value = facts_row(quote(1, "price", compute=["x = eval(price)"]), facts={"x": 3}, include=["x"])
+    (error,) = read_sequences(Item("s:1", value), "s/1")
+    assert isinstance(error, RowError)
+    assert "x = eval(price)" in error.problem
+
+
+def test_recorded_lists_may_be_long() -> None:
+    names = [f"n{number}" for number in range(1200)]
+    (result,) = results_of(facts_row(quote(1, "names = data[][name]"), facts={"names": names}))
+    assert [each["name"] for each in result["data"]] == names
+
+
 def test_expressions_that_nothing_uses_are_not_read() -> None:
     steps = quote(1, "price", compute=["combine all of it", "x = eval(price)"], select=["best = price"])
     assert results_of(facts_row(steps, facts={"price": 3})) == [{"price": 3}]

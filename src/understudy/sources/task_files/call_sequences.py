@@ -33,7 +33,7 @@ from understudy.core.tasks import Scenario, Split, Task, TaskLimits
 from understudy.sources.task_files.call_matching import with_answer
 from understudy.sources.task_files.inferred_tools import looks_up, only_reads
 from understudy.sources.task_files.reference_expressions import parse_result, to_text
-from understudy.sources.task_files.sequence_results import is_made_up, make_results
+from understudy.sources.task_files.sequence_results import has_value, is_made_up, make_results
 from understudy.sources.task_files.sequence_steps import (
     SequenceStep,
     StepRequirements,
@@ -45,7 +45,6 @@ from understudy.sources.task_files.step_references import (
     Definition,
     find_references,
     replace_definitions,
-    resolve_reference,
     resolve_references,
     steps_of,
 )
@@ -109,11 +108,6 @@ class CallSequence(Record):
         steps = tuple(SequenceStep(tool=call.name, params=call.arguments) for call in task.gold_calls)
         return cls(id=task.id, prompt=task.scenario.instructions, steps=steps)
 
-    @property
-    def has_references(self) -> bool:
-        """Whether an argument uses the result of an earlier step."""
-        return any(True for step in self.steps for _ in find_references(step.params))
-
     def missing_calls(self, servers: Collection[str] = ()) -> tuple[str, ...]:
         """Return the patterns of `must_call` that no step matches. A server's is `server.*`."""
         names = {name for step in self.steps for name in (step.name, step.tool, step.server)}
@@ -142,7 +136,8 @@ class CallSequence(Record):
             if results[number] is not None:
                 shown.append(ShownResult(arguments, result_text(results[number])))
                 gold.append(Message(role="tool", content=shown[-1].text, tool_call_id=call.id))
-        told = dict(tellable_facts({name: resolve_reference(text, results) for name, text in self.told.items()}, shown))
+        known = {name: text for name, text in self.told.items() if has_value(text, results)}
+        told = dict(tellable_facts(resolve_references(known, results), shown))
         if told:
             gold.append(Message(role="assistant", content=answer_of(told)))
         task = Task(
@@ -316,9 +311,18 @@ def _facts_to_tell(
     for names in (meant, grounded):
         valued = [name for name in names if not facts or fact_text(facts.get(name))]
         found = {name: defined_at(name, citations, defined) for name in valued}
+        if names is meant:
+            _validate_definitions([name for name, each in found.items() if each is None], defined)
         if told := {name: f"${{{each.expression}}}" for name, each in found.items() if each}:
             return told
     return {}
+
+
+def _validate_definitions(names: Sequence[str], defined: Sequence[Mapping[str, Definition]]) -> None:
+    """Raise `InvalidField` if the definition of a name cannot be read."""
+    for name in names:
+        if problem := next((step[name].problem for step in defined if name in step), ""):
+            raise InvalidField("analysis_rubric.final_answer_requirements.must_include", problem)
 
 
 def _names(value: Any) -> list[str]:

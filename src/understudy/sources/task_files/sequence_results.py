@@ -31,7 +31,7 @@ def make_results(task_id: str, steps: Sequence[SequenceStep], references: Collec
     needed: dict[Place, bool] = {}
     results = _make_results(task_id, steps, needed)
     for text in references:
-        if not _has_value(text, results):
+        if not has_value(text, results):
             for place, is_numeric in find_places(parse_reference(text)):
                 needed[place] = needed.get(place, False) or is_numeric
     return _make_results(task_id, steps, needed) if needed else results
@@ -50,7 +50,8 @@ def _make_results(task_id: str, steps: Sequence[SequenceStep], needed: Mapping[P
     return results
 
 
-def _has_value(text: str, results: Sequence[Any]) -> bool:
+def has_value(text: str, results: Sequence[Any]) -> bool:
+    """Return whether a reference has a value that is not null."""
     try:
         return resolve_reference(text, results) is not None
     except ValueError:
@@ -123,19 +124,18 @@ def _item(made: Any, part: str) -> Any:
 
 
 def with_value(made: Any, path: _Path, value: Any) -> Any:
-    """Return a made-up result with a value at a path. Digits are places in lists, filled up to the place."""
+    """Return a result with a value at a path, or with the items of a list at `EACH`.
+
+    Digits are places in lists, which are filled up to the place.
+    """
     if not path:
         return value
     part, rest = path[0], path[1:]
-    if part == EACH:
-        for number, item in enumerate(value):
-            made = with_value(made, (str(number), *rest), item)
-        return made if isinstance(made, list) else []
     place = parse_index(part)
-    if place is None or len(part) > MAX_PLACE_DIGITS:
+    if part != EACH and (place is None or len(part) > MAX_PLACE_DIGITS):
         fields = made if isinstance(made, dict) else {}
         return {**fields, part: with_value(fields.get(part), rest, value)}
+    values = {place: value} if place is not None else dict(enumerate(value))
     items = list(made) if isinstance(made, list) else []
-    items += [{}] * (place + 1 - len(items))
-    items[place] = with_value(items[place], rest, value)
-    return items
+    items += [{}] * (max(values, default=-1) + 1 - len(items))
+    return [with_value(item, rest, values[n]) if n in values else item for n, item in enumerate(items)]
