@@ -182,12 +182,12 @@ def test_recorded_results_replace_made_up_ones() -> None:
 @pytest.mark.parametrize(
     ("text", "value"),
     [
-        ("${step1}", {"data": [{"price": 5, "by": {"x-y": None}}], "0": "zero"}),
+        ("${step1}", {"data": [{"price": 5, "by": {"x-y": True, "none": None}}], "0": "zero"}),
         ("${step1.data[0].price}", 5),
         ("${step1.data.0.price}", 5),
         ("${step1.data.price}", 5),
         ("a ${step1.data.0.price} b ${step2.x}", 'a 5 b ["€"]'),
-        ("${step1.data[0].by.x-y}", None),
+        ("${step1.data[0].by.x-y}", True),
         ("${step1.0}", "zero"),
         ("no reference {step1} $step1", "no reference {step1} $step1"),
         ("${first(step1.data[][price])}", 5),
@@ -197,7 +197,7 @@ def test_recorded_results_replace_made_up_ones() -> None:
     ],
 )
 def test_references_are_looked_up(text: str, value: Any) -> None:
-    results = [{"data": [{"price": 5, "by": {"x-y": None}}], "0": "zero"}, '{"x": ["€"]}']
+    results = [{"data": [{"price": 5, "by": {"x-y": True, "none": None}}], "0": "zero"}, '{"x": ["€"]}']
     assert resolve_references({"a": [text]}, results) == {"a": [value]}
 
 
@@ -214,12 +214,14 @@ def test_references_are_looked_up(text: str, value: Any) -> None:
         "${step2.x}",
         "${step0}",
         "${first(step1)}",
+        "${step1.none}",
+        "${first(step1.empty)}",
     ],
 )
 def test_reference_that_is_no_path_in_an_earlier_result_is_an_error(text: str) -> None:
     assert list(find_references([text])) == [text]
     with pytest.raises(ValueError, match=r"\$\{"):
-        resolve_references(text, [{"data": [1, 2], "__doc__": "x"}])
+        resolve_references(text, [{"data": [1, 2], "__doc__": "x", "none": None, "empty": []}])
 
 
 @pytest.mark.parametrize(

@@ -53,9 +53,10 @@ def _make_results(task_id: str, steps: Sequence[SequenceStep], needed: Mapping[P
 def has_value(text: str, results: Sequence[Any]) -> bool:
     """Return whether a reference has a value that is not null."""
     try:
-        return resolve_reference(text, results) is not None
+        resolve_reference(text, results)
     except ValueError:
         return False
+    return True
 
 
 class _ResultMaker:

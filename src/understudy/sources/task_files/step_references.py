@@ -83,11 +83,14 @@ def resolve_references(value: Any, results: Sequence[Any]) -> Any:
 
 
 def resolve_reference(text: str, results: Sequence[Any]) -> Any:
-    """Return the value of a reference. Raise ValueError if it has none."""
+    """Return the value of a reference. Raise ValueError if it has none, or is null."""
     try:
-        return evaluate(parse_reference(text), results)
+        value = evaluate(parse_reference(text), results)
     except ValueError as e:
         raise ValueError(str(e) if text[:80] in str(e) else f"{text:.80}: {e}") from e
+    if value is None:
+        raise ValueError(f"{text:.80} has no value: it is null in the results of the steps")
+    return value
 
 
 def replace_definitions(value: Any, definitions: Mapping[str, Definition]) -> Any:
