@@ -9,7 +9,7 @@ import pytest
 
 from support.machine import process_ends
 from understudy.envs import validation_time
-from understudy.envs.validation_time import CPU_SECONDS, find_validation_problem, may_be_slow
+from understudy.envs.validation_time import CPU_SECONDS, find_matches, find_validation_problem, may_be_slow
 
 SLOW = {"type": "object", "properties": {"x": {"type": "string", "pattern": "^(a+)+$"}}}
 NESTED = {"type": "object", "properties": {"x": {"$ref": "#"}}, "additionalProperties": False}
@@ -51,6 +51,20 @@ def test_validation_that_ends_has_no_problem(schema: dict[str, Any], arguments: 
 def test_slow_validation_is_ended_after_its_processor_time(schema: dict[str, Any], arguments: dict[str, Any]) -> None:
     assert f"{CPU_SECONDS:g} s" in find_validation_problem(schema, arguments)
     assert find_validation_problem(SLOW, {"x": "a"}) == "", "the next one is answered by a new process"
+
+
+def test_matches_of_a_pattern_are_found() -> None:
+    assert find_matches("a(.)", "ab ac") == ["b", "c"]
+    assert find_matches(r"\d+", "none") == []
+    with pytest.raises(ValueError, match=r"\(a"):
+        find_matches("(a", "a")
+
+
+@pytest.mark.slow
+def test_slow_search_is_ended_after_its_processor_time() -> None:
+    with pytest.raises(ValueError, match=f"{CPU_SECONDS:g} s"):
+        find_matches("(a+)+$", "a" * 60 + "b")
+    assert find_matches("a", "a") == ["a"], "the next one is answered by a new process"
 
 
 @pytest.mark.parametrize(

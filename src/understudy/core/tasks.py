@@ -155,6 +155,9 @@ class Task(Record):
     without a state, also the recorded results of the calls."""
     outputs: tuple[str, ...] = ()
     """Facts that the agent must tell the user; "available|in stock" accepts either."""
+    must_call: tuple[str, ...] = Field(default=(), exclude_if=lambda tools: not tools)
+    """Tools of which a call must succeed, besides the gold calls that change something; `server.*` is any of a server.
+    They count where calls are compared with the gold calls."""
     limits: TaskLimits | None = Field(default=None, exclude_if=lambda limits: limits is None)
     """Limits of the task's own. They apply where calls are compared with the gold calls; sources with a state of their
     own ignore them."""

@@ -374,14 +374,14 @@ def _is_no_list(output: str, text: str, num_numbers: int, others: Sequence[str])
 def states_fact(fact: str | float, text: str) -> bool:
     """Return whether a text states a fact.
 
-    A number matches by value: "$1,200.50" states 1200.5, and "1200.5". Words match as complete words, ignoring case,
-    and may have alternatives: "cancel|cancellation". Dates and times match in any common form: "Mar 5, 2026" states
-    2026-03-05, and "2:30 p.m." states 14:30.
+    A number matches by value: "$1,200.50" states 1200.5, and "1200.5". Words match as complete words, ignoring case.
+    Both may have alternatives: "cancel|cancellation", "0.3461|0.35". Dates and times match in any common form: "Mar 5,
+    2026" states 2026-03-05, and "2:30 p.m." states 14:30.
     """
     if not isinstance(fact, str):
         return fact in extract_numbers(text)
     if is_number(fact):
-        return _value(fact) in extract_numbers(text)
+        return not extract_numbers(text).isdisjoint(map(_value, fact.split("|")))
     return bool(_find_words(fact, text))
 
 
@@ -428,8 +428,8 @@ def product_score(parts: Mapping[str, float], extra_parts: Mapping[str, float] |
 
 
 def is_number(fact: str) -> bool:
-    """Return whether a fact is a number, such as "1,200.50"."""
-    return _NUMBER.fullmatch(fact) is not None
+    """Return whether a fact is a number, such as "1,200.50", or alternatives that are all numbers."""
+    return all(_NUMBER.fullmatch(each) for each in fact.split("|"))
 
 
 def _normalized(value: Any) -> Any:

@@ -5,6 +5,8 @@ Neither can be interrupted in a thread. So a schema with such keywords is first 
 `CPU_SECONDS` of processor time for each call, whatever the load of the machine. One process serves all calls. It is
 replaced when it was killed, and it ends when this process ends.
 
+The search of a regular expression that a file gives is done there too, with the same limit.
+
 This file is also the program of that process. It imports nothing of the package, so that it starts fast.
 """
 
@@ -34,7 +36,19 @@ def find_validation_problem(schema: Mapping[str, Any], value: Any) -> str:
     """
     if not may_be_slow(schema):
         return ""
-    return _WORKER.ask(json.dumps([schema, value]))
+    problem: str = _WORKER.ask(json.dumps([schema, value]))
+    return problem
+
+
+def find_matches(pattern: str, text: str) -> list[Any]:
+    """Return all matches of a regular expression in a text, as `re.findall`. This blocks for a short time.
+
+    Raise ValueError if the pattern is invalid, or if the search takes more than `CPU_SECONDS`.
+    """
+    found = _WORKER.ask(json.dumps({"pattern": pattern, "text": text}))
+    if isinstance(found, list):
+        return found
+    raise ValueError(f"the pattern {pattern:.80}: {found}")
 
 
 def may_be_slow(schema: Mapping[str, Any]) -> bool:
@@ -59,8 +73,8 @@ class _ValidationWorker:
         self._process: subprocess.Popen[bytes] | None = None
         self._owner = 0  # a fork of this process must not use its pipes
 
-    def ask(self, request: str) -> str:
-        """Return the answer to a request, or why there is none."""
+    def ask(self, request: str) -> Any:
+        """Return the answer to a request, or why there is none: a text."""
         with self._lock:
             if self._process is None or self._owner != os.getpid() or self._process.poll() is not None:
                 self._close()
@@ -101,7 +115,7 @@ class _ValidationWorker:
                     pipe.close()
 
 
-def _exchange(process: "subprocess.Popen[bytes]", request: str) -> str | None:
+def _exchange(process: "subprocess.Popen[bytes]", request: str) -> Any:
     """Send a request and return the answer, or None if there is none."""
     assert process.stdin
     assert process.stdout
@@ -128,20 +142,24 @@ def _serve() -> None:
 
     sys.setrecursionlimit(_RECURSION_LIMIT)
     for line in sys.stdin:
-        schema, value = json.loads(line)
+        request = json.loads(line)
         signal.setitimer(signal.ITIMER_PROF, CPU_SECONDS)  # its signal ends the process
-        problem = ""
+        answer: Any = ""
         try:
-            for _ in validator_for(schema)(schema, registry=Registry()).iter_errors(value):
-                pass
+            if isinstance(request, dict):
+                answer = re.findall(request["pattern"], request["text"])
+            else:
+                schema, value = request
+                for _ in validator_for(schema)(schema, registry=Registry()).iter_errors(value):
+                    pass
         except RecursionError:
-            problem = "it refers to itself without end"
+            answer = "it refers to itself without end"
         except (re.error, OverflowError) as e:
-            problem = f"one of its patterns cannot be read: {e}"
+            answer = f"one of its patterns cannot be read: {e}"
         except Unresolvable:  # the caller meets it too, and says what is missing
             pass
         signal.setitimer(signal.ITIMER_PROF, 0.0)
-        print(json.dumps(problem), flush=True)
+        print(json.dumps(answer), flush=True)
 
 
 if __name__ == "__main__":

@@ -505,6 +505,48 @@ def test_sequences_of_other_files_are_played(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_facts_of_a_row_are_those_that_the_server_returns(tmp_path: Path) -> None:
+    """A gold call may use an alias of an argument, as the agent's calls."""
+    aliases = 'aliases = {say = {words = "text"}}'
+    path = write_environment(tmp_path)
+    path.write_text(f"{aliases}\n{path.read_text()}")
+    source = load_source(f"mcp:{path}")
+    assert isinstance(source, MCPTaskSource)
+    steps = [
+        {"server": "tally", "tool": "add", "params": {"amount": 3}},
+        {
+            "server": "tally",
+            "tool": "count",
+            "analysis_requirements": {"extract": ["now = count"], "compute": ["x = now"]},
+        },
+        {"server": "tally", "tool": "say", "params": {"words": "It is ${x}, not ${y}."}},
+    ]
+    truth = {
+        "task_id": "row/1",
+        "tool_sequence": steps,
+        "analysis_rubric": {"final_answer_requirements": {"must_include": ["now"]}},
+        "final_reference": {"facts": {"now": 41}},
+    }
+    row = {"env_class": "MCPToolEnv", "prompt": "Count.", "reward_spec": {"ground_truth": truth}}
+    (item,) = read_sequences(Item("rows:1", row), "rows/0")
+    assert isinstance(item, Item)
+    task = source.add_task(item.value, "train")
+    assert (task.gold_calls[2].arguments, task.outputs) == ({"words": "It is 3, not ${y}."}, ("3",))
+    calls = [
+        {"tool": "add", "arguments": {"amount": 3}},
+        {"tool": "count"},
+        {"tool": "say", "arguments": {"text": "It is 3, not ${y}."}},
+    ]
+
+    async def rewards() -> list[float | None]:
+        agents = [GoldAgent(), NoopAgent(), *(FixedCallsAgent(*calls, word=word) for word in ("Three: 3", "It is 41."))]
+        return [(await play_episode(source, task, agent, EpisodeLimits(), seed=0)).reward for agent in agents]
+
+    assert run_async(rewards()) == [1.0, 0.0, 1.0, 0.0]
+    assert not running_servers()
+
+
+@pytest.mark.slow
 def test_file_of_specs_is_played_on_the_servers_that_the_user_names(tmp_path: Path) -> None:
     environment = write_environment(tmp_path)
     specs = tmp_path / "specs.json"

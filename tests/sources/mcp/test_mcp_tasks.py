@@ -7,9 +7,11 @@ from typing import Any
 import pytest
 
 from understudy.core.errors import TaskError
+from understudy.core.messages import ToolSpec
 from understudy.core.tasks import split_from_id
 from understudy.sources.mcp.checks import CallPattern
 from understudy.sources.mcp.tasks import MCPTask, read_mcp_tasks
+from understudy.sources.mcp.tool_result import ToolResult
 
 ROW: dict[str, Any] = {
     "data_source": "synthetic/llm",
@@ -91,10 +93,62 @@ def test_dependent_specs_and_columns_of_json_text_are_read(tmp_path: Path) -> No
     (task,) = read_mcp_tasks(path)
     assert (task.id, task.prompt, task.family, task.max_turns) == ("a", "Tell me Apple's price.", "demo", 4)
     assert task.has_references
-    resolved = task.with_gold([task.gold[0], task.gold[1].replace(arguments={"text": 5})])
+    made = task.gold[0], task.gold[1].replace(arguments={"text": 5})
+    resolved = task.with_results([(call, ToolResult(text="5")) for call in made])
     assert not resolved.has_references
     assert resolved.check.calls is not None
     assert [must.arguments for must in resolved.check.calls.required] == [{"symbol": "AAPL"}, {"text": 5}]
+
+
+QUOTE = {"price": 41.25, "symbol": "AAPL", "change": 0.34613, "names": ["a"], "volume": None}
+
+
+def quote_task(*outputs: str, **changes: Any) -> MCPTask:
+    gold = [{"tool": "get_quote", "arguments": {"symbol": "AAPL"}}]
+    return MCPTask.model_validate({"id": "a", "prompt": "x", "gold": gold, "outputs": outputs, **changes})
+
+
+def test_outputs_become_the_values_of_results() -> None:
+    task = quote_task("${step1.price}", "${round(step1.change, 1)}", "${step1.change}", "${step1.symbol}", "fine")
+    assert task.has_references
+    told = task.with_results([(task.gold[0], ToolResult(text=json.dumps({**QUOTE, "note": "fine"})))])
+    assert told.outputs == ("41.25", "0.34613|0.35", "fine")
+    assert (told.final_answer, told.has_references) == ("41.25; 0.34613; fine", False)
+    kept = quote_task("${step1.price}", final_answer="It costs 41.25.")
+    assert kept.with_results([(kept.gold[0], ToolResult(text=json.dumps(QUOTE)))]).final_answer == "It costs 41.25."
+
+
+@pytest.mark.parametrize("output", ["names", "volume", "nothing", "symbol"])
+def test_output_without_a_fact_is_an_error(output: str) -> None:
+    task = quote_task(f"${{step1.{output}}}")
+    with pytest.raises(TaskError, match=rf"step1\.{output}"):
+        task.with_results([(task.gold[0], ToolResult(text=json.dumps(QUOTE)))])
+
+
+def test_facts_of_the_answer_are_outputs(tmp_path: Path) -> None:
+    row = json.loads(json.dumps(ROW))
+    truth = row["reward_spec"]["ground_truth"]
+    truth["tool_sequence"][0]["analysis_requirements"] = {
+        "extract": ["cost = data[][price]"],
+        "compute": ["top = first(cost)"],
+    }
+    truth["analysis_rubric"] = {"final_answer_requirements": {"must_include": ["top"]}}
+    (task,) = read_mcp_tasks(write_rows(tmp_path / "rows.jsonl", row))
+    assert task.outputs == ("${first(step2.data[][price])}",)
+
+
+def test_arguments_of_gold_and_patterns_are_renamed() -> None:
+    script = {"script": "rm"}
+    forbidden = [{"tool": "run", "argument_patterns": script}, {"tool": "*", "arguments": script}]
+    calls = {"required": [{"tool": "run", "arguments": script}], "forbidden": forbidden}
+    task = quote_task("41.25", gold=[{"tool": "run", "arguments": script}], check={"calls": calls})
+    spec = ToolSpec(name="run", description="", parameters={}, aliases={"script": "code"})
+    renamed = task.with_argument_names(lambda tool, given: spec.resolve_aliases(given) if tool == "run" else given)
+    check = renamed.check.calls
+    assert check is not None
+    assert (renamed.gold[0].arguments, check.required[0].arguments) == ({"code": "rm"}, {"code": "rm"})
+    assert [each.argument_patterns or each.arguments for each in check.forbidden] == [{"code": "rm"}, script]
+    assert check.allowed is None
 
 
 @pytest.mark.parametrize(

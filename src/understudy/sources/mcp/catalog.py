@@ -107,6 +107,11 @@ class ToolCatalog:
             raise TaskError(f"no server has a tool {did_you_mean(name, self.all_entries)}")
         return self.all_entries[name]
 
+    def rename(self, tool: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the arguments of a call under the names of the parameters. A pattern has no aliases."""
+        entry = self.all_entries.get(tool)
+        return entry.spec.resolve_aliases(arguments) if entry else dict(arguments)
+
     def validate_aliases(self, aliases: Aliases) -> None:
         """Raise `ConfigError` if an alias names an unknown tool or parameter."""
         for tool, names in aliases.items():

@@ -84,7 +84,8 @@ class MCPEnvironmentResources:
         resolved, pools = list[MCPTask](), SessionPools(self.config.servers)  # of the loop that this coroutine runs in
         for task in tasks:
             made = await self.make_gold_calls(task, pools) if task.has_references else []
-            resolved.append(task.with_gold([call for call, _ in made]) if made else task)
+            with naming_task(task):
+                resolved.append(task.with_results(made) if made else task)
         return resolved
 
     async def make_gold_calls(
@@ -110,7 +111,8 @@ class MCPEnvironmentResources:
 
     @functools.cached_property
     def _full_catalog(self) -> ToolCatalog:
-        return ToolCatalog(self.server_tools, self.config.servers, self.config.tool_naming)
+        config = self.config
+        return ToolCatalog(self.server_tools, config.servers, config.tool_naming, aliases=config.aliases)
 
     def find_task(self, task_id: str) -> MCPTask | None:
         """Return the task with this id, or None."""
@@ -286,7 +288,7 @@ class MCPTaskSource(ExternalSource):
 
     def environment(self, task: Task, user: User | None = None, seed: int = 0) -> MCPEnvironment:
         """Return a new episode of `task`. A task that the environment's file does not list is played by `from_task`."""
-        mine = self.resources.find_task(task.id) or self._unlisted(task)
+        mine = (self.resources.find_task(task.id) or self._unlisted(task)).with_argument_names(self._catalog.rename)
         made = user or (
             make_user(self.user_factory, task.scenario, seed, None)
             if self.user_factory

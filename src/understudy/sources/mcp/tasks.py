@@ -4,13 +4,13 @@
      "check": {"state": [{"tool": "list_notes", "contains": "milk"}]}}
 
 Rows and dependent specs list the calls that the agent must make, in order (`task_files.call_sequences`). The tools and
-servers of `success.must_call_tool` must be called too. Arguments may refer to results of earlier calls; the environment
-makes the calls once, and then the references are values.
+servers of `success.must_call_tool` must be called too. Arguments and outputs may refer to results of earlier calls; the
+environment makes the calls once, and then the references are values.
 """
 
 import contextlib
 import itertools
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -23,10 +23,13 @@ from understudy.core.records import Record
 from understudy.core.tasks import Difficulty, Scenario, Split, Task
 from understudy.sources.mcp.checks import CallPattern, CallsCheck, TaskCheck
 from understudy.sources.mcp.config import MCPCall, MCPLimits
+from understudy.sources.mcp.tool_result import ToolResult
 from understudy.sources.readers import read_rows
+from understudy.sources.task_files.call_matching import first_alternative
 from understudy.sources.task_files.call_sequences import CallSequence, is_sequence, read_sequences
-from understudy.sources.task_files.step_references import find_references
+from understudy.sources.task_files.step_references import find_references, resolve_references
 from understudy.sources.task_files.task_row import difficulty_of
+from understudy.sources.task_files.told_facts import ShownResult, tellable_facts
 
 MAX_TURNS: Mapping[Difficulty, int] = {"easy": 5, "medium": 8, "hard": 10}
 """Default of `max_turns`, by difficulty."""
@@ -57,8 +60,8 @@ class MCPTask(Record):
     final_answer: str = DEFAULT_ANSWER
     """The agent's last text in a perfect episode."""
     outputs: tuple[str, ...] = ()
-    """Facts that the agent must tell, as in `Task.outputs`: a tool must have shown each before. For a
-    number that the agent works out, use `check.answer`."""
+    """Facts that the agent must tell, as in `Task.outputs`: a tool must have shown each before. A reference such as
+    `${step1.price}` is a fact of a gold call's result. For a number that the agent works out, use `check.answer`."""
     check: TaskCheck = TaskCheck()
     limits: MCPLimits = MCPLimits()
 
@@ -97,11 +100,17 @@ class MCPTask(Record):
 
     @property
     def has_references(self) -> bool:
-        """Whether gold calls use results of earlier ones: `${step1.field}`."""
-        return any(True for call in self.gold for _ in find_references(call.arguments))
+        """Whether gold calls or outputs use results of gold calls: `${step1.field}`."""
+        texts = [*(call.arguments for call in self.gold), *self.outputs]
+        return any(True for text in texts for _ in find_references(text))
 
-    def with_gold(self, gold: Sequence[MCPCall]) -> "MCPTask":
-        """Return the task with other arguments in its gold calls, and in the checks that require these calls."""
+    def with_results(self, made: Sequence[tuple[MCPCall, ToolResult]]) -> "MCPTask":
+        """Return the task with the gold calls as they were made, in the checks that require them too, and with the
+        facts of their results in place of references in outputs.
+
+        Raise `TaskError` if no output has a value that an agent can tell.
+        """
+        gold = [call for call, _ in made]
         resolved = list(zip(self.gold, gold, strict=True))
         required = [
             next(
@@ -110,7 +119,51 @@ class MCPTask(Record):
             for pattern in (self.check.calls.required if self.check.calls else ())
         ]
         calls = self.check.calls and self.check.calls.replace(required=tuple(required))
-        return self.replace(gold=tuple(gold), check=self.check.replace(calls=calls))
+        task = self.replace(gold=tuple(gold), check=self.check.replace(calls=calls))
+        if not any(True for _ in find_references(list(self.outputs))):
+            return task
+        outputs = tuple(self._outputs_of(made))
+        if not outputs:
+            listed = ", ".join(self.outputs)
+            raise TaskError(f"no result shows a short text or a number at {listed:.200}, so there is no fact to tell")
+        answer = (
+            "; ".join(map(first_alternative, outputs)) if self.final_answer == DEFAULT_ANSWER else self.final_answer
+        )
+        return task.replace(outputs=outputs, final_answer=answer)
+
+    def _outputs_of(self, made: Sequence[tuple[MCPCall, ToolResult]]) -> list[str]:
+        """Return the outputs with the values of references. Values that cannot be told are left out."""
+        shown = [ShownResult(call.arguments, result.text) for call, result in made]
+        outputs = list[str]()
+        for text in self.outputs:
+            try:
+                value = resolve_references(text, [result.value for _, result in made])
+            except ValueError:
+                continue
+            told = [value] if value == text else [fact for _, fact in tellable_facts({text: value}, shown)]
+            outputs += (fact for fact in told if fact not in outputs)
+        return outputs
+
+    def with_argument_names(self, rename: Callable[[str, dict[str, Any]], dict[str, Any]]) -> "MCPTask":
+        """Return the task with the arguments of gold calls and of patterns renamed: `rename(tool, arguments)`."""
+        checked = self.check.calls
+
+        def renamed(patterns: Sequence[CallPattern]) -> tuple[CallPattern, ...]:
+            return tuple(
+                each.replace(
+                    arguments=rename(each.tool, each.arguments),
+                    argument_patterns=rename(each.tool, dict(each.argument_patterns)),
+                )
+                for each in patterns
+            )
+
+        calls = checked and checked.replace(
+            required=renamed(checked.required),
+            allowed=None if checked.allowed is None else renamed(checked.allowed),
+            forbidden=renamed(checked.forbidden),
+        )
+        gold = tuple(call.replace(arguments=rename(call.tool, call.arguments)) for call in self.gold)
+        return self.replace(gold=gold, check=self.check.replace(calls=calls))
 
     @property
     def max_turns(self) -> int:
@@ -146,6 +199,7 @@ def from_sequence(sequence: CallSequence, servers: Collection[str] = ()) -> MCPT
         split=sequence.split,
         domain_policy=sequence.domain_policy,
         gold=calls,
+        outputs=tuple(dict.fromkeys(sequence.told.values())),
         check=TaskCheck(calls=CallsCheck(required=(*_patterns(calls), *missing), ordered=True)),
         limits=MCPLimits(**limits.model_dump(exclude_none=True)) if limits else MCPLimits(),
     )

@@ -121,7 +121,8 @@ class MCPToolkit:
 
     async def call_internal(self, call: MCPCall) -> ToolResult:
         """Run a call of the environment. It counts for no limit and may use hidden tools."""
-        return await self._servers.call(self._live.catalog.get_any(call.tool), call.arguments)
+        entry = self._live.catalog.get_any(call.tool)
+        return await self._servers.call(entry, entry.spec.resolve_aliases(call.arguments))
 
     def _count(self, entry: CatalogEntry) -> None:
         """Count a call of the agent. Raise `ToolError` if a limit of the task is reached."""

@@ -9,8 +9,10 @@ config           the config section `[data]`
 skyrl_rows       tasks as SkyRL's rows and back
 tau_rows         tasks of tau-bench and tau2-bench
 call_rows        tasks that are an instruction, actions and outputs, in other shapes
-call_sequences   sequences of calls on MCP servers: rows, and dependent specs
-call_matching    plays tasks by comparing calls; inferred_tools, step_references
+call_sequences   sequences of calls on MCP servers: rows, and dependent specs; sequence_steps, sequence_results,
+                 told_facts
+step_references  references to results of earlier calls; reference_expressions is their language
+call_matching    plays tasks by comparing calls; inferred_tools
 prompt_rows      questions with answers, which a reward function scores
 near_duplicates  tasks that are nearly the same
 splits           assign tasks to splits

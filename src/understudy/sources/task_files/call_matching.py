@@ -9,7 +9,8 @@ Nothing is executed. A call is compared with the gold calls of its task:
 If a task has no recorded results, its last gold read shows the outputs that must be told (or its last gold call, if
 none looks something up). The reward is the product of strict parts, each 0.0 or 1.0:
 
-    calls_match     the writes made are the gold writes: each as often, in any order. Reads do not count
+    calls_match     the writes made are the gold writes: each as often, in any order. Reads do not count, but one of
+                    each tool of `Task.must_call` must succeed
     facts_told      the agent told every output. An output that a recorded result states must have been shown before
     within_limits   no limit cut the episode off
 
@@ -28,6 +29,7 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 
 from jsonschema import Draft202012Validator
 from referencing import Registry
@@ -44,6 +46,7 @@ from understudy.envs.rewards import (
     calls_match,
     calls_progress,
     find_denied,
+    is_failure,
     is_number,
     missing_facts,
     product_score,
@@ -146,6 +149,12 @@ class CallMatching(TaskSource):
             notes.append(
                 f"{self.name}: {counts.total()} tasks ask for a user played by a model (user_strategy: {kinds}), and "
                 "scripted users play them; set user.kind=llm and endpoints.default.model=… for such users"
+            )
+        scenarios = [row.task.scenario for row in self.rows.values()]
+        later = sum(each.opening not in ("", each.instructions) for each in scenarios)
+        if later and self.user_factory is None:
+            notes.append(
+                f"{self.name}: in {later} tasks the user says more than their first message, but scripted users do not"
             )
         return tuple(notes)
 
@@ -342,9 +351,11 @@ def score_calls(
 ) -> Score:
     """Return the score of an episode; the module docstring has the parts."""
     made = [comparable_call(call) for call in writes]
+    called = _list_successes(transcript)
+    reads = all(any(fnmatchcase(name, pattern) for name in called) for pattern in task.must_call)
     missing = missing_facts(transcript, task.outputs, _fact_rules(task, calls))
     parts = {
-        "calls_match": calls_match(made, calls.writes),
+        "calls_match": calls_match(made, calls.writes) * reads,
         "facts_told": float(not missing),
         "within_limits": float(ended),
     }
@@ -353,6 +364,18 @@ def score_calls(
     extra = {"turn_efficiency": min(1.0, len(task.gold_turns) / max(1, turns))}
     progress = (matching + len(task.outputs) - len(missing)) / max(1, total + len(task.outputs))
     return product_score(parts, extra).replace(progress=progress)
+
+
+def _list_successes(transcript: Sequence[Message]) -> set[str]:
+    """Return the names of the calls that did not fail. Results follow their calls in order."""
+    names, calls = set[str](), list[ToolCall]()
+    for message in transcript:
+        if message.role == "assistant":
+            calls = list(message.tool_calls)
+        elif message.role == "tool" and calls:
+            call = calls.pop(0)
+            names |= {call.name} if not is_failure(message) else set()
+    return names
 
 
 def _fact_rules(task: Task, calls: GoldCalls) -> FactRules:
