@@ -1,0 +1,225 @@
+"""Read a recorded conversation as a task: its first messages are the request, its calls are gold.
+
+    {"prompt": [{"role": "system", …}, {"role": "user", …}, {"role": "assistant", "tool_calls": […]}, …]}
+    {"task_id": "a", "conversation": [{"from": "human", "value": "…"}, …], "success": true}
+
+The conversation is in `traj`, `messages`, `conversations`, `conversation`, or `prompt`, of the row or of `extra_info`,
+there also in `original_conversation`. Other fields are those of call rows (`call_rows`).
+
+    request     the system message, and all that the user says
+    gold        the recorded calls with their results; calls that failed and thoughts are left out
+    answer      the text after the last call
+    required    the writes; if the calls only read, facts of the answer that results state (`told_facts`)
+
+Lists of names of tools, such as `expected_tools`, are compared with the recorded calls and add none. Without a
+conversation they are refused, because a call needs arguments.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, TypeGuard
+
+from pydantic_core import from_json
+
+from understudy.core.items import InvalidField, RowError
+from understudy.core.messages import ERROR_PREFIX, Message, ToolCall, message_from_openai, order_tool_results
+from understudy.sources.row_messages import normalize_messages
+from understudy.sources.sharegpt import messages_from_sharegpt
+from understudy.sources.task_files.call_rows import field_of, parts_of, read_call_row
+from understudy.sources.task_files.inferred_tools import only_reads
+from understudy.sources.task_files.task_row import TaskRow, decode, decode_columns
+from understudy.sources.task_files.told_facts import choose_facts, is_final, without_questions
+
+CONVERSATION_COLUMNS = ("traj", "messages", "conversations", "conversation", "prompt")
+NAME_COLUMNS = ("tool_sequence", "actions", "expected_tools", "extracted_tool_sequence", "likely_tools")
+"""Columns that may list tools by name."""
+OTHER_TOOLS_NOTE = "the tools listed by name are not those of the recorded calls, which are taken"
+FAILED_CALLS_NOTE = "calls that failed when they were recorded are left out"
+SHORTER_ANSWER_NOTE = "the gold answer is a part of the recorded one, which asks something or lists too many numbers"
+_INNER_COLUMNS = (*CONVERSATION_COLUMNS, "original_conversation")
+_PREFERENCE_COLUMNS = frozenset({"chosen", "rejected", "completion"})
+_FAILURE_MARKS = (ERROR_PREFIX.strip(), "Error executing", "\N{CROSS MARK}")
+
+
+def is_conversation_row(row: Mapping[str, Any]) -> bool:
+    """Return whether the gold calls of a row are those of a recorded conversation, or only names of tools."""
+    row = decode_columns(row)
+    parts = _all_parts(row)
+    if row.keys() & _PREFERENCE_COLUMNS or any(_lists_calls(part) for part in parts):
+        return False
+    if find_conversation(row) is not None:
+        return True
+    return any(column != "expected_tools" and _names(part.get(column)) for part in parts for column in NAME_COLUMNS)
+
+
+def read_conversation_row(row: Mapping[str, Any], identity: str) -> TaskRow:
+    """Return the task of a row. `identity` is the id of a task without one."""
+    row = decode_columns(row)
+    require_success(row)
+    found = find_conversation(row)
+    if found is None:
+        column = next(name for part in _all_parts(row) for name in NAME_COLUMNS if _names(part.get(name)))
+        problem = "it has names of tools without arguments, which are no gold calls; give calls as {name, arguments}"
+        raise InvalidField(column, f"{problem}, or the recorded conversation as messages", "only names")
+    messages = read_messages(*found)
+    calls, failed = _gold_calls(messages)
+    system = next((message.content for message in messages if message.role == "system"), "")
+    request = "\n".join(message.content for message in messages if message.role == "user")
+    text = _last_text(messages)
+    given = field_of(parts_of(row), "outputs")
+    outputs, answer, ungraded = given or (), text, None
+    if not given and all(only_reads(call.name) for message in calls for call in message.tool_calls):
+        outputs, answer = choose_facts(calls, text, request)
+        ungraded = _untold(text)
+    elif not is_final(answer, request):
+        answer = without_questions(answer, request)
+    rest = {column: value for column, value in row.items() if column not in (*CONVERSATION_COLUMNS, "results")}
+    prompt = [{"role": "system", "content": system}, {"role": "user", "content": request}]
+    task_row = read_call_row({**rest, "prompt": prompt, "actions": _actions(calls), "outputs": list(outputs)}, identity)
+    notes = {
+        FAILED_CALLS_NOTE: failed,
+        OTHER_TOOLS_NOTE: _differs(row, messages),
+        SHORTER_ANSWER_NOTE: bool(outputs) and answer != text,
+    }
+    return replace(
+        _with_answer(task_row, answer),
+        ungraded=ungraded,
+        notes=(*task_row.notes, *(note for note, applies in notes.items() if applies)),
+    )
+
+
+def find_conversation(row: Mapping[str, Any]) -> tuple[str, list[Any]] | None:
+    """Return the recorded conversation of a decoded row, with its field; None if there is none.
+
+    A `prompt` is one only if it has replies of the assistant, as it is otherwise the beginning of one.
+    """
+    info = row.get("extra_info")
+    places = [(name, row.get(name)) for name in CONVERSATION_COLUMNS]
+    if isinstance(info, dict):
+        places += [(f"extra_info.{name}", info.get(name)) for name in _INNER_COLUMNS]
+    for name, value in places:
+        value = decode(value)
+        turns = value.get("messages") if isinstance(value, dict) else value
+        if is_message_list(turns) and ("prompt" not in name or _has_calls(turns)):
+            return name, turns
+    return None
+
+
+def is_message_list(value: Any) -> TypeGuard[list[dict[str, Any]]]:
+    """Return whether a value is a list of messages or of ShareGPT's turns."""
+    return (
+        isinstance(value, list)
+        and bool(value)
+        and all(isinstance(e, dict) and e.keys() & {"role", "from"} for e in value)
+    )
+
+
+def require_success(row: Mapping[str, Any]) -> None:
+    """Raise InvalidField if a row says that its conversation failed: by `reward`, `success` or `label`."""
+    for column in ("reward", "success", "label"):
+        value = row.get(column)
+        if isinstance(value, int | float) and value < 1:
+            problem = f"it is {value}: the recorded conversation failed, so its calls are no gold calls"
+            raise InvalidField(column, problem, "failed episode")
+
+
+def read_messages(field: str, turns: Sequence[Any]) -> list[Message]:
+    """Return the messages of a recorded conversation, without thoughts. Raise InvalidField for one of another form."""
+    wire = normalize_messages(messages_from_sharegpt(turns), allow_empty_replies=True)
+    messages = order_tool_results(map(message_from_openai, wire))
+    for call in (call for message in messages for call in message.tool_calls):
+        if call.parse_error:
+            raise InvalidField(field, f"a call of {call.name}: {call.parse_error}")
+    return messages
+
+
+def _gold_calls(messages: Sequence[Message]) -> tuple[list[Message], bool]:
+    """Return the successful calls, each with its result, and whether any call failed."""
+    results = {message.tool_call_id: _plain(message.content) for message in messages if message.role == "tool"}
+    calls = [call for message in messages for call in message.tool_calls]
+    good = [call for call in calls if not _is_failure(results.get(call.id, ""))]
+    gold = list[Message]()
+    for call in good:
+        gold.append(Message(role="assistant", tool_calls=(call,)))
+        if call.id in results:
+            gold.append(Message(role="tool", content=results[call.id], tool_call_id=call.id))
+    return gold, len(good) < len(calls)
+
+
+def _actions(calls: Sequence[Message]) -> list[dict[str, Any]]:
+    """Return gold calls and their results as actions of a call row."""
+    results = {message.tool_call_id: message.content for message in calls if message.role == "tool"}
+    made = (call for message in calls for call in message.tool_calls)
+    return [_action(call, results.get(call.id)) for call in made]
+
+
+def _action(call: ToolCall, result: str | None) -> dict[str, Any]:
+    action = {"name": call.name, "arguments": call.arguments}
+    return action if result is None else {**action, "result": result}
+
+
+def _plain(result: str) -> str:
+    """Return the text of a result that is an object with nothing but a text."""
+    try:
+        value = from_json(result)
+    except ValueError:
+        return result
+    inner = next(iter(value.values())) if isinstance(value, dict) and len(value) == 1 else None
+    return inner if isinstance(inner, str) and "error" not in value else result
+
+
+def _is_failure(result: str) -> bool:
+    if result.lstrip().startswith(_FAILURE_MARKS):
+        return True
+    value = decode(result)
+    return isinstance(value, dict) and (bool(value.get("error")) or value.get("ok") is False)
+
+
+def _last_text(messages: Sequence[Message]) -> str:
+    """Return what the agent says after its last call."""
+    after = max((place for place, message in enumerate(messages) if message.tool_calls), default=-1)
+    texts = (message.content.strip() for message in messages[after + 1 :] if message.role == "assistant")
+    return "\n".join(filter(None, texts))
+
+
+def _untold(text: str) -> RowError:
+    if not text:
+        problem = "its calls only read, and it ends without a text that tells the user what they show"
+        return RowError("", "gold", problem, "no answer")
+    return RowError("", "gold", "its calls only read, and no result states a fact of its last text", "no facts told")
+
+
+def _with_answer(row: TaskRow, answer: str) -> TaskRow:
+    gold = row.task.gold
+    if not answer or not gold:
+        return row
+    return replace(row, task=row.task.replace(gold=(*gold[:-1], Message(role="assistant", content=answer))))
+
+
+def _all_parts(row: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return the objects that may hold the fields of a row, and the objects in its ground truth."""
+    parts = parts_of(row)
+    return [*parts, *(inner for part in parts[1:] for inner in part.values() if isinstance(inner, dict))]
+
+
+def _lists_calls(part: Mapping[str, Any]) -> bool:
+    listed = (decode(part.get(name)) for name in ("actions", "ground_truth_actions", "tool_sequence", "gold_calls"))
+    return any(isinstance(value, list) and any(isinstance(each, dict) for each in value) for value in listed)
+
+
+def _has_calls(turns: Sequence[Mapping[str, Any]]) -> bool:
+    roles = {turn.get("role", turn.get("from")) for turn in turns}
+    return bool(roles & {"tool", "observation", "function_call"}) or any(turn.get("tool_calls") for turn in turns)
+
+
+def _names(value: Any) -> list[str]:
+    value = decode(value)
+    is_names = isinstance(value, list) and value and all(isinstance(each, str) for each in value)
+    return list(value) if is_names else []
+
+
+def _differs(row: Mapping[str, Any], messages: Sequence[Message]) -> bool:
+    """Return whether a list of names of tools disagrees with the recorded calls."""
+    called = {call.name for message in messages for call in message.tool_calls}
+    listed: Iterator[list[str]] = (_names(part.get(column)) for part in _all_parts(row) for column in NAME_COLUMNS)
+    return any(names and set(names) != called for names in listed)
