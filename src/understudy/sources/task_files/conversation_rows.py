@@ -15,6 +15,8 @@ Lists of names of tools, such as `expected_tools`, are compared with the recorde
 conversation they are refused, because a call needs arguments.
 """
 
+import itertools
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeGuard
@@ -22,8 +24,8 @@ from typing import Any, TypeGuard
 from pydantic_core import from_json
 
 from understudy.core.items import InvalidField, RowError
-from understudy.core.messages import ERROR_PREFIX, Message, ToolCall, message_from_openai, order_tool_results
-from understudy.sources.row_messages import normalize_messages
+from understudy.core.messages import Message, ToolCall, message_from_openai, order_tool_results
+from understudy.sources.row_messages import WireMessage, normalize_messages
 from understudy.sources.sharegpt import messages_from_sharegpt
 from understudy.sources.task_files.call_rows import field_of, parts_of, read_call_row
 from understudy.sources.task_files.inferred_tools import only_reads
@@ -34,11 +36,12 @@ CONVERSATION_COLUMNS = ("traj", "messages", "conversations", "conversation", "pr
 NAME_COLUMNS = ("tool_sequence", "actions", "expected_tools", "extracted_tool_sequence", "likely_tools")
 """Columns that may list tools by name."""
 OTHER_TOOLS_NOTE = "the tools listed by name are not those of the recorded calls, which are taken"
+EARLIER_REPLIES_NOTE = "a text of the assistant that another of its messages follows is left out"
 FAILED_CALLS_NOTE = "calls that failed when they were recorded are left out"
 SHORTER_ANSWER_NOTE = "the gold answer is a part of the recorded one, which asks something or lists too many numbers"
 _INNER_COLUMNS = (*CONVERSATION_COLUMNS, "original_conversation")
 _PREFERENCE_COLUMNS = frozenset({"chosen", "rejected", "completion"})
-_FAILURE_MARKS = (ERROR_PREFIX.strip(), "Error executing", "\N{CROSS MARK}")
+_FAILURE = re.compile(r"\s*(?:\N{CROSS MARK}|traceback\b|error(?::| \w+ing\b| in\b))", re.IGNORECASE)
 
 
 def is_conversation_row(row: Mapping[str, Any]) -> bool:
@@ -61,7 +64,7 @@ def read_conversation_row(row: Mapping[str, Any], identity: str) -> TaskRow:
         column = next(name for part in _all_parts(row) for name in NAME_COLUMNS if _names(part.get(name)))
         problem = "it has names of tools without arguments, which are no gold calls; give calls as {name, arguments}"
         raise InvalidField(column, f"{problem}, or the recorded conversation as messages", "only names")
-    messages = read_messages(*found)
+    messages, is_complete = read_messages(*found)
     calls, failed = _gold_calls(messages)
     system = next((message.content for message in messages if message.role == "system"), "")
     request = "\n".join(message.content for message in messages if message.role == "user")
@@ -78,6 +81,7 @@ def read_conversation_row(row: Mapping[str, Any], identity: str) -> TaskRow:
     task_row = read_call_row({**rest, "prompt": prompt, "actions": _actions(calls), "outputs": list(outputs)}, identity)
     notes = {
         FAILED_CALLS_NOTE: failed,
+        EARLIER_REPLIES_NOTE: not is_complete,
         OTHER_TOOLS_NOTE: _differs(row, messages),
         SHORTER_ANSWER_NOTE: bool(outputs) and answer != text,
     }
@@ -123,14 +127,41 @@ def require_success(row: Mapping[str, Any]) -> None:
             raise InvalidField(column, problem, "failed episode")
 
 
-def read_messages(field: str, turns: Sequence[Any]) -> list[Message]:
-    """Return the messages of a recorded conversation, without thoughts. Raise InvalidField for one of another form."""
-    wire = normalize_messages(messages_from_sharegpt(turns), allow_empty_replies=True)
-    messages = order_tool_results(map(message_from_openai, wire))
+def read_messages(field: str, turns: Sequence[Any]) -> tuple[list[Message], bool]:
+    """Return the messages of a recorded conversation, without thoughts, and whether these are all of its texts.
+
+    Raise InvalidField for a message of another form.
+    """
+    given = messages_from_sharegpt(turns)
+    kept = _without_earlier_replies(given)
+    messages = order_tool_results(map(message_from_openai, normalize_messages(kept, allow_empty_replies=True)))
     for call in (call for message in messages for call in message.tool_calls):
         if call.parse_error:
             raise InvalidField(field, f"a call of {call.name}: {call.parse_error}")
-    return messages
+    return messages, len(kept) == len(given)
+
+
+def _without_earlier_replies(turns: Sequence[WireMessage]) -> list[WireMessage]:
+    """Return messages without those of the assistant that call nothing and that another reply follows directly."""
+    kept = list[WireMessage]()
+    for role, neighbours in itertools.groupby(turns, key=lambda turn: turn.get("role")):
+        run = list(neighbours)
+        if role == "assistant":
+            replies = [_readable_reply(turn) for turn in run]
+            last = max((n for n, reply in enumerate(replies) if reply["content"] or reply.get("tool_calls")), default=0)
+            run = [
+                t for n, t in enumerate(run) if n >= last or replies[n].get("tool_calls") or not replies[n]["content"]
+            ]
+        kept += run
+    return kept
+
+
+def _readable_reply(turn: WireMessage) -> WireMessage:
+    """Return a reply with its calls, or with its text if it is a call that cannot be read."""
+    try:
+        return normalize_messages([turn], allow_empty_replies=True)[0]
+    except InvalidField:
+        return turn
 
 
 def _gold_calls(messages: Sequence[Message]) -> tuple[list[Message], bool]:
@@ -169,7 +200,7 @@ def _plain(result: str) -> str:
 
 
 def _is_failure(result: str) -> bool:
-    if result.lstrip().startswith(_FAILURE_MARKS):
+    if _FAILURE.match(result):
         return True
     value = decode(result)
     return isinstance(value, dict) and (bool(value.get("error")) or value.get("ok") is False)
@@ -186,7 +217,8 @@ def _untold(text: str) -> RowError:
     if not text:
         problem = "its calls only read, and it ends without a text that tells the user what they show"
         return RowError("", "gold", problem, "no answer")
-    return RowError("", "gold", "its calls only read, and no result states a fact of its last text", "no facts told")
+    problem = "its calls only read, and no result of a lookup states a number or an identifier of its last text"
+    return RowError("", "gold", problem, "no facts told")
 
 
 def _with_answer(row: TaskRow, answer: str) -> TaskRow:
