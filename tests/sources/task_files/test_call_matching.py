@@ -196,7 +196,7 @@ def test_handover_counts_whatever_its_summary_says() -> None:
 @pytest.mark.parametrize(
     ("refused", "kind", "named"),
     [
-        (row(FIND, ORDER), "does nothing", "one read"),
+        (row(FIND, ORDER), "only reads", "one read"),
         (row(outputs=["5"]), "does nothing", "no gold calls"),
         (row({**ORDER, "result": "Error: no such order"}, CANCEL), "gold refused", "no such order"),
         (row({**ORDER, "result": "open"}, CANCEL, outputs=["gold"]), "gold fails", "'gold'"),
@@ -219,7 +219,7 @@ def test_given_tools_and_writes_replace_inferred_ones() -> None:
     assert [spec.description for spec in made.tool_specs] == ["Look."]
     assert (made.refused, reward(made, act, "Done.")) == ((), 1.0)
     assert "as given" in made.notes()[1]
-    assert source(row(act, tools=[tool])).refused[0].kind == "does nothing"
+    assert source(row(act, tools=[tool])).refused[0].kind == "only reads"
 
 
 def test_remote_schema_is_not_fetched() -> None:

@@ -95,7 +95,6 @@ def test_field_that_is_wrong_is_named(changes: dict[str, Any], field: str, named
     "row",
     [
         {"prompt": "2 + 2?", "reward_model": {"style": "rule", "ground_truth": "4"}},
-        {"prompt": [], "reward_spec": {"method": "task", "ground_truth": '{"actions": []}'}},
         {"instruction": "Translate.", "output": "Hello."},
     ],
 )

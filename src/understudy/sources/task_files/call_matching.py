@@ -523,6 +523,8 @@ def _explain_untold(task: Task, calls: GoldCalls) -> str:
     for output in missing:
         if not states_fact(output, shown):
             return f"no recorded result states {output!r}, so an agent could only guess it"
+    if not missing:
+        return "each result that states an output is of a call whose arguments state it, so it shows nothing new"
     return f"the gold texts do not tell {', '.join(map(repr, missing))} as it must be told (envs/rewards.py)"
 
 
