@@ -103,11 +103,11 @@ def test_all_that_the_user_says_is_the_request() -> None:
     ("turns", "outputs", "answer"),
     [
         ([*PRICE, says("It is 18.40.")], ("18.40",), "It is 18.40."),
-        (
-            [*PRICE, says("Lot K77 is $18.40, and 30 are left.")],
-            ("K77", "18.40", "30"),
-            "Lot K77 is $18.40, and 30 are left.",
-        ),
+        ([*PRICE, says("Lot K77 is $18.40 today.")], ("K77", "18.40"), "Lot K77 is $18.40 today."),
+        ([*PRICE, says("We have 30.")], ("30",), "We have 30."),
+        ([call("list_codes"), result("AXQ: 1\nBYR: 2"), says("AXQ and BYR.")], ("AXQ", "BYR"), "AXQ and BYR."),
+        ([call("list_codes"), result("ID: 1"), says("The ID is 1.")], (), "The ID is 1."),
+        ([call("get_day"), result("July 27, 2026"), says("On July 27, 2026.")], (), "On July 27, 2026."),
         ([*PRICE, says("It is 18.40. Do you want one?")], ("18.40",), "It is 18.40."),
         ([*PRICE, says("It is 18.40.\nTwo are 36.80, 3 are 55.20, 4 are 73.60.")], ("18.40",), "It is 18.40."),
         ([*PRICE, says("18.40 or 19.40 or 20.40 or 21.40")], ("18.40",), "18.40"),

@@ -3,28 +3,32 @@
 A fact is a number, or an identifier: a word with both letters and digits, in capitals, or after "#". It counts if
 
 - the result of a call that looks something up states it, and neither the arguments of that call nor the user do;
-- it is no small number (up to `MAX_SMALL_NUMBER`) and no year, which are in many results by chance;
-- it does not stand in a code block.
+- it is no small number (up to `MAX_SMALL_NUMBER`) and no part of a date, which are in many results by chance;
+- it does not stand in a block of code.
 
-Of these the first `MAX_FACTS` are required. The gold answer is the recorded text if it earns the reward, which needs a
-text with few other numbers (`envs.rewards`). Otherwise it is those of its sentences that state the facts, or only the
-facts.
+Of these the first `MAX_FACTS` are required: precise numbers and identifiers; if there are none, whole numbers below
+`MIN_PRECISE_NUMBER`; if there are none, words in capitals, but not a single one, which may name a quantity.
+
+The gold answer is the recorded text if it earns the reward, which needs a text with few other numbers (`envs.rewards`).
+Otherwise it is those of its sentences that state the facts, or only the facts.
 """
 
 import re
 from collections.abc import Iterator, Sequence
 
 from understudy.core.messages import Message
+from understudy.envs.dates import normalize_dates
 from understudy.envs.rewards import is_number, missing_facts, states_fact
 from understudy.envs.users import answer_text
 from understudy.sources.task_files.inferred_tools import looks_up
 
 MAX_FACTS = 3
 MAX_SMALL_NUMBER = 12
+MIN_PRECISE_NUMBER = 1000
 _YEARS = range(1900, 2101)
-_CODE = re.compile(r"```.*?(?:```|\Z)", re.DOTALL)
+_CODE = re.compile(r"```(?!json\b).*?(?:```|\Z)", re.DOTALL)
 _FACT = re.compile(
-    r"(?<![\w.])-?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?![\w-])"
+    r"(?<![\w.])(?<!\d-)-?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?![\w-])"
     r"|#[A-Za-z][\w-]*\w"
     r"|\b(?=[\w-]*\d)(?=[\w-]*[A-Za-z])[A-Za-z0-9][\w-]*\w\b"
     r"|\b[A-Z]{3,}\b"
@@ -37,7 +41,8 @@ def choose_facts(calls: Sequence[Message], text: str, request: str) -> tuple[tup
 
     `calls` are the gold calls and their results. There are no facts if no result states any.
     """
-    facts = tuple(dict.fromkeys(_shown_facts(calls, _CODE.sub(" ", text), request)))[:MAX_FACTS]
+    shown = list(dict.fromkeys(_shown_facts(calls, _CODE.sub(" ", text), request)))
+    facts = _most_precise(shown)[:MAX_FACTS]
     sentences = _SENTENCE_END.split(text)
     telling = " ".join(each for each in sentences if any(states_fact(fact, each) for fact in facts))
     for answer in (text, telling):
@@ -57,9 +62,9 @@ def without_questions(text: str, request: str) -> str:
 
 
 def _shown_facts(calls: Sequence[Message], text: str, request: str) -> Iterator[str]:
-    shown = list(_looked_up(calls))
+    shown, undated = list(_looked_up(calls)), normalize_dates(text.casefold())
     for fact in _FACT.findall(text):
-        if _is_common(fact) or not states_fact(fact, text) or states_fact(fact, request):
+        if _is_common(fact) or not states_fact(fact, undated) or states_fact(fact, request):
             continue
         if any(states_fact(fact, result) and not states_fact(fact, arguments) for arguments, result in shown):
             yield fact
@@ -76,5 +81,16 @@ def _looked_up(calls: Sequence[Message]) -> Iterator[tuple[str, str]]:
 
 def _is_common(fact: str) -> bool:
     """Return whether a fact is a small number or a year."""
-    value = float(fact.replace(",", "")) if is_number(fact) else 0.5
-    return value.is_integer() and (abs(value) <= MAX_SMALL_NUMBER or (value in _YEARS and "," not in fact))
+    value = _whole_number(fact)
+    return value is not None and (abs(value) <= MAX_SMALL_NUMBER or (value in _YEARS and "," not in fact))
+
+
+def _most_precise(facts: Sequence[str]) -> tuple[str, ...]:
+    words = tuple(fact for fact in facts if fact.isalpha())
+    small = tuple(fact for fact in facts if abs(_whole_number(fact) or MIN_PRECISE_NUMBER) < MIN_PRECISE_NUMBER)
+    precise = tuple(fact for fact in facts if fact not in words and fact not in small)
+    return precise or small or (words if len(words) > 1 else ())
+
+
+def _whole_number(fact: str) -> int | None:
+    return int(fact.replace(",", "")) if is_number(fact) and "." not in fact else None
