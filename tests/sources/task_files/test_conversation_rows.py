@@ -135,6 +135,7 @@ def test_gold_earns_the_reward_and_doing_nothing_none(tmp_path: Path) -> None:
     source = open_rows(tmp_path, rows)
     (summary,) = list_file_summaries(source)
     assert (summary.rows, summary.refused) == ({"conversations": 4}, {"no answer": 1, "no facts told": 1})
+    assert any("2 refused rows" in note and "data.require_reads=true" in note for note in summary.notes)
     assert check(source).unsound == {}
     source = open_rows(tmp_path, rows, require_reads=True)
     report = check(source)

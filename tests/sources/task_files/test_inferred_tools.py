@@ -70,6 +70,7 @@ def test_enum_only_where_it_gives_nothing_away(values: list[str], choices: list[
         ("slack.send_slack_message", False),
         ("fmp_get_quote", True),
         ("tavily_qna_search", True),
+        ("polygon_get_previous_close", True),
         ("slack_send_message", False),
         ("create_list", False),
         ("market_status", False),

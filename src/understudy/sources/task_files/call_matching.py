@@ -68,6 +68,9 @@ DEFAULT_ANSWER = "Done."
 """The last gold text of tasks without outputs."""
 FAMILIES = ("change", "tell", "change_and_tell", "read")
 """What a task needs: writes, outputs that are told, or both; or only reads."""
+ONLY_READS, NO_ANSWER, NO_FACTS = "only reads", "no answer", "no facts told"
+"""Kinds of refusals of tasks that require nothing but reads: without outputs, without a last text, and with one that
+tells nothing that a result shows."""
 _SUFFIX = "-calls"
 _NOT_IN_NAMES = re.compile(r"[^\w.-]+")
 _NO_DATABASE = "there is no database: calls are compared with the recorded gold calls, and nothing is executed"
@@ -452,7 +455,7 @@ def _only_reads(item: Item[TaskRow]) -> RowError:
     )
     problem, kind = (
         "its gold calls only read and it has no outputs, so one read and then silence, or nothing, would fulfil it",
-        "only reads",
+        ONLY_READS,
     )
     if found := item.value.ungraded:
         problem, kind = found.problem, found.kind

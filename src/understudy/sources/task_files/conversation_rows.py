@@ -27,6 +27,7 @@ from understudy.core.items import InvalidField, RowError
 from understudy.core.messages import Message, ToolCall, message_from_openai, order_tool_results
 from understudy.sources.row_messages import WireMessage, normalize_messages
 from understudy.sources.sharegpt import messages_from_sharegpt
+from understudy.sources.task_files.call_matching import NO_ANSWER, NO_FACTS
 from understudy.sources.task_files.call_rows import field_of, parts_of, read_call_row
 from understudy.sources.task_files.inferred_tools import only_reads
 from understudy.sources.task_files.task_row import TaskRow, decode, decode_columns
@@ -216,9 +217,9 @@ def _last_text(messages: Sequence[Message]) -> str:
 def _untold(text: str) -> RowError:
     if not text:
         problem = "its calls only read, and it ends without a text that tells the user what they show"
-        return RowError("", "gold", problem, "no answer")
+        return RowError("", "gold", problem, NO_ANSWER)
     problem = "its calls only read, and no result of a lookup states a number or an identifier of its last text"
-    return RowError("", "gold", problem, "no facts told")
+    return RowError("", "gold", problem, NO_FACTS)
 
 
 def _with_answer(row: TaskRow, answer: str) -> TaskRow:

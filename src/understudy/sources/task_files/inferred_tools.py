@@ -7,9 +7,10 @@ distinct ones, each recorded at least `MIN_ENUM_REPEATS` times, in lower case, w
 
 A tool only reads if the first word of its name is one of `READ_WORDS`, or if it runs Python; all other tools write. The
 name of the server is no part of it: `polygon_get_news` of the server `polygon` begins with "get". In files that do not
-name the server, a name with a word of `READ_WORDS` and none of `WRITE_WORDS` reads: `fmp_get_quote`.
+name the server, a name with a word of `READ_WORDS`, and none of `WRITE_WORDS` before it, reads: `fmp_get_quote`.
 """
 
+import itertools
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
@@ -40,7 +41,7 @@ WRITE_WORDS = frozenset((
     "withdraw", "write",
 ))
 # fmt: on
-"""Words of the names of tools that write, whose other words may be nouns such as "list" and "search"."""
+"""Words of the names of tools that write, after which words such as "list" and "search" are nouns."""
 HANDOVER_WORDS = frozenset(("transfer", "escalate", "handoff"))
 """First words of the names of tools that hand the user over to a person. Their arguments are free text, so only the
 call counts."""
@@ -82,7 +83,8 @@ def only_reads(name: str) -> bool:
         return False
     if words and (words[0] in READ_WORDS or "python" in words):
         return True
-    return not READ_WORDS.isdisjoint(words[1:]) and WRITE_WORDS.isdisjoint(words)
+    before = list(itertools.takewhile(lambda word: word not in READ_WORDS, words))
+    return len(before) < len(words) and WRITE_WORDS.isdisjoint(before)
 
 
 def looks_up(name: str) -> bool:

@@ -13,7 +13,7 @@ from understudy.envs.file_summary import FileSummary, count_refusals
 from understudy.envs.task_source import TaskSource, list_sources
 from understudy.sources.mixture import Mixture
 from understudy.sources.references import load_reference
-from understudy.sources.task_files.call_matching import CallMatching
+from understudy.sources.task_files.call_matching import NO_ANSWER, NO_FACTS, ONLY_READS, CallMatching
 from understudy.sources.task_files.config import NO_DATA, DataConfig, RowConfig
 from understudy.sources.task_files.files import RowFile, digest_row_files, list_row_files
 from understudy.sources.task_files.rows import ReadRow, read_task_rows, without_trials
@@ -89,6 +89,7 @@ def open_task_files(
             *_no_gold_note(tasks),
             *_no_database_note(read.sources),
             *read.row_notes,
+            *(() if data.require_reads else _only_reads_note(refused)),
         ),
         details=read.notes,
     )
@@ -200,6 +201,12 @@ def _row_notes(rows: Sequence[ReadRow], items: Iterable[Item[Task] | RowError], 
     counts = Counter(note for item in accepted if isinstance(item, Item) for note in item.value.notes)
     trials = (f"{repeated} rows are further episodes of these tasks",) if repeated else ()
     return (*trials, *(f"in {count} rows {note}" for note, count in counts.items()))
+
+
+def _only_reads_note(refused: Mapping[str, int]) -> tuple[str, ...]:
+    """Return a note on the refused rows that `data.require_reads` may make tasks."""
+    count = sum(refused.get(kind, 0) for kind in (ONLY_READS, NO_ANSWER, NO_FACTS))
+    return (f"{count} refused rows only look things up; data.require_reads=true requires that",) if count else ()
 
 
 def _no_gold_note(tasks: Sequence[Task]) -> tuple[str, ...]:
