@@ -152,6 +152,7 @@ def test_gold_earns_the_reward_and_doing_nothing_none(tmp_path: Path) -> None:
     ("turns", "extra", "note"),
     [
         ([call("get_price", item="x"), result("Error: no x"), *ORDER, says("Ordered.")], {}, FAILED_CALLS_NOTE),
+        ([call("get_price"), result('{"error": "no item"}'), *ORDER, says("Ordered.")], {}, FAILED_CALLS_NOTE),
         ([*ORDER, says("Ordered.")], {"expected_tools": ["get_price"]}, OTHER_TOOLS_NOTE),
         ([says("I order."), *ORDER, says("Ordered.")], {}, EARLIER_REPLIES_NOTE),
         ([*PRICE, says("It is 18.40. Do you want one?")], {}, SHORTER_ANSWER_NOTE),
@@ -161,6 +162,20 @@ def test_what_is_left_out_is_named(turns: list[Row], extra: Row, note: str, tmp_
     row = {"messages": [{"role": "user", "content": "Order."}, *turns], "reward_spec": {"ground_truth": extra}}
     assert read(row).notes == (note,)
     assert f"in 1 rows {note}" in list_file_summaries(open_rows(tmp_path, [row]))[0].notes
+
+
+@pytest.mark.parametrize(
+    ("recorded", "shown"),
+    [
+        ('{"content": "18.40"}', "18.40"),
+        ('{"tool_call_id": "c1", "name": "get_price", "content": {"content": {"price": 18.4}}}', '{"price": 18.4}'),
+        ('{"price": "18.40"}', '{"price": "18.40"}'),
+        ("18.40", "18.40"),
+    ],
+)
+def test_result_is_shown_without_its_wrappers(recorded: str, shown: str) -> None:
+    gold = read({"messages": [USER, call("get_price"), result(recorded)]}).task.gold
+    assert [message.content for message in gold if message.role == "tool"] == [shown]
 
 
 def test_names_of_tools_are_no_calls() -> None:

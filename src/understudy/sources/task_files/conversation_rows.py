@@ -30,7 +30,7 @@ from understudy.sources.sharegpt import messages_from_sharegpt
 from understudy.sources.task_files.call_matching import NO_ANSWER, NO_FACTS
 from understudy.sources.task_files.call_rows import field_of, parts_of, read_call_row
 from understudy.sources.task_files.inferred_tools import only_reads
-from understudy.sources.task_files.task_row import TaskRow, decode, decode_columns
+from understudy.sources.task_files.task_row import TaskRow, decode, decode_columns, result_text
 from understudy.sources.task_files.told_facts import choose_facts, is_final, without_questions
 
 CONVERSATION_COLUMNS = ("traj", "messages", "conversations", "conversation", "prompt")
@@ -42,6 +42,7 @@ FAILED_CALLS_NOTE = "calls that failed when they were recorded are left out"
 SHORTER_ANSWER_NOTE = "the gold answer is a part of the recorded one, which asks something or lists too many numbers"
 _INNER_COLUMNS = (*CONVERSATION_COLUMNS, "original_conversation")
 _PREFERENCE_COLUMNS = frozenset({"chosen", "rejected", "completion"})
+_WRAPPERS, _CALL_LABELS = {"content", "result", "output"}, {"tool_call_id", "name", "role"}
 _FAILURE = re.compile(r"\s*(?:\N{CROSS MARK}|traceback\b|error(?::| \w+ing\b| in\b))", re.IGNORECASE)
 
 
@@ -191,13 +192,14 @@ def _action(call: ToolCall, result: str | None) -> dict[str, Any]:
 
 
 def _plain(result: str) -> str:
-    """Return the text of a result that is an object with nothing but a text."""
+    """Return what a tool returned, without objects that have nothing but it and the name of the call."""
     try:
         value = from_json(result)
     except ValueError:
         return result
-    inner = next(iter(value.values())) if isinstance(value, dict) and len(value) == 1 else None
-    return inner if isinstance(inner, str) and "error" not in value else result
+    while isinstance(value, dict) and len(payload := value.keys() - _CALL_LABELS) == 1 and payload <= _WRAPPERS:
+        value = value[payload.pop()]
+    return result if value == from_json(result) else result_text(value)
 
 
 def _is_failure(result: str) -> bool:
