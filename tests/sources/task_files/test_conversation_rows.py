@@ -178,6 +178,27 @@ def test_result_is_shown_without_its_wrappers(recorded: str, shown: str) -> None
     assert [message.content for message in gold if message.role == "tool"] == [shown]
 
 
+@pytest.mark.parametrize(
+    ("message", "field"),
+    [
+        ({"role": "assistant", "tool_calls": [{"id": "c"}]}, "messages.1.tool_calls"),
+        ({"role": "assistant", "tool_calls": ["get_price"]}, "messages.1.tool_calls"),
+        ({"role": "assistant", "tool_calls": "get_price"}, "messages.1.tool_calls"),
+        ({"role": "assistant", "tool_calls": [{"name": "a", "arguments": "pears"}]}, "messages.1.tool_calls"),
+        ({"role": "clerk", "content": "Hello."}, "role"),
+        ({"role": 5, "content": 7}, "role"),
+    ],
+)
+def test_message_of_another_form_is_named(message: Row, field: str) -> None:
+    assert refusal({"messages": [USER, message]}).field == field
+
+
+def test_calls_in_our_form_and_results_that_are_objects_are_read() -> None:
+    made = {"role": "assistant", "tool_calls": [{"id": "c", "name": "get_price", "arguments": {"item": "pears"}}]}
+    task = read({"messages": [USER, made, {"role": "tool", "tool_call_id": "c", "content": {"price": 18.4}}]}).task
+    assert (gold_calls(task), task.gold[1].content) == ([("get_price", {"item": "pears"})], '{"price": 18.4}')
+
+
 def test_names_of_tools_are_no_calls() -> None:
     row = {"prompt": [USER], "reward_spec": {"ground_truth": {"tool_sequence": ["get_price", "place_order"]}}}
     error = refusal(row)

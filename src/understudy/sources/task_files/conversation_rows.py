@@ -24,13 +24,13 @@ from typing import Any, TypeGuard
 from pydantic_core import from_json
 
 from understudy.core.items import InvalidField, RowError
-from understudy.core.messages import Message, ToolCall, message_from_openai, order_tool_results
+from understudy.core.messages import Message, ToolCall, order_tool_results
 from understudy.sources.row_messages import WireMessage, normalize_messages
 from understudy.sources.sharegpt import messages_from_sharegpt
 from understudy.sources.task_files.call_matching import NO_ANSWER, NO_FACTS
 from understudy.sources.task_files.call_rows import field_of, parts_of, read_call_row
 from understudy.sources.task_files.inferred_tools import only_reads
-from understudy.sources.task_files.task_row import TaskRow, decode, decode_columns, result_text
+from understudy.sources.task_files.task_row import TaskRow, decode, decode_columns, result_text, to_call
 from understudy.sources.task_files.told_facts import choose_facts, is_final, without_questions
 
 CONVERSATION_COLUMNS = ("traj", "messages", "conversations", "conversation", "prompt")
@@ -136,11 +136,21 @@ def read_messages(field: str, turns: Sequence[Any]) -> tuple[list[Message], bool
     """
     given = messages_from_sharegpt(turns)
     kept = _without_earlier_replies(given)
-    messages = order_tool_results(map(message_from_openai, normalize_messages(kept, allow_empty_replies=True)))
-    for call in (call for message in messages for call in message.tool_calls):
-        if call.parse_error:
-            raise InvalidField(field, f"a call of {call.name}: {call.parse_error}")
-    return messages, len(kept) == len(given)
+    wire = normalize_messages(kept, allow_empty_replies=True)
+    messages = [_to_message(each, f"{field}.{number}") for number, each in enumerate(wire)]
+    return order_tool_results(messages), len(kept) == len(given)
+
+
+def _to_message(wire: WireMessage, field: str) -> Message:
+    calls = wire.get("tool_calls") or []
+    if not isinstance(calls, list) or not all(isinstance(call, dict) for call in calls):
+        raise InvalidField(f"{field}.tool_calls", "it must be a list of calls")
+    try:
+        made = tuple(to_call(call, number, str(call.get("id") or "")) for number, call in enumerate(calls))
+    except InvalidField as e:
+        raise InvalidField(f"{field}.tool_calls", e.problem) from e
+    content, call_id = result_text(wire.get("content") or ""), str(wire.get("tool_call_id") or "")
+    return Message(role=wire.get("role"), content=content, tool_calls=made, tool_call_id=call_id)
 
 
 def _without_earlier_replies(turns: Sequence[WireMessage]) -> list[WireMessage]:
