@@ -136,7 +136,6 @@ def test_gold_earns_the_reward_and_doing_nothing_none(tmp_path: Path) -> None:
     (summary,) = list_file_summaries(source)
     assert (summary.rows, summary.refused) == ({"conversations": 4}, {"no answer": 1, "no facts told": 1})
     assert any("2 refused rows" in note and "data.require_reads=true" in note for note in summary.notes)
-    assert check(source).unsound == {}
     source = open_rows(tmp_path, rows, require_reads=True)
     report = check(source)
     assert (report.unsound, sum(split.tasks for split in report.splits)) == ({}, 4)
@@ -197,6 +196,11 @@ def test_calls_in_our_form_and_results_that_are_objects_are_read() -> None:
     made = {"role": "assistant", "tool_calls": [{"id": "c", "name": "get_price", "arguments": {"item": "pears"}}]}
     task = read({"messages": [USER, made, {"role": "tool", "tool_call_id": "c", "content": {"price": 18.4}}]}).task
     assert (gold_calls(task), task.gold[1].content) == ([("get_price", {"item": "pears"})], '{"price": 18.4}')
+
+
+def test_outputs_of_the_row_take_the_place_of_facts() -> None:
+    row = read({"messages": [USER, *PRICE, says("It is 18.40, and 30 are left.")], "outputs": "30"})
+    assert (row.task.outputs, row.notes) == (("30",), ())
 
 
 def test_names_of_tools_are_no_calls() -> None:

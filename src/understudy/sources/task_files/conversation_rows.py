@@ -39,7 +39,7 @@ NAME_COLUMNS = ("tool_sequence", "actions", "expected_tools", "extracted_tool_se
 OTHER_TOOLS_NOTE = "the tools listed by name are not those of the recorded calls, which are taken"
 EARLIER_REPLIES_NOTE = "a text of the assistant that another of its messages follows is left out"
 FAILED_CALLS_NOTE = "calls that failed when they were recorded are left out"
-SHORTER_ANSWER_NOTE = "the gold answer is a part of the recorded one, which asks something or lists too many numbers"
+SHORTER_ANSWER_NOTE = "the gold answer is shorter than the recorded one, which asks something or lists too many numbers"
 _INNER_COLUMNS = (*CONVERSATION_COLUMNS, "original_conversation")
 _PREFERENCE_COLUMNS = frozenset({"chosen", "rejected", "completion"})
 _WRAPPERS, _CALL_LABELS = {"content", "result", "output"}, {"tool_call_id", "name", "role"}
@@ -71,21 +71,20 @@ def read_conversation_row(row: Mapping[str, Any], identity: str) -> TaskRow:
     system = next((message.content for message in messages if message.role == "system"), "")
     request = "\n".join(message.content for message in messages if message.role == "user")
     text = _last_text(messages)
-    given = field_of(parts_of(row), "outputs")
-    outputs, answer, ungraded = given or (), text, None
-    if not given and all(only_reads(call.name) for message in calls for call in message.tool_calls):
-        outputs, answer = choose_facts(calls, text, request)
+    answer = text if is_final(text, request) else without_questions(text, request)
+    columns = {column: value for column, value in row.items() if column not in (*CONVERSATION_COLUMNS, "results")}
+    columns["prompt"] = [{"role": "system", "content": system}, {"role": "user", "content": request}]
+    columns["actions"] = _actions(calls)
+    ungraded = None
+    if not field_of(parts_of(row), "outputs") and all(only_reads(action["name"]) for action in columns["actions"]):
+        columns["outputs"], answer = choose_facts(calls, text, request, answer)
         ungraded = _untold(text)
-    elif not is_final(answer, request):
-        answer = without_questions(answer, request)
-    rest = {column: value for column, value in row.items() if column not in (*CONVERSATION_COLUMNS, "results")}
-    prompt = [{"role": "system", "content": system}, {"role": "user", "content": request}]
-    task_row = read_call_row({**rest, "prompt": prompt, "actions": _actions(calls), "outputs": list(outputs)}, identity)
+    task_row = read_call_row(columns, identity)
     notes = {
         FAILED_CALLS_NOTE: failed,
         EARLIER_REPLIES_NOTE: not is_complete,
         OTHER_TOOLS_NOTE: _differs(row, messages),
-        SHORTER_ANSWER_NOTE: bool(outputs) and answer != text,
+        SHORTER_ANSWER_NOTE: answer != text,
     }
     return replace(
         _with_answer(task_row, answer),

@@ -36,13 +36,16 @@ _FACT = re.compile(
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+|\s*\n\s*")
 
 
-def choose_facts(calls: Sequence[Message], text: str, request: str) -> tuple[tuple[str, ...], str]:
+def choose_facts(calls: Sequence[Message], text: str, request: str, otherwise: str) -> tuple[list[str], str]:
     """Return the facts of a last text that an agent must tell, and a gold answer that tells them.
 
-    `calls` are the gold calls and their results. There are no facts if no result states any.
+    `calls` are the gold calls and their results. If no result states a fact, there are none, and the answer is
+    `otherwise`.
     """
     shown = list(dict.fromkeys(_shown_facts(calls, _CODE.sub(" ", text), request)))
     facts = _most_precise(shown)[:MAX_FACTS]
+    if not facts:
+        return [], otherwise
     sentences = _SENTENCE_END.split(text)
     telling = " ".join(each for each in sentences if any(states_fact(fact, each) for fact in facts))
     for answer in (text, telling):
@@ -85,11 +88,11 @@ def _is_common(fact: str) -> bool:
     return value is not None and (abs(value) <= MAX_SMALL_NUMBER or (value in _YEARS and "," not in fact))
 
 
-def _most_precise(facts: Sequence[str]) -> tuple[str, ...]:
-    words = tuple(fact for fact in facts if fact.isalpha())
-    small = tuple(fact for fact in facts if abs(_whole_number(fact) or MIN_PRECISE_NUMBER) < MIN_PRECISE_NUMBER)
-    precise = tuple(fact for fact in facts if fact not in words and fact not in small)
-    return precise or small or (words if len(words) > 1 else ())
+def _most_precise(facts: Sequence[str]) -> list[str]:
+    words = [fact for fact in facts if fact.isalpha()]
+    small = [fact for fact in facts if abs(_whole_number(fact) or MIN_PRECISE_NUMBER) < MIN_PRECISE_NUMBER]
+    precise = [fact for fact in facts if fact not in words and fact not in small]
+    return precise or small or (words if len(words) > 1 else [])
 
 
 def _whole_number(fact: str) -> int | None:
