@@ -197,7 +197,7 @@ REFUSED = [
     (make_tau_task(actions=[FIND, {"name": "get_order", "kwargs": {"order_id": "W1"}}]), "gold: ", "is refused: "),
     (make_tau_task(actions=[], outputs=[]), "gold: ", "its gold calls change nothing and it has nothing to tell"),
     (make_tau_task(actions="all"), "actions: ", "Input should be"),
-    (make_tau_task(actions=[{"name": "find_user"}]), "actions.0.kwargs: ", "Field required"),
+    (make_tau_task(actions=[{"kwargs": {}}]), "actions.0: ", "has no name"),
     (make_tau_task(instruction=""), "instruction: ", "at least 1 character"),
     (make_tau_task(kwargs={}), "kwargs: ", "Extra inputs are not permitted"),
     ("task", "", "unknown shape string"),

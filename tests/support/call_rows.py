@@ -93,8 +93,17 @@ def padded_row(domain: str) -> dict[str, Any]:
     return row
 
 
+def named_row(domain: str) -> dict[str, Any]:
+    """Return a row whose prompt is an object, and whose fields say that they are the truth. It has no method."""
+    row = skyrl_row(domain)
+    truth = {"ground_truth_actions": ACTIONS[domain], "ground_truth_outputs": OUTPUTS.get(domain, [])}
+    del row["data_source"]
+    return {**row, "prompt": {"messages": row["prompt"]}, "reward_spec": truth}
+
+
 SHAPES = {
     "tau": tau_row,
+    "named": named_row,
     "SkyRL": skyrl_row,
     "JSON columns": json_columns_row,
     "verl": verl_row,

@@ -96,6 +96,36 @@ def spec_rows() -> list[Row]:
     ]
 
 
+def conversation_rows() -> list[Row]:
+    """Return recorded conversations whose calls only read."""
+    rows = []
+    for number, name in enumerate(_NAMES):
+        price = f"{21 + number}.50"
+        call = {"name": "get_price", "arguments": json.dumps({"item": name})}
+        messages = [
+            {"role": "user", "content": f"What does {name} cost, and what is {name}?"},
+            {"role": "assistant", "tool_calls": [{"id": "c1", "function": call}]},
+            {"role": "tool", "tool_call_id": "c1", "content": f"{name}: {price} a piece"},
+            {"role": "assistant", "content": f"It costs {price}."},
+        ]
+        rows.append({"task_id": name, "messages": messages})
+    return rows
+
+
+def episode_rows() -> list[Row]:
+    """Return episodes as tau-bench stores them: one of each task."""
+    return [
+        {
+            "task_id": number,
+            "trial": 0,
+            "reward": float(number % 2),
+            "info": {"task": {"instruction": f"I am {name}. Do {number}.", "actions": [_wave(name)], "outputs": []}},
+            "traj": [{"role": "user", "content": f"Hello, I am {name}."}, {"role": "assistant", "content": "No."}],
+        }
+        for number, name in enumerate(_NAMES)
+    ]
+
+
 def prompt_rows() -> list[Row]:
     return [{"question": f"How many letters has {name}?", "answer": str(len(name) + 20)} for name in _NAMES]
 
@@ -127,9 +157,13 @@ ROWS: dict[str, tuple[Callable[[], list[Row]], tuple[str, ...]]] = {
     "call rows": (call_rows, ()),
     "sequences": (sequence_rows, ()),
     "tasks of specs": (spec_rows, ()),
+    "conversations": (conversation_rows, ()),
+    "episodes": (episode_rows, ()),
     "prompts": (prompt_rows, ("data.reward=support.task_rows:reward_answer",)),
 }
 """Kinds of rows, each with its rows and the settings that it needs."""
+CONVERSATION_KINDS = ("conversations", "episodes", "prompts")
+"""Those that `data convert` takes for training conversations."""
 
 
 def write_jsonl(folder: Path, rows: list[Row]) -> Path:
@@ -182,6 +216,10 @@ FILES: dict[str, Callable[[Path, list[Row]], Path]] = {
     "saved data set": write_saved,
 }
 """Kinds of files, each with its writer."""
+
+
+def _wave(name: str) -> Row:
+    return {"name": "wave", "kwargs": {"to": name}}
 
 
 def _numbered(arguments: Row, number: int) -> Row:

@@ -40,9 +40,9 @@ class RowError:
 class InvalidField(Exception):
     """A field of a row is wrong: the field as a dotted path, "" for the whole row, and the problem."""
 
-    def __init__(self, field: str, problem: str) -> None:
+    def __init__(self, field: str, problem: str, kind: str = "malformed") -> None:
         super().__init__(": ".join(filter(None, (field, problem))))
-        self.field, self.problem = field, problem
+        self.field, self.problem, self.kind = field, problem, kind
 
 
 def row_error_from_validation(location: str, error: ValidationError, prefix: str = "") -> RowError:

@@ -59,7 +59,7 @@ def test_refused_rows_are_counted_by_reason_and_listed(tmp_path: Path) -> None:
     ]
     source = load_source(str(write(tmp_path / "rows.jsonl", rows)))
     (summary,) = list_file_summaries(source)
-    assert summary.refused == {"does nothing": 3, "malformed": 1, "gold refused": 1}
+    assert summary.refused == {"only reads": 2, "does nothing": 1, "malformed": 1, "gold refused": 1}
     assert len(summary.refusals) == 5
     assert [number for number in range(1, 7) if any(f":{number}: " in text for text in summary.refusals)] == [
         2, 3, 4, 5, 6,

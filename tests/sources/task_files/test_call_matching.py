@@ -196,7 +196,7 @@ def test_handover_counts_whatever_its_summary_says() -> None:
 @pytest.mark.parametrize(
     ("refused", "kind", "named"),
     [
-        (row(FIND, ORDER), "does nothing", "one read"),
+        (row(FIND, ORDER), "only reads", "one read"),
         (row(outputs=["5"]), "does nothing", "no gold calls"),
         (row({**ORDER, "result": "Error: no such order"}, CANCEL), "gold refused", "no such order"),
         (row({**ORDER, "result": "open"}, CANCEL, outputs=["gold"]), "gold fails", "'gold'"),
@@ -212,6 +212,21 @@ def test_task_that_cannot_be_graded_is_refused_with_its_reason(refused: dict[str
     assert list(made.rows) == ["same"]
 
 
+def test_reads_are_required_only_if_nothing_else_is() -> None:
+    think, other = {"name": "think", "kwargs": {"thought": "hm"}}, {"name": "get_order", "kwargs": {"order_id": "W9"}}
+    made = source(row(FIND, think, ORDER), require_reads=True)
+    assert (made.refused, made.families) == ((), ("read",))
+    assert [reward(made, *turns, "Done.") for turns in ((FIND, ORDER), (ORDER, other, FIND, ORDER), (FIND,), ())] == [
+        1.0,
+        1.0,
+        0.0,
+        0.0,
+    ]
+    assert play(made, FIND, "Done.").score.progress == 0.5  # type: ignore[union-attr]
+    assert reward(source(row(FIND, CANCEL), require_reads=True), CANCEL, "Done.") == 1.0
+    assert [error.kind for error in source(row(think), require_reads=True).refused] == ["only reads"]
+
+
 def test_given_tools_and_writes_replace_inferred_ones() -> None:
     tool = {"name": "look_at_order", "description": "Look.", "parameters": {"properties": {"id": {"type": "string"}}}}
     act = {"name": "look_at_order", "kwargs": {"id": "1"}}
@@ -219,7 +234,7 @@ def test_given_tools_and_writes_replace_inferred_ones() -> None:
     assert [spec.description for spec in made.tool_specs] == ["Look."]
     assert (made.refused, reward(made, act, "Done.")) == ((), 1.0)
     assert "as given" in made.notes()[1]
-    assert source(row(act, tools=[tool])).refused[0].kind == "does nothing"
+    assert source(row(act, tools=[tool])).refused[0].kind == "only reads"
 
 
 def test_remote_schema_is_not_fetched() -> None:

@@ -1,5 +1,6 @@
 """Test reading rows with actions and outputs: every shape gives the same task."""
 
+import json
 from typing import Any
 
 import pytest
@@ -7,7 +8,9 @@ import pytest
 from support.call_rows import ACTIONS, SHAPES, skyrl_row, tau_row
 from understudy.core.items import RowError
 from understudy.sources.task_files.call_rows import is_call_row, read_call_row
+from understudy.sources.task_files.skyrl_rows import is_skyrl_row
 from understudy.sources.task_files.task_row import TaskRow, read_one
+from understudy.sources.task_files.tau_rows import is_tau_row, read_tau_row
 
 
 def read(row: dict[str, Any]) -> TaskRow:
@@ -33,6 +36,18 @@ def test_every_shape_of_a_row_gives_the_same_task(shape: str, domain: str) -> No
     assert {name: getattr(found, name) for name in same} == {name: getattr(plain, name) for name in same}
     assert found.scenario.opening == found.scenario.instructions == row.get("instruction", plain.scenario.opening)
     assert (found.id, found.domain, found.difficulty) == (f"{domain}/rows/1", domain, "medium")
+
+
+@pytest.mark.parametrize("key", ["kwargs", "arguments", "params", "parameters"])
+def test_tau_task_has_arguments_of_any_name(key: str) -> None:
+    row = tau_row("retail", actions=[{"name": "cancel", key: {"id": "1"}}])
+    assert is_tau_row(row)
+    assert [call.arguments for call in read_tau_row(row, "rows/1").task.gold_calls] == [{"id": "1"}]
+
+
+@pytest.mark.parametrize("ground_truth", [{"actions": []}, json.dumps({"actions": []}), json.dumps([]), "4"])
+def test_row_of_another_trainer_is_no_row_of_ours(ground_truth: Any) -> None:
+    assert not is_skyrl_row({"prompt": [], "reward_spec": {"ground_truth": ground_truth}})
 
 
 def test_columns_name_policy_split_and_user() -> None:
@@ -95,7 +110,6 @@ def test_field_that_is_wrong_is_named(changes: dict[str, Any], field: str, named
     "row",
     [
         {"prompt": "2 + 2?", "reward_model": {"style": "rule", "ground_truth": "4"}},
-        {"prompt": [], "reward_spec": {"method": "task", "ground_truth": '{"actions": []}'}},
         {"instruction": "Translate.", "output": "Hello."},
     ],
 )

@@ -176,7 +176,7 @@ def test_recorded_results_replace_made_up_ones() -> None:
     told = read_spec(spec({**PRICE, "result": {"close": 512.5}})).to_task_row("demo").task
     assert told.outputs == ("512.5",)
     long = read_spec(spec({**PRICE, "result": {"close": 512.5, "open": 500}})).to_task_row("demo")
-    assert [error.kind for error in match_calls("demo", [Item("s:1", long)]).refused] == ["does nothing"]
+    assert [error.kind for error in match_calls("demo", [Item("s:1", long)]).refused] == ["only reads"]
 
 
 @pytest.mark.parametrize(

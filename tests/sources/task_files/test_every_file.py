@@ -9,7 +9,7 @@ import pytest
 
 from support.data_kit import run_data_command
 from support.program import Call, call
-from support.task_rows import FILES, ROWS, TOY, write_jsonl
+from support.task_rows import CONVERSATION_KINDS, FILES, ROWS, TOY, write_jsonl
 from understudy.core.tasks import SPLITS, Task
 from understudy.data.checks.check import check
 from understudy.envs.task_source import TaskSource, list_file_summaries
@@ -65,7 +65,7 @@ def test_a_file_of_any_kind_has_the_tasks_of_its_rows(tmp_path: Path, kind: str,
 
 
 @pytest.mark.parametrize("form", ["rows.parquet", "rows.jsonl", "folder"])
-@pytest.mark.parametrize("kind", [kind for kind in ROWS if kind != "prompts"])
+@pytest.mark.parametrize("kind", [kind for kind in ROWS if kind not in CONVERSATION_KINDS])
 def test_converted_rows_have_the_same_tasks_and_convert_to_themselves(tmp_path: Path, kind: str, form: str) -> None:
     make_rows, settings = ROWS[kind]
     path, out, again = write_jsonl(tmp_path, make_rows()), tmp_path / form, tmp_path / f"again-{form}"

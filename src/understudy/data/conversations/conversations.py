@@ -18,7 +18,7 @@ from understudy.data.conversations.shapes import Use, find_shape
 from understudy.data.writer import open_output, validate_output_path
 from understudy.sources.dataset_files import DATASET_SUFFIXES, has_data_files, read_dataset
 from understudy.sources.row_messages import Row, normalize_messages, normalize_tools
-from understudy.sources.task_files.rows import PROMPTS, match_kind
+from understudy.sources.task_files.rows import match_kind
 
 TrainingExample = Demonstration | PreferencePair | LabeledExample
 """A training conversation of any kind."""
@@ -35,7 +35,8 @@ def is_conversation_input(path: Path) -> bool:
     if not is_file and not (path.is_dir() and has_data_files(path)):
         return False
     first = next((item.value for item in read_dataset(path) if isinstance(item, Item)), None)
-    return isinstance(first, dict) and match_kind(first) in (None, PROMPTS)
+    kind = match_kind(first) if isinstance(first, dict) else None
+    return isinstance(first, dict) and (kind is None or kind.is_conversation)
 
 
 def read_conversations(path: Path) -> Iterator[Item[TrainingExample] | RowError]:

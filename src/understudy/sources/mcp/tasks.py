@@ -27,9 +27,9 @@ from understudy.sources.mcp.tool_result import ToolResult
 from understudy.sources.readers import read_rows
 from understudy.sources.task_files.call_matching import first_alternative
 from understudy.sources.task_files.call_sequences import CallSequence, is_sequence, read_sequences
+from understudy.sources.task_files.fact_texts import ShownResult, tellable_facts
 from understudy.sources.task_files.step_references import find_references, resolve_references
 from understudy.sources.task_files.task_row import difficulty_of
-from understudy.sources.task_files.told_facts import ShownResult, tellable_facts
 
 MAX_TURNS: Mapping[Difficulty, int] = {"easy": 5, "medium": 8, "hard": 10}
 """Default of `max_turns`, by difficulty."""

@@ -12,13 +12,15 @@ none looks something up). The reward is the product of strict parts, each 0.0 or
     calls_match     the writes made are the gold writes: each as often, in any order. Reads do not count, but one of
                     each tool of `Task.must_call` must succeed
     facts_told      the agent told every output. An output that a recorded result states must have been shown before
+    reads_made      every required read was made. Reads are required only with `require_reads`, and only if the task
+                    has neither writes nor outputs
     within_limits   no limit cut the episode off
 
 `call_key` says which arguments are equal. Of a call that hands the user over to a person only the name counts, because
 its arguments are free text. Tools and their schemas are inferred from the gold calls, or given; so is which tools write
 (`inferred_tools`).
 
-A task is refused, with a reason, unless gold earns 1.0. It is also refused if it has neither a write nor an output,
+A task is refused, with a reason, unless gold earns 1.0. It is also refused if it requires neither a call nor an output,
 because then an agent that does nothing, or that reads once and says nothing, would earn 1.0.
 """
 
@@ -67,8 +69,11 @@ user does not ask for. Your tools answer from a record of calls; there is no dat
 """The policy of tasks that have none of their own."""
 DEFAULT_ANSWER = "Done."
 """The last gold text of tasks without outputs."""
-FAMILIES = ("change", "tell", "change_and_tell")
-"""What a task needs: writes, outputs that are told, or both."""
+FAMILIES = ("change", "tell", "change_and_tell", "read")
+"""What a task needs: writes, outputs that are told, or both; or only reads."""
+ONLY_READS, NO_ANSWER, NO_FACTS = "only reads", "no answer", "no facts told"
+"""Kinds of refusals of tasks that require nothing but reads: without outputs, without a last text, and with one that
+tells nothing that a result shows."""
 _SUFFIX = "-calls"
 _NOT_IN_NAMES = re.compile(r"[^\w.-]+")
 _NO_DATABASE = "there is no database: calls are compared with the recorded gold calls, and nothing is executed"
@@ -84,6 +89,8 @@ class GoldCalls:
     """The results of each gold call by `call_key`, in order. A call that is made more often repeats the last one."""
     must_be_shown: frozenset[str]
     """The outputs that some result states."""
+    required_reads: tuple[ToolCall, ...] = ()
+    """The reads that must be made."""
     failed: str = ""
     """The first gold call whose recorded result is an error, and that result."""
 
@@ -109,6 +116,8 @@ class CallMatching(TaskSource):
     writes_are_given: bool = False
     refused: tuple[RowError, ...] = ()
     """The tasks that cannot be graded, with the reason."""
+    require_reads: bool = False
+    """Whether the gold reads of tasks with neither writes nor outputs are required."""
     task_slice: Slice = FULL_SLICE
     user_factory: UserFactory | None = None
     """Makes users that a model or a person plays; None means `InstructionUser`."""
@@ -175,7 +184,7 @@ class CallMatching(TaskSource):
         """Return a new episode of `task`. Raise `TaskError` if the source has no task with this id."""
         if task.id not in self.rows:
             raise TaskError(f"task {task.id} is not one of the {len(self.rows)} tasks of {self.name}")
-        calls = record_calls(task, self.write_tools)
+        calls = record_calls(task, self.write_tools, self.require_reads)
         limits = task.limits or TaskLimits()
         tools = GoldCallToolkit(self.all_specs, self.write_tools, calls, self._informative, limits)
         policy, player = self.task_policy(task), user or self._user(task, seed)
@@ -216,6 +225,8 @@ class GoldCallToolkit:
     ) -> None:
         self.writes: list[ToolCall] = []
         """The writes made, in order."""
+        self.reads: list[ToolCall] = []
+        """The reads made, in order."""
         self._specs, self._write_tools, self._calls = specs, write_tools, calls
         self._informative, self._limits = informative, limits
         self._made = Counter[str]()
@@ -243,6 +254,8 @@ class GoldCallToolkit:
             self.writes.append(call)
         elif results is None and call.name in self._informative:
             raise ToolError(f"no result of {call.name} is recorded for these arguments")
+        else:
+            self.reads.append(call)
         self._made[key] += 1
         return results[min(self._made[key], len(results)) - 1] if results else ACKNOWLEDGEMENT
 
@@ -283,7 +296,7 @@ class CallMatchingEnvironment(ToolEnvironment):
         return step
 
     def _scored(self, transcript: Sequence[Message], ended: bool) -> Score:
-        return score_calls(self._task, self._calls, self._recorded.writes, transcript, ended)
+        return score_calls(self._task, self._calls, self._recorded, transcript, ended)
 
 
 def match_calls(
@@ -291,10 +304,12 @@ def match_calls(
     items: Iterable[Item[TaskRow]],
     tool_specs: Sequence[ToolSpec] = (),
     write_tools: Collection[str] | None = None,
+    require_reads: bool = False,
 ) -> CallMatching:
     """Return the source that plays the tasks of one domain. Its `refused` are those that cannot be graded.
 
     `tool_specs` replace tools that are inferred from the gold calls, and `write_tools` says which tools write.
+    `require_reads` is `data.require_reads`.
     """
     name = source_name(domain)
     rows = [Item(item.location, replace(item.value, task=with_answer(item.value.task))) for item in items]
@@ -305,7 +320,7 @@ def match_calls(
     accepted, refused = dict[str, TaskRow](), list[RowError]()
     for item in rows:
         row, task = item.value, item.value.task
-        error = find_refusal(item, specs, writes)
+        error = find_refusal(item, specs, writes, require_reads)
         if task.id in accepted:
             error = RowError(item.location, "id", f"{task.id!r} is also the id of an earlier task", "duplicate")
         if error:
@@ -321,11 +336,12 @@ def match_calls(
         tools_are_given=given.keys() >= inferred.keys(),
         writes_are_given=write_tools is not None,
         refused=tuple(refused),
+        require_reads=require_reads,
     )
 
 
-def record_calls(task: Task, write_tools: Collection[str]) -> GoldCalls:
-    """Return the gold calls of a task with the results that they show."""
+def record_calls(task: Task, write_tools: Collection[str], require_reads: bool = False) -> GoldCalls:
+    """Return the gold calls of a task with the results that they show, and the reads that `require_reads` requires."""
     pairs = _recorded_results(task)
     texts = [text for _, text in pairs if text is not None]
     unknown = [output for output in task.outputs if not states_fact(output, "\n".join(texts))]
@@ -336,21 +352,24 @@ def record_calls(task: Task, write_tools: Collection[str]) -> GoldCalls:
         key = call_key(comparable_call(call))
         results[key] = (*results.get(key, ()), shown)
     calls = tuple(comparable_call(call) for call, _ in pairs)
+    writes = tuple(call for call in calls if call.name in write_tools)
+    needs_reads = require_reads and not writes and not task.outputs
     failures = (f"{call.name}: {text[:100]}" for call, text in pairs if text and text.startswith(ERROR_PREFIX.strip()))
     return GoldCalls(
         reads=tuple(call for call in calls if call.name not in write_tools),
-        writes=tuple(call for call in calls if call.name in write_tools),
+        writes=writes,
         results=results,
         must_be_shown=frozenset(task.outputs if teller is not None else set(task.outputs) - set(unknown)),
+        required_reads=tuple(call for call in calls if needs_reads and looks_up(call.name)),
         failed=next(failures, ""),
     )
 
 
 def score_calls(
-    task: Task, calls: GoldCalls, writes: Sequence[ToolCall], transcript: Sequence[Message], ended: bool
+    task: Task, calls: GoldCalls, tools: GoldCallToolkit, transcript: Sequence[Message], ended: bool
 ) -> Score:
-    """Return the score of an episode; the module docstring has the parts."""
-    made = [comparable_call(call) for call in writes]
+    """Return the score of an episode, whose calls `tools` has answered; the module docstring has the parts."""
+    made = [comparable_call(call) for call in tools.writes]
     called = _list_successes(transcript)
     reads = all(any(fnmatchcase(name, pattern) for name in called) for pattern in task.must_call)
     missing = missing_facts(transcript, task.outputs, _fact_rules(task, calls))
@@ -359,8 +378,12 @@ def score_calls(
         "facts_told": float(not missing),
         "within_limits": float(ended),
     }
-    turns = sum(message.role == "assistant" for message in transcript)
     matching, total = calls_progress(made, calls.writes)
+    if required := set(map(call_key, calls.required_reads)):
+        read = required & set(map(call_key, tools.reads))
+        parts["reads_made"] = float(read == required)
+        matching, total = matching + len(read), total + len(required)
+    turns = sum(message.role == "assistant" for message in transcript)
     extra = {"turn_efficiency": min(1.0, len(task.gold_turns) / max(1, turns))}
     progress = (matching + len(task.outputs) - len(missing)) / max(1, total + len(task.outputs))
     return product_score(parts, extra).replace(progress=progress)
@@ -415,20 +438,19 @@ def validate_arguments(call: ToolCall, specs: Sequence[ToolSpec]) -> None:
     raise ToolError(f"bad arguments for {call.name}: {problem}; it takes ({takes})", "invalid_arguments")
 
 
-def find_refusal(item: Item[TaskRow], specs: Sequence[ToolSpec], write_tools: Collection[str]) -> RowError | None:
+def find_refusal(
+    item: Item[TaskRow], specs: Sequence[ToolSpec], write_tools: Collection[str], require_reads: bool = False
+) -> RowError | None:
     """Return why a task cannot be graded, or None. Its gold calls are answered and scored."""
     task = item.value.task
     refuse = functools.partial(RowError, item.location)
-    calls = record_calls(task, write_tools)
+    calls = record_calls(task, write_tools, require_reads)
     if calls.failed:
         return refuse("gold", f"a gold call failed when it was recorded: {calls.failed}", "gold refused")
     if not task.gold_calls:
         return refuse("gold", "it has no gold calls, so no tool can show or change anything", "does nothing")
-    if not calls.writes and not task.outputs:
-        why = (
-            "its gold calls only read and it has no outputs, so one read and then silence, or nothing, would fulfil it"
-        )
-        return refuse("gold", why, "does nothing")
+    if not calls.writes and not task.outputs and not calls.required_reads:
+        return _only_reads(item)
     if not all(word.strip() for output in task.outputs for word in output.split("|")):
         return refuse("outputs", "an output or an alternative in it is empty, so any text would tell it")
     if answer_text(task.gold_turns[-1].content, task.scenario.opening) is not None:
@@ -439,7 +461,7 @@ def find_refusal(item: Item[TaskRow], specs: Sequence[ToolSpec], write_tools: Co
         return refuse("gold", f"it has {len(task.gold_turns)} replies, but limits.max_turns is {most}", "too long")
     tools = GoldCallToolkit(specs, write_tools, calls, calls.informative_tools, limits)
     try:
-        gold = score_calls(task, calls, tools.writes, _gold_transcript(task, tools), ended=True)
+        gold = score_calls(task, calls, tools, _gold_transcript(task, tools), ended=True)
     except ToolError as e:
         return refuse("gold", f"a gold call is refused: {e}", "gold refused")
     except RolloutError as e:
@@ -447,6 +469,22 @@ def find_refusal(item: Item[TaskRow], specs: Sequence[ToolSpec], write_tools: Co
     if gold.reward < 1.0:
         return refuse("outputs", _explain_untold(task, calls), "gold fails")
     return None
+
+
+def _only_reads(item: Item[TaskRow]) -> RowError:
+    """Return the refusal of a task that requires neither a call nor an output, and what would make it a task."""
+    remedies = (
+        ["set data.require_reads=true"] if any(looks_up(call.name) for call in item.value.task.gold_calls) else []
+    )
+    problem, kind = (
+        "its gold calls only read and it has no outputs, so one read and then silence, or nothing, would fulfil it",
+        ONLY_READS,
+    )
+    if found := item.value.ungraded:
+        problem, kind = found.problem, found.kind
+    else:
+        remedies = ["give the facts to tell as outputs", "the conversation with its results as messages", *remedies]
+    return RowError(item.location, "gold", "; ".join(filter(None, (problem, ", or ".join(remedies)))), kind)
 
 
 def with_answer(task: Task) -> Task:
@@ -476,7 +514,9 @@ def _find_teller(calls: Sequence[ToolCall], write_tools: Collection[str]) -> int
 
 def _family(task: Task, write_tools: Collection[str]) -> str:
     changes = any(call.name in write_tools for call in task.gold_calls)
-    return "change_and_tell" if changes and task.outputs else "change" if changes else "tell"
+    if changes:
+        return "change_and_tell" if task.outputs else "change"
+    return "tell" if task.outputs else "read"
 
 
 def _recorded_results(task: Task) -> list[tuple[ToolCall, str | None]]:
@@ -509,6 +549,8 @@ def _explain_untold(task: Task, calls: GoldCalls) -> str:
     for output in missing:
         if not states_fact(output, shown):
             return f"no recorded result states {output!r}, so an agent could only guess it"
+    if not missing:
+        return "each result that states an output is of a call whose arguments state it, so it shows nothing new"
     return f"the gold texts do not tell {', '.join(map(repr, missing))} as it must be told (envs/rewards.py)"
 
 

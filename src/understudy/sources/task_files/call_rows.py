@@ -7,11 +7,12 @@
 A field may stand in the row itself, in `reward_spec.ground_truth`, in `reward_model.ground_truth` or in `extra_info`,
 as a value or as JSON text; the first of these wins. `ground_truth` may also be the list of actions.
 
-    actions         {name, kwargs | arguments | params}, or OpenAI's {function: {name, arguments}}; `result` (or
-                    `output`, `observation`) is what the tool returned. A text to the user (`respond`) is left out
-    outputs         the facts that the agent must tell
+    actions         or `ground_truth_actions`: {name, kwargs | arguments | params}, or OpenAI's {function: {name,
+                    arguments}}; `result` (or `output`, `observation`) is what the tool returned. A text to the user
+                    (`respond`) is left out
+    outputs         or `ground_truth_outputs`: the facts that the agent must tell
     results         what the tools returned, one for each action, if the actions do not hold it
-    instruction     what the user wants; without it, the user's last message in `prompt`
+    instruction     what the user wants; without it, the user's first message in `prompt`
     domain          else the last part of `data_source`
     user_strategy   scripted, llm, react, verify or reflection: `Scenario.user_kind`
     tools           OpenAI tools or MCP tools; without them, tools are inferred
@@ -36,6 +37,7 @@ from understudy.sources.task_files.task_row import (
     decode,
     decode_columns,
     difficulty_of,
+    prompt_notes,
     prompt_texts,
     result_text,
     split_of,
@@ -59,6 +61,8 @@ ROW_COLUMNS = frozenset(
     )
 )
 """Columns that tasks of tau-bench do not have."""
+_ALIASES = {"actions": ("actions", "ground_truth_actions"), "outputs": ("outputs", "ground_truth_outputs")}
+"""Names of fields that have more than one."""
 RESPOND_ACTION = "respond"
 """The action in tau-bench's data that means a text to the user."""
 _RESULT_KEYS = ("result", "output", "observation", "response")
@@ -66,15 +70,13 @@ _RESULT_KEYS = ("result", "output", "observation", "response")
 
 def is_call_row(row: Mapping[str, Any]) -> bool:
     """Return whether a row has actions that this module reads."""
-    parts = _parts(decode_columns(row))
-    method = next((spec["method"] for spec in parts if "ground_truth" in spec and "method" in spec), "")
-    return method != "task" and _field(parts, "actions") is not None
+    return field_of(parts_of(decode_columns(row)), "actions") is not None
 
 
 def read_call_row(row: Mapping[str, Any], identity: str) -> TaskRow:
     """Return the task of a row. `identity` is the id of a task without one."""
     row = decode_columns(row)
-    parts = _parts(row)
+    parts = parts_of(row)
     system, request = prompt_texts(row.get("prompt"))
     gold = tuple(_gold(_listed(parts, "actions"), _listed(parts, "results")))
     instruction = _text(parts, "instruction") or request
@@ -82,7 +84,7 @@ def read_call_row(row: Mapping[str, Any], identity: str) -> TaskRow:
         raise InvalidField("instruction", "there is none, nor a user's message in prompt; one of them is needed")
     domain = _text(parts, "domain") or _text(parts, "data_source").rpartition("/")[2]
     outputs = tuple(str(output).strip() for output in _listed(parts, "outputs") if str(output).strip())
-    complexity, split = _field(parts, "complexity"), split_of(_field(parts, "split"))
+    complexity, split = field_of(parts, "complexity"), split_of(field_of(parts, "split"))
     task_id = _text(parts, "task_id") or _text(parts, "id") or f"{domain}/{identity}".lstrip("/")
     task = Task(
         id=task_id,
@@ -98,10 +100,11 @@ def read_call_row(row: Mapping[str, Any], identity: str) -> TaskRow:
         split=split,
         domain_policy=system,
         tool_specs=tuple(map(_tool_spec, _listed(parts, "tools"))),
+        notes=prompt_notes(row.get("prompt")),
     )
 
 
-def _parts(row: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+def parts_of(row: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """Return the objects that may hold the fields of a row, in the order in which they count."""
     parts: list[Mapping[str, Any]] = [row]
     for name in ("reward_spec", "reward_model"):
@@ -111,23 +114,24 @@ def _parts(row: Mapping[str, Any]) -> list[Mapping[str, Any]]:
             is_list = isinstance(truth, list) and truth and all(action_name(action) for action in truth)
             parts += [{"actions": truth}] if is_list else [truth] if isinstance(truth, dict) else []
             parts.append(spec)
-    info = row.get("extra_info")
-    return [*parts, info] if isinstance(info, dict) else parts
+    return [*parts, *(row[name] for name in ("extra_info", "task_metadata") if isinstance(row.get(name), dict))]
 
 
-def _field(parts: Sequence[Mapping[str, Any]], name: str) -> Any:
-    return next((part[name] for part in parts if part.get(name) is not None), None)
+def field_of(parts: Sequence[Mapping[str, Any]], name: str) -> Any:
+    """Return the first value of a field in the parts of a row, or None."""
+    names = _ALIASES.get(name, (name,))
+    return next((part[each] for part in parts for each in names if part.get(each) is not None), None)
 
 
 def _text(parts: Sequence[Mapping[str, Any]], name: str) -> str:
-    value = _field(parts, name)
+    value = field_of(parts, name)
     if value is None or (isinstance(value, str | int) and not isinstance(value, bool)):
         return "" if value is None else str(value)
     raise InvalidField(name, f"it is {value!r:.{MAX_SHOWN}}; it must be a text")
 
 
 def _listed(parts: Sequence[Mapping[str, Any]], name: str) -> list[Any]:
-    value = decode(_field(parts, name))
+    value = decode(field_of(parts, name))
     if value is None:
         return []
     if isinstance(value, str | int | float):
@@ -138,7 +142,7 @@ def _listed(parts: Sequence[Mapping[str, Any]], name: str) -> list[Any]:
 
 
 def _user_kind(parts: Sequence[Mapping[str, Any]]) -> UserKind | None:
-    value, kinds = _field(parts, "user_strategy"), get_args(UserKind)
+    value, kinds = field_of(parts, "user_strategy"), get_args(UserKind)
     if value is None or value == "":
         return None
     found: UserKind | None = next((kind for kind in kinds if kind == str(value).casefold()), None)

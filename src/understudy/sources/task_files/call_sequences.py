@@ -31,6 +31,7 @@ from understudy.core.messages import Message, ToolCall
 from understudy.core.records import Record
 from understudy.core.tasks import Scenario, Split, Task, TaskLimits
 from understudy.sources.task_files.call_matching import with_answer
+from understudy.sources.task_files.fact_texts import ShownResult, answer_of, fact_text, tellable_facts
 from understudy.sources.task_files.inferred_tools import looks_up, only_reads
 from understudy.sources.task_files.reference_expressions import parse_result, to_text
 from understudy.sources.task_files.sequence_results import has_value, is_made_up, make_results
@@ -58,7 +59,6 @@ from understudy.sources.task_files.task_row import (
     split_of_row,
     without_nulls,
 )
-from understudy.sources.task_files.told_facts import ShownResult, answer_of, fact_text, tellable_facts
 
 MCP_ENV_CLASS = "MCPToolEnv"
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")

@@ -19,6 +19,9 @@ class RowConfig(Record):
     reward: str = ""
     """`module:attribute` that scores rows with questions and answers: a function `reward(transcript, example)` that
     returns a number from 0 to 1, or a subclass of `ToolEpisode`, whose methods are tools."""
+    require_reads: bool = False
+    """Whether the gold reads of a task are required calls if nothing else is: no write and no fact to tell. Such tasks
+    are refused otherwise. Only for tasks that are played by comparing calls."""
 
 
 class DataConfig(RowConfig):

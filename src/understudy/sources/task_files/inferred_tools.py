@@ -6,9 +6,11 @@ distinct ones, each recorded at least `MIN_ENUM_REPEATS` times, in lower case, w
 `MAX_ENUM_CHARACTERS`. So no ids, names and addresses are listed.
 
 A tool only reads if the first word of its name is one of `READ_WORDS`, or if it runs Python; all other tools write. The
-name of the server is no part of it: `polygon_get_news` of the server `polygon` begins with "get".
+name of the server is no part of it: `polygon_get_news` of the server `polygon` begins with "get". In files that do not
+name the server, a name with a word of `READ_WORDS`, and none of `WRITE_WORDS` before it, reads: `fmp_get_quote`.
 """
 
+import itertools
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
@@ -25,6 +27,21 @@ READ_WORDS = frozenset((
 ))
 # fmt: on
 """First words of the names of tools that only read."""
+# fmt: off
+WRITE_WORDS = frozenset((
+    "accept", "activate", "add", "adjust", "apply", "approve", "archive", "assign", "book", "buy", "call", "cancel",
+    "change", "charge", "claim", "clear", "close", "confirm", "create", "deactivate", "delete", "disable",
+    "dispatch", "draft", "edit", "email", "enable", "enroll", "exchange", "execute", "export", "file", "forward",
+    "generate", "grant", "import", "insert", "install", "invite", "issue", "log", "make", "mark", "merge", "message",
+    "modify", "move", "notify", "open", "order", "pause", "pay", "place", "post", "process", "publish", "purchase",
+    "put", "record", "redeem", "refill", "refund", "register", "reject", "remove", "rename", "renew", "replace",
+    "reply", "report", "request", "reschedule", "reserve", "reset", "restart", "resume", "return", "revoke", "run",
+    "save", "schedule", "sell", "send", "set", "share", "ship", "start", "stop", "store", "submit", "subscribe",
+    "suspend", "swap", "sync", "terminate", "transfer", "undo", "unsubscribe", "update", "upgrade", "upload", "void",
+    "withdraw", "write",
+))
+# fmt: on
+"""Words of the names of tools that write, after which words such as "list" and "search" are nouns."""
 HANDOVER_WORDS = frozenset(("transfer", "escalate", "handoff"))
 """First words of the names of tools that hand the user over to a person. Their arguments are free text, so only the
 call counts."""
@@ -64,7 +81,10 @@ def only_reads(name: str) -> bool:
     words = _words(name)
     if tuple(words[:2]) in _WRITES_ALTHOUGH:
         return False
-    return bool(words) and (words[0] in READ_WORDS or "python" in words)
+    if words and (words[0] in READ_WORDS or "python" in words):
+        return True
+    before = list(itertools.takewhile(lambda word: word not in READ_WORDS, words))
+    return len(before) < len(words) and WRITE_WORDS.isdisjoint(before)
 
 
 def looks_up(name: str) -> bool:

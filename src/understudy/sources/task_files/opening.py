@@ -13,10 +13,10 @@ from understudy.envs.file_summary import FileSummary, count_refusals
 from understudy.envs.task_source import TaskSource, list_sources
 from understudy.sources.mixture import Mixture
 from understudy.sources.references import load_reference
-from understudy.sources.task_files.call_matching import CallMatching
+from understudy.sources.task_files.call_matching import NO_ANSWER, NO_FACTS, ONLY_READS, CallMatching
 from understudy.sources.task_files.config import NO_DATA, DataConfig, RowConfig
 from understudy.sources.task_files.files import RowFile, digest_row_files, list_row_files
-from understudy.sources.task_files.rows import ReadRow, read_task_rows
+from understudy.sources.task_files.rows import ReadRow, read_task_rows, without_trials
 from understudy.sources.task_files.source import TaskFile
 from understudy.sources.task_files.source_matching import SourceMatcher
 from understudy.sources.task_files.splits import NearDuplicateGroups, assign_splits
@@ -84,7 +84,13 @@ def open_task_files(
         splits={split: len(listed) for split, listed in by_split.items() if listed},
         refused=refused,
         refusals=refusals,
-        notes=((taken_note,) if taken else ()) + _no_gold_note(tasks) + _no_database_note(read.sources),
+        notes=(
+            *((taken_note,) if taken else ()),
+            *_no_gold_note(tasks),
+            *_no_database_note(read.sources),
+            *read.row_notes,
+            *(() if data.require_reads else _only_reads_note(refused)),
+        ),
         details=read.notes,
     )
     known = list_sources(rest) if rest else ()
@@ -106,6 +112,8 @@ class ReadFiles:
     """The sources that play the tasks."""
     notes: tuple[str, ...] = ()
     """What these sources say of themselves."""
+    row_notes: tuple[str, ...] = ()
+    """What tasks leave out of their rows, with numbers of rows."""
 
 
 def read_files(
@@ -116,9 +124,12 @@ def read_files(
 ) -> ReadFiles:
     """Read the tasks of files, each with the split that the user gives to its tasks, or None. See `open_task_files`."""
     rows, labels = list[ReadRow](), list[_SplitLabels]()
+    kinds = Counter[str]()
     for split, file in files:
         stem = Path(file.name).stem
-        read = _with_own_ids(list(read_task_rows(file.rows(), stem)), rows, stem)
+        found = list(read_task_rows(file.rows(), stem))
+        kinds.update(row.kind.name for row in found)
+        read = _with_own_ids(without_trials(found, rows), rows, stem)
         rows += read
         labels += [_SplitLabels(split, file.split)] * len(read)
     matcher = SourceMatcher([*beside, *(load_reference(reference) for reference in data.sources)], data, name)
@@ -130,7 +141,7 @@ def read_files(
     ]
     sources = list(matcher.used.values())
     notes = tuple(note for source in sources if isinstance(source, CallMatching) for note in source.notes())
-    return ReadFiles(items, dict(Counter(row.kind.name for row in rows)), sources, notes)
+    return ReadFiles(items, dict(kinds), sources, notes, _row_notes(rows, items, kinds.total() - len(rows)))
 
 
 class _SplitLabels(NamedTuple):
@@ -182,6 +193,20 @@ def _repetition(row: ReadRow, item: Item[TaskRow], first: str) -> RowError:
         return RowError(item.location, "", problem, "duplicate")
     problem = f"{item.value.task.id!r} is also the id of {first}; give each row its own id"
     return RowError(item.location, "id", problem, "duplicate")
+
+
+def _row_notes(rows: Sequence[ReadRow], items: Iterable[Item[Task] | RowError], repeated: int) -> tuple[str, ...]:
+    """Return the notes of the rows with accepted tasks, with their numbers, and the number of repeated episodes."""
+    accepted = [row.item for row, item in zip(rows, items, strict=True) if isinstance(item, Item)]
+    counts = Counter(note for item in accepted if isinstance(item, Item) for note in item.value.notes)
+    trials = (f"{repeated} rows are further episodes of these tasks",) if repeated else ()
+    return (*trials, *(f"in {count} rows {note}" for note, count in counts.items()))
+
+
+def _only_reads_note(refused: Mapping[str, int]) -> tuple[str, ...]:
+    """Return a note on the refused rows that `data.require_reads` may make tasks."""
+    count = sum(refused.get(kind, 0) for kind in (ONLY_READS, NO_ANSWER, NO_FACTS))
+    return (f"{count} refused rows only look things up; data.require_reads=true requires that",) if count else ()
 
 
 def _no_gold_note(tasks: Sequence[Task]) -> tuple[str, ...]:

@@ -8,10 +8,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from understudy.core.items import InvalidField
-from understudy.core.messages import join_text_parts
 from understudy.core.records import Record
 from understudy.core.tasks import DIFFICULTIES, Split
-from understudy.sources.task_files.task_row import TaskRow, calls_of, messages_of, split_of_row
+from understudy.sources.task_files.task_row import TaskRow, calls_of, decode, messages_of, split_of_row
 from understudy.sources.tool_dataset import ToolExample
 
 QUESTION_COLUMNS = ("question", "prompt")
@@ -48,12 +47,7 @@ def to_tool_example(row: Mapping[str, Any]) -> ToolExample:
     is the whole row.
     """
     name = next((column for column in QUESTION_COLUMNS if row.get(column) is not None), "prompt")
-    prompt = row.get(name)
-    if isinstance(prompt, list):
-        prompt = [
-            {**each, "content": join_text_parts(each.get("content"))} for each in prompt if isinstance(each, dict)
-        ]
-    messages = messages_of(prompt)
+    messages = messages_of(decode(row.get(name))) or messages_of(row.get(name))
     if [role for role, _ in messages] not in (["user"], ["system", "user"]):
         problem = (
             "one text of the user is needed, after at most one system message; write earlier messages, such as "

@@ -5,6 +5,8 @@ A new kind needs an entry in `ROW_KINDS`: a function that recognises a row, and 
 
     tasks           understudy's own tasks, as `understudy data synthesize` writes them
     SkyRL rows      tasks as rows for SkyRL, as `understudy data convert` writes them
+    episodes        stored episodes with their tasks, as tau-bench writes them
+    conversations   recorded conversations: the request is the prompt, the calls are gold
     tau tasks       tasks of tau-bench and its descendants: an instruction, actions and outputs
     tau2 tasks      tasks of tau2-bench: a user scenario and evaluation criteria
     call rows       an instruction, actions and outputs in other shapes, such as the rows of other trainers
@@ -13,7 +15,7 @@ A new kind needs an entry in `ROW_KINDS`: a function that recognises a row, and 
     prompts         questions with or without answers, which a reward function scores
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -27,10 +29,13 @@ from understudy.sources.task_files.call_sequences import (
     is_spec_row,
     read_sequences,
 )
+from understudy.sources.task_files.conversation_rows import is_conversation_row, read_conversation_row
+from understudy.sources.task_files.episode_rows import is_episode_row, read_episode_row
 from understudy.sources.task_files.prompt_rows import is_prompt_row, read_prompt_row
 from understudy.sources.task_files.skyrl_rows import is_skyrl_row, read_skyrl_row
-from understudy.sources.task_files.task_row import TaskRow, read_one
+from understudy.sources.task_files.task_row import TaskRow, prompt_notes, read_one
 from understudy.sources.task_files.tau_rows import is_tau_row, read_tau2_row, read_tau_row
+from understudy.sources.task_files.wrapped_rows import unwrap_row
 from understudy.sources.tool_dataset import ToolExample
 
 PlayedBy = Literal["source", "calls", "reward"]
@@ -62,6 +67,8 @@ class RowKind:
     matches: Callable[[Mapping[str, Any]], bool]
     read: Reader
     played_by: PlayedBy = "source"
+    is_conversation: bool = False
+    """Whether its rows are training conversations too, which `understudy data convert` takes them for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,14 +136,36 @@ def match_kind(value: Any) -> RowKind | None:
     return next((kind for kind in ROW_KINDS if kind.matches(columns)), None)
 
 
+def without_trials(rows: Iterable[ReadRow], earlier: Iterable[ReadRow]) -> list[ReadRow]:
+    """Return the rows without episodes of tasks that an earlier row has an episode of."""
+    kept, known = list[ReadRow](), {_trial_key(row) for row in earlier}
+    for row in rows:
+        key = _trial_key(row)
+        if key and key in known:
+            continue
+        known.add(key)
+        kept.append(row)
+    return kept
+
+
+def _trial_key(row: ReadRow) -> str:
+    """Return a text that is the same for all episodes of one task; empty for rows that are no episodes."""
+    if row.kind is not EPISODES or isinstance(row.item, RowError):
+        return ""
+    return row.item.value.task.model_dump_json(exclude={"id"})
+
+
 def _columns(value: Any) -> dict[str, Any]:
+    value = unwrap_row(value)
     return {name: each for name, each in value.items() if each is not None} if isinstance(value, dict) else {}
 
 
 def is_whole_task(value: Any) -> bool:
     """Return whether a row says by itself which source plays it. For others this depends on all rows of the file."""
-    if find_kind(value).played_by != "source" or not isinstance(value, dict):
-        return not isinstance(value, dict)
+    if find_kind(value).played_by != "source":
+        return False
+    if not isinstance(value, dict):
+        return True
     labels = value.get("extra_info")
     domain = labels.get("domain") if isinstance(labels, dict) else value.get("domain")
     return not (isinstance(domain, str) and is_call_matching(domain))
@@ -144,7 +173,8 @@ def is_whole_task(value: Any) -> bool:
 
 def _without_null_columns(item: Item[Any]) -> Item[Any]:
     """Return the row without columns that are null, which tables give to rows that lack a value."""
-    return Item(item.location, _columns(item.value)) if isinstance(item.value, dict) else item
+    columns = _columns(item.value)
+    return Item(item.location, columns) if columns or isinstance(item.value, dict) else item
 
 
 def _read_own(row: Mapping[str, Any], identity: str) -> TaskRow:
@@ -155,7 +185,11 @@ def _read_own(row: Mapping[str, Any], identity: str) -> TaskRow:
 def _read_sequences(item: Item[Mapping[str, Any]], identity: str) -> Iterator[Item[TaskRow] | RowError]:
     for found in read_sequences(item, identity):
         try:
-            yield found if isinstance(found, RowError) else Item(found.location, found.value.to_task_row())
+            if isinstance(found, RowError):
+                yield found
+            else:
+                notes = prompt_notes(item.value.get("prompt"))
+                yield Item(found.location, replace(found.value.to_task_row(), notes=notes))
         except ValueError as e:  # a recorded result lacks a field that a later call refers to
             yield RowError(found.location, "tool_sequence", str(e))
 
@@ -176,12 +210,21 @@ PROMPTS = RowKind(
     is_prompt_row,
     _one(read_prompt_row),
     "reward",
+    is_conversation=True,
+)
+EPISODES = RowKind(
+    "episodes", "{reward, info: {task}}", is_episode_row, _one(read_episode_row), "calls", is_conversation=True
+)
+CONVERSATIONS = RowKind(
+    "conversations", "{messages}", is_conversation_row, _one(read_conversation_row), "calls", is_conversation=True
 )
 UNKNOWN = RowKind("unknown rows", "", lambda row: False, _one(_read_unknown))
 UNREADABLE = RowKind("unreadable rows", "", lambda row: False, _one(_read_unknown))
 ROW_KINDS: tuple[RowKind, ...] = (
     OWN_TASKS,
     SKYRL_ROWS,
+    EPISODES,
+    CONVERSATIONS,
     RowKind("tasks of specs", "{scenario, tasks}", is_spec_row, _read_sequences, "calls"),
     RowKind("sequences", "{prompt, tool_sequence}", is_sequence_row, _read_sequences, "calls"),
     RowKind("tau tasks", "{instruction, actions}", is_tau_row, _one(read_tau_row), "calls"),

@@ -19,7 +19,7 @@ from pydantic import ValidationError
 from understudy.core.items import InvalidField, row_error_from_validation
 from understudy.core.records import Record
 from understudy.core.tasks import Difficulty, Split, Task, require_stored_fields
-from understudy.sources.task_files.task_row import TaskRow
+from understudy.sources.task_files.task_row import TaskRow, decode
 
 
 class PromptMessage(Record):
@@ -66,9 +66,14 @@ class SkyRLRow(Record):
 
 
 def is_skyrl_row(row: Mapping[str, Any]) -> bool:
-    """Return whether a row has a task as text, rather than the ground truth of another trainer."""
+    """Return whether a row has a task as ground truth, rather than that of another trainer."""
     spec = row.get("reward_spec")
-    return isinstance(spec, dict) and spec.get("method", "task") == "task" and "actions" not in row
+    if not isinstance(spec, dict):
+        return False
+    truth = decode(spec.get("ground_truth"))
+    if not truth or isinstance(truth, str):  # no task, or a damaged one
+        return spec.get("method") == "task"
+    return isinstance(truth, dict) and "scenario" in truth
 
 
 def to_skyrl_row(task: Task, domain_policy: str, source: str) -> SkyRLRow:

@@ -126,7 +126,7 @@ class SourceMatcher:
 
     def _match_calls(self, items: Sequence[Item[TaskRow]]) -> list[Item[TaskRow] | RowError]:
         """Return the tasks of rows that no source has the tools of. They are played by comparing calls."""
-        source = match_calls(items[0].value.task.domain or self.name, items)
+        source = match_calls(items[0].value.task.domain or self.name, items, require_reads=self.data.require_reads)
         if source.rows:
             self.used[source.name] = source
         refused = {error.location: error for error in source.refused}

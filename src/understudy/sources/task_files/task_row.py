@@ -14,11 +14,12 @@ from pydantic_core import from_json
 
 from understudy.core.items import InvalidField, Item, RowError, row_error_from_validation
 from understudy.core.json_values import parse_index, validate_json_value
-from understudy.core.messages import ToolCall, ToolSpec
+from understudy.core.messages import ToolCall, ToolSpec, join_text_parts
 from understudy.core.tasks import Difficulty, Split, Task
 
 MAX_SHOWN = 200
 """Most characters of a wrong value that an error shows."""
+LATER_MESSAGES_NOTE = "messages of the prompt after the user's first are left out, as the row has gold calls besides"
 _SPLITS: Mapping[str, Split] = {
     "train": "train",
     "validation": "validation",
@@ -33,7 +34,12 @@ _DIFFICULTIES: Mapping[str, Difficulty] = {
     **dict.fromkeys(("2", "medium", "moderate", "unknown"), "medium"),
     **dict.fromkeys(("3", "hard", "difficult", "complex"), "hard"),
 }
-_JSON_COLUMNS = ("prompt", "reward_spec", "reward_model", "extra_info", "actions", "outputs", "tools", "ground_truth")
+# fmt: off
+_JSON_COLUMNS = (
+    "prompt", "reward_spec", "reward_model", "extra_info", "actions", "outputs", "tools", "ground_truth", "info",
+    "traj", "messages", "conversations", "conversation",
+)
+# fmt: on
 _ARGUMENT_KEYS = ("kwargs", "arguments", "params", "parameters")
 T = TypeVar("T")
 
@@ -53,6 +59,10 @@ class TaskRow:
     source: str = ""
     """The reference of the source that plays the task, if the row has one. A reference is never opened: the source of
     the task's `domain` plays it, if the user allows that source."""
+    notes: tuple[str, ...] = ()
+    """What the task leaves out of its row. Equal notes of a file's rows are counted."""
+    ungraded: RowError | None = None
+    """Why there is no output, if the task is a recorded conversation that only reads."""
     content: Any = None
     """What some sources read in place of the task: a `CallSequence`, a `ToolExample` or a row of tau2-bench."""
 
@@ -62,7 +72,7 @@ def read_one(location: str, read: Callable[[], T]) -> Item[T] | RowError:
     try:
         return Item(location, read())
     except InvalidField as e:
-        return RowError(location, e.field, e.problem)
+        return RowError(location, e.field, e.problem, e.kind)
     except ValidationError as e:
         return row_error_from_validation(location, e)
 
@@ -111,19 +121,28 @@ def split_of_row(row: Mapping[str, Any]) -> Split | None:
 
 
 def messages_of(prompt: Any) -> list[tuple[str, str]]:
-    """Return the roles and texts of a prompt: a text, or a list of messages."""
+    """Return the roles and texts of a prompt: a text, a list of messages, or an object with such a list."""
     if isinstance(prompt, str):
         return [("user", prompt)]
+    if isinstance(prompt, dict):
+        prompt = prompt.get("messages")
     listed = prompt if isinstance(prompt, list) else []
     found = ((each.get("role"), each.get("content", each.get("message"))) for each in listed if isinstance(each, dict))
-    return [(str(role), text) for role, text in found if isinstance(text, str)]
+    texts = ((str(role), join_text_parts(content)) for role, content in found)
+    return [(role, text) for role, text in texts if isinstance(text, str)]
 
 
 def prompt_texts(prompt: Any) -> tuple[str, str]:
-    """Return the system message and the user's last message of a prompt; an empty text for one that is missing."""
+    """Return the system message and the user's first message of a prompt; an empty text for one that is missing."""
     said = messages_of(prompt)
     system = next((text for role, text in said if role == "system"), "")
-    return system, next((text for role, text in reversed(said) if role == "user"), "")
+    return system, next((text for role, text in said if role == "user"), "")
+
+
+def prompt_notes(prompt: Any) -> tuple[str, ...]:
+    """Return a note if a prompt goes on after the user's first message."""
+    roles = [role for role, _ in messages_of(prompt) if role != "system"]
+    return (LATER_MESSAGES_NOTE,) if len(roles) > 1 else ()
 
 
 def calls_of(actions: Any) -> tuple[ToolCall, ...]:

@@ -15,20 +15,13 @@ from understudy.core.records import Record
 from understudy.core.tasks import Scenario, Task
 from understudy.sources.task_files.call_matching import DEFAULT_ANSWER
 from understudy.sources.task_files.call_rows import ROW_COLUMNS
-from understudy.sources.task_files.task_row import TaskRow, difficulty_of
-
-
-class TauAction(Record):
-    """One gold call."""
-
-    name: str
-    kwargs: dict[str, Any]
+from understudy.sources.task_files.task_row import TaskRow, difficulty_of, to_call
 
 
 class _TauColumns(Record):
     user_id: str = ""
     instruction: str = Field(min_length=1)
-    actions: tuple[TauAction, ...]
+    actions: tuple[dict[str, Any], ...]
     outputs: tuple[str, ...] = ()
     domain: str = ""
     complexity: int | str | None = None
@@ -58,11 +51,12 @@ def is_tau_row(row: Mapping[str, Any]) -> bool:
 def read_tau_row(row: Mapping[str, Any], identity: str) -> TaskRow:
     """Return the task of a row of tau-bench. Its family is its complexity, which splits are stratified by.
 
-    Raise ValidationError for an unknown column or a part of the wrong type.
+    Raise InvalidField for an action that is no call, and ValidationError for an unknown column or a part of the wrong
+    type.
     """
     tau = _TauColumns.model_validate(row)
     complexity = "" if tau.complexity is None else str(tau.complexity).casefold()
-    calls = [ToolCall(name=action.name, arguments=action.kwargs) for action in tau.actions]
+    calls = [to_call(action, number) for number, action in enumerate(tau.actions)]
     task = _make_task(f"{tau.domain}/{identity}".lstrip("/"), tau.instruction, calls, tau.outputs, complexity)
     return TaskRow(task.replace(domain=tau.domain, family=f"complexity-{complexity}" if complexity else "tau"))
 

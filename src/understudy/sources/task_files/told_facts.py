@@ -1,50 +1,99 @@
-"""Facts in the results of calls that an agent must tell the user: short texts and numbers.
+"""Choose what an agent must tell in a task whose recorded conversation only reads: facts of its last text.
 
-A number with more than two decimals may also be told rounded to two.
+A fact is a number, or an identifier: a word with both letters and digits, in capitals, or after "#". It counts if
+
+- the result of a call that looks something up states it, and neither the arguments of that call nor the user do;
+- it is no small number (up to `MAX_SMALL_NUMBER`) and no part of a date, which are in many results by chance;
+- it does not stand in a block of code.
+
+Of these the first `MAX_FACTS` are required: precise numbers and identifiers; if there are none, whole numbers below
+`MIN_PRECISE_NUMBER`; if there are none, words in capitals, but not a single one, which may name a quantity.
+
+The gold answer is the recorded text if it earns the reward, which needs a text with few other numbers (`envs.rewards`).
+Otherwise it is those of its sentences that state the facts, or only the facts.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from decimal import Decimal
-from typing import Any, NamedTuple
+import re
+from collections.abc import Iterator, Sequence
 
-from understudy.envs.rewards import states_fact
-from understudy.sources.task_files.reference_expressions import to_text
+from understudy.core.messages import Message
+from understudy.envs.dates import normalize_dates
+from understudy.envs.rewards import is_number, missing_facts, states_fact
+from understudy.envs.users import answer_text
+from understudy.sources.task_files.inferred_tools import looks_up
 
-MAX_FACT_CHARACTERS = 60
-"""Longest fact that an agent must tell."""
-
-
-class ShownResult(NamedTuple):
-    """The result of a gold call."""
-
-    arguments: Mapping[str, Any]
-    text: str
-
-
-def fact_text(value: Any) -> str:
-    """Return a value as an output of a task, or "" if it is none: a list, an object, null, or a long text."""
-    if isinstance(value, bool) or not isinstance(value, str | int | float):
-        return ""
-    if isinstance(value, str):
-        text = value.strip()
-        return text if len(text) <= MAX_FACT_CHARACTERS and "|" not in text else ""
-    exact, rounded = f"{Decimal(repr(value)):f}", f"{value:.2f}"
-    return f"{exact}|{rounded}" if len(exact.partition(".")[2]) > 2 and float(rounded) else exact
+MAX_FACTS = 3
+MAX_SMALL_NUMBER = 12
+MIN_PRECISE_NUMBER = 1000
+_YEARS = range(1900, 2101)
+_CODE = re.compile(r"```(?!json\b).*?(?:```|\Z)", re.DOTALL)
+_FACT = re.compile(
+    r"(?<![\w.])(?<!\d-)-?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?![\w-])"
+    r"|#[A-Za-z][\w-]*\w"
+    r"|\b(?=[\w-]*\d)(?=[\w-]*[A-Za-z])[A-Za-z0-9][\w-]*\w\b"
+    r"|\b[A-Z]{3,}\b"
+)
+_SENTENCE_END = re.compile(r"(?<=[.!?])\s+|\s*\n\s*")
 
 
-def tellable_facts(values: Mapping[str, Any], shown: Sequence[ShownResult]) -> Iterator[tuple[str, str]]:
-    """Yield the names and texts of those values that a result shows. What the arguments of its call state is known."""
-    for name, value in values.items():
-        text = fact_text(value)
-        if text and any(
-            states_fact(text, each.text) and not states_fact(text, to_text(each.arguments)) for each in shown
-        ):
-            yield name, text
+def choose_facts(calls: Sequence[Message], text: str, request: str, otherwise: str) -> tuple[list[str], str]:
+    """Return the facts of a last text that an agent must tell, and a gold answer that tells them.
+
+    `calls` are the gold calls and their results. If no result states a fact, there are none, and the answer is
+    `otherwise`.
+    """
+    shown = list(dict.fromkeys(_shown_facts(calls, _CODE.sub(" ", text), request)))
+    facts = _most_precise(shown)[:MAX_FACTS]
+    if not facts:
+        return [], otherwise
+    sentences = _SENTENCE_END.split(text)
+    telling = " ".join(each for each in sentences if any(states_fact(fact, each) for fact in facts))
+    for answer in (text, telling):
+        if not missing_facts([*calls, Message(role="assistant", content=answer)], facts) and is_final(answer, request):
+            return facts, answer
+    return facts, "; ".join(facts)
 
 
-def answer_of(told: Mapping[str, str]) -> str:
-    """Return an answer that tells facts by their names. Equal facts are told once."""
-    names = dict[str, str]()
-    for name, text in told.items():
-        names.setdefault(text, name)
-    return "; ".join(f"{name}: {text.partition('|')[0]}" for text, name in names.items())
+def is_final(text: str, request: str) -> bool:
+    """Return whether the user leaves after a text."""
+    return answer_text(text, request) is None
+
+
+def without_questions(text: str, request: str) -> str:
+    """Return the sentences of a text after which the user leaves."""
+    return " ".join(each for each in _SENTENCE_END.split(text) if each and is_final(each, request))
+
+
+def _shown_facts(calls: Sequence[Message], text: str, request: str) -> Iterator[str]:
+    shown, undated = list(_looked_up(calls)), normalize_dates(text.casefold())
+    for fact in _FACT.findall(text):
+        if _is_common(fact) or not states_fact(fact, undated) or states_fact(fact, request):
+            continue
+        if any(states_fact(fact, result) and not states_fact(fact, arguments) for arguments, result in shown):
+            yield fact
+
+
+def _looked_up(calls: Sequence[Message]) -> Iterator[tuple[str, str]]:
+    """Yield the arguments and the result of each call that looks something up."""
+    made = {call.id: call for message in calls for call in message.tool_calls}
+    for message in calls:
+        call = made.get(message.tool_call_id) if message.role == "tool" else None
+        if call and looks_up(call.name):
+            yield "\n".join(map(str, call.arguments.values())), message.content
+
+
+def _is_common(fact: str) -> bool:
+    """Return whether a fact is a small number or a year."""
+    value = _whole_number(fact)
+    return value is not None and (abs(value) <= MAX_SMALL_NUMBER or (value in _YEARS and "," not in fact))
+
+
+def _most_precise(facts: Sequence[str]) -> list[str]:
+    words = [fact for fact in facts if fact.isalpha()]
+    small = [fact for fact in facts if abs(_whole_number(fact) or MIN_PRECISE_NUMBER) < MIN_PRECISE_NUMBER]
+    precise = [fact for fact in facts if fact not in words and fact not in small]
+    return precise or small or (words if len(words) > 1 else [])
+
+
+def _whole_number(fact: str) -> int | None:
+    return int(fact.replace(",", "")) if is_number(fact) and "." not in fact else None
