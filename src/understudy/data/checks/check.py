@@ -17,7 +17,7 @@ from understudy.core.tasks import SPLITS, Score, Split, Task
 from understudy.core.trajectory import Trajectory
 from understudy.data.checks.adversarial.knowledge import Strategy
 from understudy.data.checks.adversarial.suite import STRATEGIES, AdversarialReport, StrategyResult, play_strategies
-from understudy.data.checks.evidence import find_unshown_argument
+from understudy.data.checks.evidence import describe_unshown, find_unshown_argument
 from understudy.data.checks.issue import IssueKind
 from understudy.data.checks.probe import HangingError, ProbeResult, check_limits, exception_places, play_once, probe
 from understudy.envs.file_summary import FileSummary
@@ -330,11 +330,7 @@ async def _play_task(domain: TaskSource, split: Split, task: Task, max_step_seco
         text = f"task {task.id}: calls fail in its gold episode ({', '.join(wrong)}), and SFT would imitate them"
         problems.append(_Problem("gold_fails", text, task))
     if gold.score and (unshown := find_unshown_argument(source, task, gold.messages)):
-        text = (
-            f"task {task.id}: nothing shows {unshown} before the gold call of {unshown.tool}; name the database with "
-            "data.sources, record the result that shows it, let gold read it, or let the user or the policy say it"
-        )
-        problems.append(_Problem("unshown_value", text, task))
+        problems.append(_Problem("unshown_value", f"task {task.id}: {describe_unshown(unshown)}", task))
     places = frozenset((*exception_places(gold), *exception_places(noop)))
     refused = gold.event_counts.get("refused", 0)
     return _PlayedTask(task, problems, True, refused, places, gold.score, noop.score, lacks_gold)

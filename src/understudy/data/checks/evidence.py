@@ -118,3 +118,11 @@ def find_unshown_argument(source: TaskSource, task: Task, messages: Sequence[Mes
         if not hands_over(call.name) and not (by_name and only_reads(call.name))
     ]
     return find_unshown_value(source, task, messages, writes)
+
+
+def describe_unshown(unshown: UnshownValue) -> str:
+    """Return what is wrong with a task whose gold needs a value that nothing shows, and what to do."""
+    return (
+        f"nothing shows {unshown} before the gold call of {unshown.tool}; name the database with data.sources, record "
+        "the result that shows it, let gold read it, or let the user or the policy say it"
+    )

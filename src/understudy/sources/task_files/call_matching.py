@@ -189,10 +189,11 @@ class CallMatching(TaskSource):
         if not self.unshown_values:
             return ""
         task_id, unshown = next(iter(self.unshown_values.items()))
+        share = f"{len(self.unshown_values)} of {len(self.rows)} tasks of {self.name}"
+        database = f"data.sources=tau-bench:PATH#{self.name.removesuffix(_SUFFIX)}"
         return (
-            f"{len(self.unshown_values)} of {len(self.rows)} tasks need a value that nothing shows before the call, "
-            f"such as {unshown} of {task_id}; name the database with data.sources=tau-bench:PATH"
-            f"#{self.name.removesuffix(_SUFFIX)}, or record the results of the gold calls"
+            f"{share} need a value that nothing shows before the call, such as {unshown} of {task_id}; name the "
+            f"database with {database}, or record the results of the gold calls"
         )
 
     def _find_unshown(self, task: Task) -> UnshownValue | None:
