@@ -1,5 +1,6 @@
 """Test which values of gold calls count as shown: one case for each rule, and its nearest miss."""
 
+import json
 from typing import Any
 
 import pytest
@@ -96,3 +97,17 @@ def test_words_of_a_database_can_be_looked_up() -> None:
         assert shown.find_unshown(ToolCall(name="write", arguments={argument: value})) is None
     unshown = shown.find_unshown(ToolCall(name="write", arguments={"amount": 3, "item": {"item_id": "5550002222"}}))
     assert (str(unshown), unshown and unshown.tool) == ("item_id 5550002222", "write")
+
+
+@pytest.mark.parametrize(
+    "value", [10**401, -(10**16), 1e299, "9" * 5000, "a1" * 50_000, "1" * 400 + ".5", "0000-99-99"]
+)
+def test_values_of_any_size_are_answered(value: Any) -> None:
+    shown = ShownValues([json.dumps({"totals": [10**400, 1e300], "sizes": list(range(200))}), "9" * 400])
+    assert not shown.shows(value, "amount")
+
+
+def test_many_numbers_still_explain_sums_and_differences() -> None:
+    shown = ShownValues(["; ".join(f"{number}.25" for number in range(1000, 1400))])
+    for number, expected in ((2010.5, True), (399, True), (3000.75, False)):
+        assert shown.shows(number, "amount") == expected

@@ -37,6 +37,8 @@ MAX_WORDS = 8
 MAX_LENGTH = 80
 MAX_TERMS = 150
 """Number of shown numbers up to which more than sums and differences of two is tried."""
+MAX_NUMBER = 10**15
+"""Largest number that is computed with."""
 MAX_QUANTITY_DIGITS = 5
 """Digits before the point up to which a text of digits is a quantity, and not an id."""
 UNITS = (100.0, 1000.0, 60.0, 3600.0, 24.0, 7.0, 12.0, 30.0, 52.0, 365.0)
@@ -106,7 +108,8 @@ class ShownValues:
         self._texts.append((text, hidden))
         words = _words(text)
         self._words |= words.difference(*map(_words, hidden))
-        self._numbers |= extract_numbers(text).difference(*map(extract_numbers, hidden))
+        numbers = extract_numbers(text).difference(*map(extract_numbers, hidden))
+        self._numbers |= {number for number in numbers if abs(number) < MAX_NUMBER}
         self._numbers |= {float(_NUMBER_WORDS[word]) for word in words & _NUMBER_WORDS.keys()}
         if text.lstrip()[:1] in ("[", "{"):
             for listed in _lists(text):
@@ -126,7 +129,7 @@ class ShownValues:
             return True
         is_id = _names(argument, ID_NAMES)
         if not isinstance(value, str):
-            return self._shows_number(float(value), is_id)
+            return self._shows_number(float(value), is_id) if abs(value) < MAX_NUMBER else str(value) in self._words
         text = value.casefold().strip()
         counted = is_id or "@" in text
         if is_free_text(value, argument) or not (counted or _DIGIT.search(text)):
@@ -134,13 +137,13 @@ class ShownValues:
         if quantity := _QUANTITY.fullmatch(text):
             digits = quantity[1].replace(",", "")
             is_small = len(digits.partition(".")[0]) <= MAX_QUANTITY_DIGITS and not re.match(r"0\d", digits)
-            if self._shows_number(float(digits), is_id or not is_small):
+            if float(digits) < MAX_NUMBER and self._shows_number(float(digits), is_id or not is_small):
                 return True
         normal = normalize_dates(text)
         days, rest = _ISO_DATE.findall(normal), _TIME.sub(" ", _ISO_DATE.sub(" ", normal))
         words = [word for word in _words(text if is_id else rest) if counted or _DIGIT.search(word)]
         if " " in text:
-            words = [word for word in words if not (word.isdecimal() and int(word) <= MAX_FREE_TERM)]
+            words = [word for word in words if not (word.isdecimal() and len(word) < 3 and int(word) <= MAX_FREE_TERM)]
         return (all(map(self._shows_word, words)) and all(map(self._shows_day, days))) or self._shows_joined(text)
 
     def _shows_joined(self, value: str) -> bool:
@@ -149,9 +152,8 @@ class ShownValues:
         return any(_has_run(_join(text), plain) for text, hidden in self._texts if value not in hidden)
 
     def _shows_word(self, word: str) -> bool:
-        return word in self._words or any(
-            word[:cut] in self._words and word[cut:] in self._words for cut in range(2, len(word) - 1)
-        )
+        cuts = range(2, min(len(word), MAX_LENGTH) - 1)
+        return word in self._words or any(word[:cut] in self._words and word[cut:] in self._words for cut in cuts)
 
     def _shows_day(self, day: str) -> bool:
         value, shown = _to_date(day), self._dates()
@@ -175,7 +177,9 @@ class ShownValues:
         if number.is_integer() and abs(number) <= max(MAX_FREE_TERM, self._most_listed):
             return True
         if len(known) > MAX_TERMS:
-            return any(number - term in known or term - number in known for term in known)
+            cents = {round(term, 2) for term in known}
+            others = ((number - term, number + term, term - number) for term in known)
+            return any(round(other, 2) in cents for three in others for other in three)
         return any(_is_near(number, result) for result in _results(known)) or _is_sum_of_three(number, known)
 
 
@@ -318,7 +322,7 @@ def _totals(listed: Sequence[Any]) -> Iterator[float]:
     """Yield the sum and the mean of each column of numbers in a list of objects, and of a list of numbers."""
     rows = [row if isinstance(row, dict) else {"": row} for row in listed]
     for key in {key for row in rows for key in row}:
-        column = [row[key] for row in rows if isinstance(row.get(key), int | float)]
+        column = [row[key] for row in rows if isinstance(row.get(key), int | float) and abs(row[key]) < MAX_NUMBER]
         if column:
             yield from (float(sum(column)), sum(column) / len(column))
 
