@@ -80,10 +80,10 @@ class UnshownValue(NamedTuple):
 
     @property
     def is_id(self) -> bool:
-        """Whether the value is an id, which nobody can find by trying."""
+        """Whether the value is one word and no quantity or date, so that nobody can find it by trying."""
         text = self.value.casefold()
         quantity = _QUANTITY.fullmatch(text) and len(_DIGIT.findall(text)) <= MAX_QUANTITY_DIGITS
-        return bool(_DIGIT.search(text)) and not (" " in text or quantity or _ISO_DATE.search(text))
+        return not (" " in text or quantity or _ISO_DATE.search(text))
 
     def __str__(self) -> str:
         return f"{self.argument} {self.value}"
@@ -258,7 +258,7 @@ def _names(argument: str, words: frozenset[str]) -> bool:
     return bool(last) and not {last[0].lower(), last[0].lower().removesuffix("s")}.isdisjoint(words)
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=256)
 def _words(text: str) -> frozenset[str]:
     return frozenset(_WORD.findall(text.casefold()))
 
@@ -268,7 +268,7 @@ def _database_words(text: str) -> frozenset[str]:
     return _words.__wrapped__(text)
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=256)
 def _normal(text: str) -> str:
     return normalize_dates(text.casefold())
 
@@ -281,7 +281,7 @@ class _JoinedWords(NamedTuple):
     """Where words start, and the end of the text."""
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=256)
 def _join(text: str) -> _JoinedWords:
     words = _WORD.findall(text.casefold())
     return _JoinedWords("".join(words), frozenset(itertools.accumulate(map(len, words), initial=0)))
