@@ -171,11 +171,9 @@ def show(rows: Iterable[Row], *, as_json: bool) -> None:
         table.add_row(*(_cell(row.get(column, "")) for column in columns))
     console.print(table)
     for row in listed:
-        for key in ("first_refusal", "first_refused_conversation"):
-            if row.get(key):
-                console.print(
-                    f"{row['file']}: {key.replace('_', ' ')}: {row[key][:300]}", markup=False, highlight=False
-                )
+        if not row["tasks"] and not row.get("conversations"):
+            reason = row["first_refusal"].rpartition(row["file"].partition(": ")[2])[2] or row["first_refusal"]
+            console.print(f"{row['file']}{reason[:240]}", markup=False, highlight=False)
 
 
 def _cell(value: Any) -> str:
