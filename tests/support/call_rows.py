@@ -29,6 +29,14 @@ ACTIONS: dict[str, list[dict[str, Any]]] = {
     ],
 }
 """Gold calls by domain. The last one or two write."""
+REQUESTS = {
+    "retail": "Cancel order #W17; you are mia@mail.com.",
+    "airline": "Reservation VA5SGQ needs two bags.",
+    "telecom": "You are TC140. Suspend line L7, which is lost.",
+    "healthcare": "You are patient P1. Book doctor D2 on May 4, 2026.",
+    "doordash": "Order item I1 twice from the thai restaurant R3.",
+}
+"""What the user wants, with the ids that the writes need, by domain."""
 OUTPUTS: dict[str, list[str]] = {"retail": ["19.95"], "healthcare": ["Dr. Wu"], "telecom": []}
 """Outputs by domain."""
 
@@ -37,7 +45,7 @@ def tau_row(domain: str, /, **changes: Any) -> dict[str, Any]:
     """Return a task with an instruction, actions and outputs."""
     return {
         "user_id": "u1",
-        "instruction": f"You are a customer of {domain}. Get it done.",
+        "instruction": f"You are a customer of {domain}. {REQUESTS[domain]}",
         "actions": ACTIONS[domain],
         "outputs": OUTPUTS.get(domain, []),
         "domain": domain,

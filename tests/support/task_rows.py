@@ -56,7 +56,8 @@ def call_rows() -> list[Row]:
         row = skyrl_row(domain)
         calls = [{**each, "kwargs": _numbered(each["kwargs"], number)} for each in ACTIONS[domain]]
         row["reward_spec"]["ground_truth"] = {**row["reward_spec"]["ground_truth"], "actions": calls}
-        row["extra_info"] = {"domain": domain, "instruction": f"I am {name}, and this is request {number} of {name}."}
+        ids = ", ".join(str(value) for call in calls for value in call["kwargs"].values())
+        row["extra_info"] = {"domain": domain, "instruction": f"I am {name}, and need: {ids}."}
         rows.append({**row, "user_strategy": "scripted"})
     return rows
 

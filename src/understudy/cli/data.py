@@ -465,6 +465,8 @@ def _convert(source: "TaskInput", output: "ConvertOutput", options: RowFileOptio
         _print_written(output.path / f"{part}.{output.format}" if part else output.path, count)
     if refused:
         print(f"{refused} left out")
+    for warning in source.warnings():
+        typer.echo(f"warning: {warning}", err=True)
     return refused
 
 

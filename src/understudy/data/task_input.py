@@ -15,7 +15,7 @@ from understudy.envs.task_source import TaskSource, list_sources
 from understudy.runs.targets import find_target
 from understudy.sources.loading import load_source
 from understudy.sources.references import SOURCE_MODULES, list_domains
-from understudy.sources.task_files.call_matching import is_call_matching
+from understudy.sources.task_files.call_matching import CallMatching, is_call_matching
 from understudy.sources.task_files.config import NO_DATA, RowConfig
 from understudy.sources.task_files.files import RowFile, is_task_file, list_row_files
 from understudy.sources.task_files.opening import ReadFiles, name_files, read_files
@@ -67,6 +67,11 @@ class TaskInput:
     def has_several_splits(self) -> bool:
         """Whether the tasks are in more than one split."""
         return len({item.value.split for item in self.items() if isinstance(item, Item)}) > 1
+
+    def warnings(self) -> list[str]:
+        """Return the number of tasks that need a value which nothing shows, of each source that compares calls."""
+        sources = self._read.sources if self._read else ()
+        return [note for each in sources if isinstance(each, CallMatching) and (note := each.unshown_note())]
 
     def sources(self) -> dict[str, TaskSource]:
         """Return the sources that play the tasks, by name. Shipped domains that rows name are left out."""

@@ -168,6 +168,10 @@ class TaskSource:
         """Return what counts as telling the outputs of `task`. Raise `TaskError` if a gold call is refused."""
         return SHOWN_ONLY
 
+    def lookup_text(self, task: Task) -> str:
+        """Return what the tools of a task can show although no gold call asks for it; "" if gold makes all calls."""
+        return ""
+
     def gold_writes(self, task: Task) -> tuple[ToolCall, ...]:
         """Return the agent's gold calls that change the state, or may change it, in order. See `reports_writes`."""
         return ()

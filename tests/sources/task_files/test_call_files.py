@@ -80,7 +80,10 @@ def test_rows_keep_their_own_policy_when_they_are_converted(tmp_path: Path) -> N
 def test_tasks_and_rows_of_one_domain_are_played_by_one_source(tmp_path: Path) -> None:
     first = load_source(str(write(tmp_path / "a.jsonl", [tau_row("retail", id="a", split="train")])))
     (task,) = first.tasks("train")
-    rows = [json.loads(task.model_dump_json(exclude_defaults=True)), tau_row("retail", instruction="Hurry up, please.")]
+    rows = [
+        json.loads(task.model_dump_json(exclude_defaults=True)),
+        tau_row("retail", instruction="Order #W17 must go."),
+    ]
     source = load_source(str(write(tmp_path / "both.jsonl", rows)))
     (summary,) = list_file_summaries(source)
     assert (summary.played_by, check(source).problems) == ({"retail-calls": 2}, ())

@@ -17,6 +17,7 @@ from understudy.core.tasks import SPLITS, Score, Split, Task
 from understudy.core.trajectory import Trajectory
 from understudy.data.checks.adversarial.knowledge import Strategy
 from understudy.data.checks.adversarial.suite import STRATEGIES, AdversarialReport, StrategyResult, play_strategies
+from understudy.data.checks.evidence import describe_unshown, find_unshown_argument
 from understudy.data.checks.issue import IssueKind
 from understudy.data.checks.probe import HangingError, ProbeResult, check_limits, exception_places, play_once, probe
 from understudy.envs.file_summary import FileSummary
@@ -44,6 +45,7 @@ ProblemKind = Literal[
     "task_fails",
     "gold_fails",
     "gold_not_rewarded",
+    "unshown_value",
     "strategy_rewarded",
     "refused_row",
     "shared_by_splits",
@@ -57,6 +59,7 @@ PROBLEM_TITLES: Mapping[ProblemKind, str] = {
     "task_fails": "a task cannot be played or graded",
     "gold_fails": "the gold calls fail",
     "gold_not_rewarded": "gold earns less than 1.0",
+    "unshown_value": "nothing shows a value before the gold call that needs it",
     "strategy_rewarded": "a strategy that does not do the task is rewarded",
     "refused_row": "a row of a file is refused",
     "shared_by_splits": "splits share rows or scenarios",
@@ -169,6 +172,8 @@ class _PlayedTask:
             return "gold fails"
         if self.noop is None or self.noop.reward > 0.0:
             return "does nothing"
+        if any(problem.kind == "unshown_value" for problem in self.problems):
+            return "unshown value"
         return "malformed" if self.problems else None
 
 
@@ -324,6 +329,8 @@ async def _play_task(domain: TaskSource, split: Split, task: Task, max_step_seco
     if wrong := [kind for kind in WRONG_CALLS if kind in gold.event_counts]:
         text = f"task {task.id}: calls fail in its gold episode ({', '.join(wrong)}), and SFT would imitate them"
         problems.append(_Problem("gold_fails", text, task))
+    if gold.score and (unshown := find_unshown_argument(source, task, gold.messages)):
+        problems.append(_Problem("unshown_value", f"task {task.id}: {describe_unshown(unshown)}", task))
     places = frozenset((*exception_places(gold), *exception_places(noop)))
     refused = gold.event_counts.get("refused", 0)
     return _PlayedTask(task, problems, True, refused, places, gold.score, noop.score, lacks_gold)

@@ -18,9 +18,11 @@ from understudy.core.errors import TaskError
 from understudy.core.messages import Message, ToolCall
 from understudy.core.tasks import Task
 from understudy.envs.rewards import states_fact
-from understudy.envs.task_source import TaskSource
+from understudy.envs.shown_values import UnshownValue, find_unshown_value, leaf_values, pair_results
+from understudy.envs.task_source import ExternalSource, TaskSource
 from understudy.rollouts.agent import GoldAgent
 from understudy.rollouts.rollout import EpisodeLimits, rollout
+from understudy.sources.task_files.inferred_tools import hands_over, only_reads
 
 _LIMITS = EpisodeLimits(max_turns=100)
 _WORD = re.compile(r"\w+")
@@ -67,7 +69,7 @@ async def play_evidence(source: TaskSource, task: Task) -> Evidence:
 
 def find_evidence(task: Task, messages: Sequence[Message], writes: Sequence[ToolCall]) -> Evidence:
     """Return the evidence in the messages of a gold episode. `writes` are its calls that change something."""
-    calls = _calls_of_results(messages)
+    calls = dict(pair_results(messages))
     left = [(call.name, call.arguments) for call in writes]
     reads = []
     for index, call in calls.items():
@@ -82,15 +84,6 @@ def find_evidence(task: Task, messages: Sequence[Message], writes: Sequence[Tool
         if len(stating) == 1 and stating[0] in reads:
             needed.setdefault(places[stating[0]], value)
     return Evidence(tuple(messages[index].content for index in reads), len(writes), needed)
-
-
-def _calls_of_results(messages: Sequence[Message]) -> dict[int, ToolCall]:
-    """Return the call of each tool message, by the message's index. Results follow their calls in order."""
-    found: dict[int, ToolCall] = {}
-    for index, message in enumerate(messages):
-        results = (i for i in range(index + 1, len(messages)) if messages[i].role == "tool")
-        found |= dict(zip(results, message.tool_calls, strict=False))
-    return found
 
 
 def _used_values(task: Task, messages: Sequence[Message]) -> Iterator[tuple[str, int]]:
@@ -109,11 +102,27 @@ def _states(value: str, message: Message) -> bool:
 
 def leaf_texts(value: Any) -> Iterator[str]:
     """Yield the texts and numbers in a JSON value, as text."""
-    if isinstance(value, dict):
-        for inner in value.values():
-            yield from leaf_texts(inner)
-    elif isinstance(value, list | tuple):
-        for inner in value:
-            yield from leaf_texts(inner)
-    elif isinstance(value, str | int | float) and not isinstance(value, bool) and str(value).strip():
-        yield str(value)
+    return map(str, leaf_values(value))
+
+
+def find_unshown_argument(source: TaskSource, task: Task, messages: Sequence[Message]) -> UnshownValue | None:
+    """Return the first argument of a gold write that an agent cannot know, or None. `messages` are a gold episode.
+
+    Calls that hand the user over take free text. A server reports each call that might write; those whose names say
+    that they read are left out.
+    """
+    by_name = isinstance(source, ExternalSource)
+    writes = [
+        call
+        for call in source.gold_writes(task)
+        if not hands_over(call.name) and not (by_name and only_reads(call.name))
+    ]
+    return find_unshown_value(source, task, messages, writes)
+
+
+def describe_unshown(unshown: UnshownValue) -> str:
+    """Return what is wrong with a task whose gold needs a value that nothing shows, and what to do."""
+    return (
+        f"nothing shows {unshown} before the gold call of {unshown.tool}; name the database with data.sources, record "
+        "the result that shows it, let gold read it, or let the user or the policy say it"
+    )

@@ -17,6 +17,7 @@ IssueKind = Literal[
     "does nothing",
     "hidden rows",
     "unknown fact",
+    "unshown value",
     "guessable",
     "other difficulty",
     "too few reads",

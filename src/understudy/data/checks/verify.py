@@ -2,7 +2,8 @@
 
     validate_gold_calls  the gold calls exist, match their schemas and do not fail; the task has a state change or a
                          fact to tell
-    play_tasks           also plays the task against its user: the gold turns earn 1.0, doing nothing 0.0
+    play_tasks           also plays the task against its user: the gold turns earn 1.0, doing nothing 0.0, and the agent
+                         can know each value of gold's writes
 
 A task of an unknown domain cannot be played. It is invalid, unless `skip_validation` is set; then only its form is
 checked. So are examples, whose answers need not be replies that the reward accepts.
@@ -15,7 +16,9 @@ from understudy.core.event_loop import BACKGROUND_LOOP
 from understudy.core.items import Item, RowError
 from understudy.core.tasks import Task
 from understudy.data.checks.check import find_task_problems, lacks_reference, score_agent
+from understudy.data.checks.evidence import describe_unshown, find_unshown_argument
 from understudy.data.checks.issue import TOOL_ERROR_ISSUES, TaskIssue
+from understudy.data.checks.probe import check_limits, play_once
 from understudy.data.task_input import find_named_source
 from understudy.envs.task_source import StatefulSource, TaskSource
 from understudy.rollouts.agent import GoldAgent, NoopAgent
@@ -42,14 +45,14 @@ def play_tasks(
 ) -> Iterator[Item[Task] | RowError]:
     """Validate tasks, and play each one with the gold turns and with the noop agent.
 
-    Tasks of benchmarks and MCP servers are not played again: `validate_gold_calls` has already played them.
+    Rewards of benchmarks and MCP servers are not computed again: `validate_gold_calls` has already done so.
     """
     for item in validate_gold_calls(items, sources, skip_validation):
         source = None if isinstance(item, RowError) else find_named_source(sources, item.value.domain)
-        if isinstance(item, RowError) or source is None or not isinstance(source, StatefulSource):
+        if isinstance(item, RowError) or source is None:
             yield item
         else:
-            yield _item_or_error(item, BACKGROUND_LOOP.run(find_reward_issue(source, item.value)))
+            yield _item_or_error(item, BACKGROUND_LOOP.run(_find_played_issue(source, item.value)))
 
 
 def _find_issue(task: Task, sources: dict[str, TaskSource], skip_validation: bool) -> TaskIssue | None:
@@ -68,6 +71,17 @@ def _find_issue(task: Task, sources: dict[str, TaskSource], skip_validation: boo
         how = "name its source, data.sources=module:attribute, or check only its form with --skip-validation"
         return TaskIssue("other domain", "domain", f"{task.domain!r} is unknown, so its gold cannot be run; {how}")
     return None if task.gold_calls or task.outputs else _nothing("it has no gold calls")
+
+
+async def _find_played_issue(source: TaskSource, task: Task) -> TaskIssue | None:
+    """Return the first problem that playing a task with valid gold calls shows, or None."""
+    if isinstance(source, StatefulSource) and (issue := await find_reward_issue(source, task)):
+        return issue
+    if not source.gold_writes(task):
+        return None
+    gold = await play_once(source, task, GoldAgent(), check_limits(source))
+    unshown = find_unshown_argument(source, task, gold.messages)
+    return TaskIssue("unshown value", "gold", describe_unshown(unshown)) if unshown else None
 
 
 def find_gold_call_issue(source: StatefulSource, task: Task) -> TaskIssue | None:

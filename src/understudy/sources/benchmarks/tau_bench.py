@@ -14,6 +14,7 @@ Users are language models or people; see `gold_user`.
 import contextlib
 import copy
 import functools
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -137,6 +138,10 @@ class TauBench(TaskSource):
             before = after
         return tuple(writes)
 
+    def lookup_text(self, task: Task) -> str:
+        """Return the database: the gold actions of many tasks leave out the calls that only read."""
+        return self._database_text
+
     @property
     def tool_specs(self) -> tuple[ToolSpec, ...]:
         """The agent's tools."""
@@ -198,6 +203,10 @@ class TauBench(TaskSource):
     @functools.cached_property
     def _world(self) -> FrozenTables:
         return FrozenTables(self._load("data").load_data(), tau_bench_canonical)
+
+    @functools.cached_property
+    def _database_text(self) -> str:
+        return json.dumps(self._load("data").load_data(), default=str)
 
     @functools.cached_property
     def _goals(self) -> dict[bytes, RowChanges]:

@@ -55,6 +55,7 @@ from understudy.envs.rewards import (
     states_fact,
 )
 from understudy.envs.schemas import schema_error
+from understudy.envs.shown_values import UnshownValue, find_unshown_value
 from understudy.envs.task_source import FULL_SLICE, Slice, TaskSource, validate_slice
 from understudy.envs.users import InstructionUser, User, UserFactory, answer_text, make_user
 from understudy.envs.validation_time import find_validation_problem, may_be_slow
@@ -121,6 +122,7 @@ class CallMatching(TaskSource):
     task_slice: Slice = FULL_SLICE
     user_factory: UserFactory | None = None
     """Makes users that a model or a person plays; None means `InstructionUser`."""
+    reports_writes = True
 
     @property
     def families(self) -> tuple[str, ...]:
@@ -189,6 +191,36 @@ class CallMatching(TaskSource):
         tools = GoldCallToolkit(self.all_specs, self.write_tools, calls, self._informative, limits)
         policy, player = self.task_policy(task), user or self._user(task, seed)
         return CallMatchingEnvironment(policy, tools, player, task, calls, self.tool_specs, limits.max_turns)
+
+    def gold_writes(self, task: Task) -> tuple[ToolCall, ...]:
+        """Return the gold calls that write."""
+        return tuple(call for call in task.gold_calls if call.name in self.write_tools)
+
+    @functools.cached_property
+    def unshown_values(self) -> Mapping[str, UnshownValue]:
+        """The first value of each task that its agent cannot know before the gold call that needs it, by task id."""
+        found = ((row.task.id, self._find_unshown(row.task)) for row in self.rows.values())
+        return {task_id: unshown for task_id, unshown in found if unshown}
+
+    def unshown_note(self) -> str:
+        """Return a line with the number of tasks that need a value which nothing shows, or "" if there are none."""
+        if not self.unshown_values:
+            return ""
+        task_id, unshown = next(iter(self.unshown_values.items()))
+        share = f"{len(self.unshown_values)} of {len(self.rows)} tasks of {self.name}"
+        database = f"data.sources=tau-bench:PATH#{self.name.removesuffix(_SUFFIX)}"
+        return (
+            f"{share} need a value that nothing shows before the call, such as {unshown} of {task_id}; name the "
+            f"database with {database}, or record the results of the gold calls"
+        )
+
+    def _find_unshown(self, task: Task) -> UnshownValue | None:
+        writes = [call for call in self.gold_writes(task) if not hands_over(call.name)]
+        if not writes:
+            return None
+        calls = record_calls(task, self.write_tools)
+        tools = GoldCallToolkit(self.all_specs, self.write_tools, calls, self._informative, TaskLimits())
+        return find_unshown_value(self, task, _gold_transcript(task, tools), writes)
 
     def fact_rules(self, task: Task) -> FactRules:
         """Return what counts as telling the task's outputs."""

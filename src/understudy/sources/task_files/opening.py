@@ -215,9 +215,10 @@ def _no_gold_note(tasks: Sequence[Task]) -> tuple[str, ...]:
 
 
 def _no_database_note(sources: Iterable[TaskSource]) -> tuple[str, ...]:
-    names = [source.name for source in sources if isinstance(source, CallMatching)]
-    listed = f"no database behind {', '.join(names)}: calls are compared with the gold calls, and nothing is executed"
-    return (listed,) if names else ()
+    found = [source for source in sources if isinstance(source, CallMatching)]
+    names = ", ".join(source.name for source in found)
+    listed = f"no database behind {names}: calls are compared with the gold calls, and nothing is executed"
+    return (listed, *filter(None, (source.unshown_note() for source in found))) if found else ()
 
 
 def _choose_validation(tasks: Sequence[Task]) -> set[str]:

@@ -1,0 +1,138 @@
+"""Test that tasks whose gold needs a value that nothing shows are named, in every kind of source."""
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import toy
+from support.checkouts import TAU_BENCH, write_checkout
+from support.data_kit import run_data_command
+from support.mcp_environment import TASKS, write_environment
+from understudy.core.messages import Message, ToolCall
+from understudy.core.tasks import SPLITS, Scenario, Task, UserGoal
+from understudy.data.checks.check import DomainReport, check
+from understudy.data.checks.evidence import find_unshown_argument
+from understudy.envs.domain import Domain
+from understudy.envs.task_source import list_file_summaries
+from understudy.rollouts.agent import GoldAgent
+from understudy.rollouts.rollout import EpisodeLimits, rollout
+from understudy.runs.config import parse_config
+from understudy.sources.loading import load_source
+
+READ = {"name": "get_order", "kwargs": {"order_id": "W91"}, "result": '{"items": [{"mug": "5550001111"}]}'}
+WRITE = {"name": "swap_item", "kwargs": {"order_id": "W91", "item_id": "5550001111"}}
+
+
+def row(*actions: dict[str, Any], said: str = "Swap the mug of order W91.", **fields: Any) -> dict[str, Any]:
+    return {"instruction": said, "actions": list(actions), "domain": "shop", **fields}
+
+
+def write_rows(folder: Path, *rows: dict[str, Any]) -> Path:
+    path = folder / "rows.jsonl"
+    path.write_text("".join(json.dumps(each) + "\n" for each in rows))
+    return path
+
+
+def unshown(report: DomainReport) -> list[str]:
+    return [text for text in report.problems if "nothing shows" in text]
+
+
+@pytest.mark.parametrize(
+    ("made", "is_sound"),
+    [
+        (row(WRITE), False),
+        (row(READ, WRITE), True),
+        (row(WRITE, READ), False),
+        (row({**READ, "result": '{"ok": true}'}, WRITE), False),
+        (row(WRITE, said="Swap item 5550001111 of order W91."), True),
+        (
+            {
+                "prompt": [
+                    {"role": "system", "content": "Item 5550001111 is always swapped."},
+                    {"role": "user", "content": "Swap it in order W91."},
+                ],
+                "actions": [WRITE],
+                "domain": "shop",
+            },
+            True,
+        ),
+        (row(READ, WRITE, said="Swap the mug of my last order."), False),
+        (row({**READ, "kwargs": {"email": "mia@mail.com"}}, WRITE), False),
+        (row({**READ, "kwargs": {"email": "mia@mail.com"}}, WRITE, said="Swap it in W91; I am mia@mail.com."), True),
+        (row({**READ, "kwargs": {"limit": 50, "since": "2026-03-04"}}, WRITE), True),
+        (row({**READ, "kwargs": {"order_id": "W90"}}, WRITE), False),
+        (row({"name": "find_order", "kwargs": {"words": "mug"}, "result": "W91"}, READ, WRITE, said="The mug."), True),
+        (row({**READ, "result": "no item 5550001111", "kwargs": WRITE["kwargs"]}, WRITE), False),
+        (row({"name": "transfer_to_human", "kwargs": {"case_id": "C771"}}), True),
+    ],
+)
+def test_values_of_gold_writes_must_be_shown_before(tmp_path: Path, made: dict[str, Any], is_sound: bool) -> None:
+    report = check(load_source(str(write_rows(tmp_path, made, row(WRITE, said="Swap 5550001111 of W91 today.")))))
+    assert report.problems == tuple(unshown(report))
+    assert (len(report.problems), report.unsound) == ((0, {}) if is_sound else (1, {"unshown value": 1}))
+
+
+def test_every_report_on_a_file_counts_the_tasks(tmp_path: Path) -> None:
+    path = write_rows(
+        tmp_path, row(WRITE, id="a"), row(WRITE, id="b", said="Quick, the mug!"), row(READ, WRITE, id="c")
+    )
+    source = load_source(str(path))
+    (group,) = check(source).problem_groups
+    assert (group.kind, group.num_tasks, group.num_family_tasks, group.example_task) == ("unshown_value", 2, 3, "a")
+    assert all(text in group.example for text in ("item_id 5550001111", "swap_item", "data.sources"))
+    (summary,) = list_file_summaries(source)  # which the dry run of `train` prints
+    (note,) = [text for text in summary.lines()[0].split("; ") if "nothing shows" in text]
+    assert note.startswith("2 of 3 tasks of shop-calls")
+    assert "item_id 5550001111 of a" in note
+    assert "data.sources=tau-bench:PATH#shop" in summary.lines()[0]
+    code, _, err = run_data_command("convert", path, tmp_path / "out.jsonl")
+    assert (code, "2 of 3 tasks" in err) == (0, True)
+    code, out, err = run_data_command("validate", path, "--skip-invalid")
+    assert (code, "1 sound, 2 bad" in out, err.count("nothing shows")) == (1, True, 2)
+
+
+def lamp_task(task_id: str, *gold: ToolCall, said: str) -> Task:
+    goals = (UserGoal(text=said, required_terms=("switch",)),)
+    turns = [Message(role="assistant", tool_calls=(call,)) for call in gold[:-1]]
+    turns.append(Message(role="assistant", content="I will switch it on. Do you confirm?"))
+    turns.append(Message(role="assistant", tool_calls=gold[-1:]))
+    turns.append(Message(role="assistant", content="It is on."))
+    scenario = Scenario(instructions=said, opening=said, goals=goals)
+    return Task(id=task_id, scenario=scenario, gold=tuple(turns))
+
+
+def test_a_domain_of_ones_own() -> None:
+    find = ToolCall(name="find_lamp", arguments={"room": "room5"})
+    switch = ToolCall(name="switch_lamp", arguments={"lamp_id": "L5", "on": True})
+    tasks = (
+        lamp_task("read", find, switch, said="Switch on the light of room5."),
+        lamp_task("said", switch, said="Could you turn L5 on for me now?"),
+        lamp_task("guessed", switch, said="My bedroom is too dark to read a book."),
+    )
+    report = check(Domain("lamps", toy.build_house, toy.LampTools, task_list=tasks, policy="Switch lamps."))
+    assert [text.split(": ")[0] for text in unshown(report)] == ["task guessed"]
+
+
+def test_an_mcp_environment(tmp_path: Path) -> None:
+    hidden = {**TASKS[0], "id": "hidden", "prompt": "Add the usual.", "check": {"state": {"tool": "count"}}}
+    hidden["gold"] = [{"tool": "add", "arguments": {"amount": 7431}}]
+    source = load_source(f"mcp:{write_environment(tmp_path, [TASKS[0], hidden])}")
+
+    async def find(task: Task) -> str:
+        gold = await rollout(task, source.environment(task), GoldAgent(), EpisodeLimits())
+        return str(find_unshown_argument(source, task, gold.messages))
+
+    found = {task.id: asyncio.run(find(task)) for split in SPLITS for task in source.tasks(split)}
+    assert found == {"count/1": "None", "hidden": "amount 7431"}
+
+
+def test_the_database_of_a_benchmark_can_be_looked_up(tmp_path: Path) -> None:
+    checkout = write_checkout(tmp_path, TAU_BENCH)
+    sell = {"name": "sell", "kwargs": {"good": "apple", "count": 1}}
+    path = write_rows(tmp_path, row(sell, said="The usual.", domain="kiosk", outputs=[]))
+    config = parse_config(f"domain = {json.dumps(str(path))}", [f"data.sources=tau-bench:{checkout}#kiosk"])
+    report = check(config.open_source())
+    assert (report.problems, report.files[0].played_by) == ((), {"tau-bench-kiosk": 1})
