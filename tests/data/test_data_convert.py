@@ -220,7 +220,8 @@ def test_task_with_invalid_gold_is_rejected_or_skipped(tmp_path: Path, task: Any
 
 
 def test_each_rejected_task_has_its_own_error_line(tmp_path: Path) -> None:
-    path = write_tau_tasks(tmp_path / "t.json", [task for task, *_ in REFUSED])
+    sound = map(make_address_task, range(len(REFUSED)))
+    path = write_tau_tasks(tmp_path / "t.json", [*(task for task, *_ in REFUSED), *sound])
     lines = run_data_command("convert", path, tmp_path / "rows.parquet")[2].splitlines()
     assert [line.partition(": ")[2].partition(":")[0] for line in lines[:-1]] == [
         f"tasks[{i}]" for i in range(len(REFUSED))
@@ -310,7 +311,7 @@ def test_unknown_domain_needs_skip_validation_and_a_policy_file(tmp_path: Path) 
 
 
 def test_skip_validation_still_validates_a_bundled_domain(tmp_path: Path) -> None:
-    path = write_tau_tasks(tmp_path / "t.json", [make_tau_task(actions=[ORDER])])
+    path = write_tau_tasks(tmp_path / "t.json", [make_address_task(1), make_tau_task(actions=[ORDER])])
     assert run_data_command("convert", path, tmp_path / "rows.jsonl", "--skip-validation")[0] == 2
 
 

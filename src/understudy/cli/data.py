@@ -84,7 +84,7 @@ _OF_NEW_TASKS = (
     *("min_reads", "max_attempts"),
 )
 """Options of `synthesize` that have no effect on --from-specs."""
-_OF_TASKS = ("split", "train_ratio", "seed", "to", "format", "domain_policy", "model", "skip_validation")
+_OF_TASKS = ("split", "domain", "train_ratio", "seed", "to", "format", "domain_policy", "model", "skip_validation")
 """Options of `convert` that have no effect on conversations."""
 
 
@@ -192,6 +192,8 @@ class ConvertOptions(RowFileOptions):
     """The file to write (.parquet or .jsonl), or a folder (no suffix) that gets a file for each split."""
     split: SplitName | None = None
     """Only tasks of this split."""
+    domain: tuple[str, ...] = ()
+    """Only tasks of these domains, separated by commas, as the rows name them."""
     train_ratio: float | None = None
     """Split distinct tasks into train and validation, with this share for train."""
     to: Literal["skyrl", "tasks"] | None = None
@@ -231,7 +233,7 @@ def convert(options: ConvertOptions) -> None:
     validate_unused_options(
         options, (*(("seed",) if ratio is None else ()), *(("format",) if out.suffix in FILE_SUFFIXES else ()))
     )
-    source = _source(options, options.split)
+    source = _source(options, options.split, options.domain)
     groups = None if ratio is None else ExactGroups()
     ratios = () if ratio is None else (ratio, 1 - ratio)
     output = _convert_output(options, out, source, options.to, split_names(2) if groups else ())
@@ -468,10 +470,12 @@ def _convert(source: "TaskInput", output: "ConvertOutput", options: RowFileOptio
     return refused
 
 
-def _source(options: DatasetOptions, split: SplitName | None = None) -> "TaskInput":
+def _source(options: DatasetOptions, split: SplitName | None = None, domains: tuple[str, ...] = ()) -> "TaskInput":
     from understudy.data.task_input import open_task_input
 
-    source = open_task_input(options.dataset, options.data, split)
+    source = open_task_input(options.dataset, options.data, split, domains)
+    for note in source.notes():
+        print_message(note, "yellow")
     if source.domain and options.data != RowConfig():
         given = f"sources={','.join(options.data.sources)}" if options.data.sources else f"reward={options.data.reward}"
         raise ConfigError(f"data.{given} has no effect on tasks of the domain {options.dataset}; leave it out")

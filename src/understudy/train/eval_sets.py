@@ -13,7 +13,6 @@ from understudy.runs.config import TrainConfig
 from understudy.runs.resumption import OOD_SET
 from understudy.sources.loading import load_source
 from understudy.sources.mixture import Mixture
-from understudy.sources.task_files.config import DataConfig
 
 _SET_NAME = re.compile(r"[\w.-]*[^\W\d][\w.-]*")
 
@@ -79,7 +78,8 @@ def _test_set(config: TrainConfig, name: str) -> EvalSet:
             f"data.tests: the name {name!r} cannot be used; allowed are letters, digits, '.', '-' and '_', but not "
             f"{OOD_SET!r} beside eval.ood_domains"
         )
-    data = DataConfig(sources=(*config.data.sources, *config.source_references), reward=config.data.reward)
+    sources = (*config.data.sources, *config.source_references)
+    data = config.data.replace(train=(), validation=(), tests={}, sources=sources)
     loaded = with_reward_policy(load_source(config.data.tests[name], data), config.reward)
     tools = {spec.name for spec in loaded.tool_specs}
     part = Slice(
