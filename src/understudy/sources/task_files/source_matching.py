@@ -179,8 +179,13 @@ def _play(item: Item[TaskRow], source: TaskSource) -> Item[TaskRow] | RowError:
 
 
 def _unknown_tool(item: Item[TaskRow], source: TaskSource, name: str) -> RowError:
-    known = (spec.name for spec in source.tool_specs)
-    return RowError(item.location, "gold", f"{source.name}: unknown tool {did_you_mean(name, known)}", "unknown tool")
+    known = _suggest_tool(name, tuple(spec.name for spec in source.tool_specs))
+    return RowError(item.location, "gold", f"{source.name}: unknown tool {known}", "unknown tool")
+
+
+@functools.lru_cache(maxsize=1024)
+def _suggest_tool(name: str, tools: tuple[str, ...]) -> str:
+    return did_you_mean(name, tools)
 
 
 def _find_problems(items: Sequence[Item[TaskRow]], source: TaskSource) -> list[RowError | None]:
