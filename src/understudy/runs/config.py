@@ -239,7 +239,7 @@ class TrainConfig(Record):
     data: DataConfig = NO_DATA
     slice: Slice = Slice()
     ood_slice: Slice = Slice()
-    """The slice of the domains of `eval.ood_domains`."""
+    """The slice of the domains of `eval.ood_domains`. Its `domains` also select those of the files of `data.tests`."""
     reward: PolicyRewardConfig = STRICT_REWARD
     model: str = "smollm2-135m"
     """A bundled model, a local folder, or `owner/model` on the Hugging Face hub."""

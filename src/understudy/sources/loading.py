@@ -35,7 +35,7 @@ def load_source(name: str | Sequence[str], data: DataConfig = NO_DATA) -> TaskSo
         _validate_played_files(files, given)
         return open_task_files({_join_names(given): given}, data, beside)[0]
     if files and not is_mixture:
-        given = [(None, files[0]), *given]
+        given = given if files[0] in data.validation else [(None, files[0]), *given]
         return open_task_files({_join_names(given): given}, data)[0]
     distinct = _distinct_names(files)
     groups: dict[str, GivenFiles] = {each: [(None, file)] for file, each in distinct.items()}
@@ -116,6 +116,6 @@ def _validate_leaves(parts: Sequence[TaskSource]) -> None:
             first, same = known.setdefault(leaf.name, (part, leaf))
             if same != leaf:
                 raise ConfigError(
-                    f"{first.name} and {part.name} both have a source {leaf.name!r}, and the two differ; put the files "
-                    "into one folder, and name the folder"
+                    f"{first.name} and {part.name} both have a source {leaf.name!r}, and the two differ; leave out "
+                    "one of them"
                 )
