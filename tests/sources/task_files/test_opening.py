@@ -11,7 +11,7 @@ import pytest
 from support.checkouts import TAU2, TAU_BENCH, write_checkout
 from support.data_kit import write_lines
 from support.mcp_environment import write_environment
-from support.task_rows import call_rows, own_rows, prompt_rows, skyrl_rows, tasks, tau_rows, write_jsonl
+from support.task_rows import own_rows, prompt_rows, skyrl_rows, tasks, tau_rows, write_jsonl
 from toy import DOMAIN
 from understudy.core.errors import ConfigError
 from understudy.core.tasks import SPLITS, write_tasks

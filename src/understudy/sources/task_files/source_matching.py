@@ -5,6 +5,7 @@ A row never chooses code, files or hosts. Its tasks are played by a shipped doma
 rows of others only if it accepts their gold calls.
 """
 
+import difflib
 import functools
 import inspect
 import re
@@ -35,6 +36,8 @@ _OTHER_PARAMETERS = {"prompts", "completions", "solution_str"}
 """Parameters of the reward functions of TRL and verl."""
 MIN_PLAYABLE_SHARE = 0.5
 """A source plays rows of a domain if it can play at least this share of them. It refuses the others."""
+_SIMILARITY_OF_TYPOS = 0.85
+"""Similarity of two names (difflib's ratio) of which one is probably a typo of the other."""
 
 
 @runtime_checkable
@@ -220,14 +223,20 @@ def _run_gold(item: Item[TaskRow], domain: Domain) -> RowError | None:
 def _first_misfit(
     items: Sequence[Item[TaskRow]], problems: Sequence[RowError | None], source: TaskSource, is_named: bool
 ) -> RowError | None:
-    """Return the problem of the first row that `source` cannot play although it has one of the row's tools.
-
-    If the user names the source, the problem of another row is returned if there is no such row.
+    """Return the problem of the first row that looks as if `source` should play it: the source has all of the row's
+    tools, or one with nearly the same name. If the user names the source, it should play every row.
     """
-    known = {_plain_name(spec.name) for spec in source.tool_specs}
-    found = [(item, error) for item, error in zip(items, problems, strict=True) if error]
-    near = (error for item, error in found if any(_plain_name(c.name) in known for c in item.value.task.gold_calls))
-    return next(near, found[0][1] if is_named else None)
+    tools = tuple({_plain_name(spec.name) for spec in source.tool_specs})
+    for item, error in zip(items, problems, strict=True):
+        unknown = {_plain_name(call.name) for call in item.value.task.gold_calls}.difference(tools)
+        if error and (is_named or not unknown or any(_is_nearly_known(name, tools) for name in unknown)):
+            return error
+    return None
+
+
+@functools.lru_cache(maxsize=1024)
+def _is_nearly_known(name: str, tools: tuple[str, ...]) -> bool:
+    return bool(difflib.get_close_matches(name, tools, n=1, cutoff=_SIMILARITY_OF_TYPOS))
 
 
 def _convert(row: TaskRow, source: TaskSource) -> Task:
