@@ -72,7 +72,10 @@ class Mixture(CompositeSource):
         """The names of the sources, and those that files give to their domains."""
         names: dict[str, dict[str, None]] = {}
         for source in self.sources:
-            for name, leaves in (*_domain_names(source).items(), (source.name, [s.name for s in list_sources(source)])):
+            for name, leaves in (
+                *list_domain_names(source).items(),
+                (source.name, [s.name for s in list_sources(source)]),
+            ):
                 names.setdefault(name, {}).update(dict.fromkeys(leaves))
         return names
 
@@ -97,10 +100,9 @@ class Mixture(CompositeSource):
             for source in self.sources
         }
         of_sources = [f"{source}/{name}" for source, names in tools.items() for name in names]
-        title = "+".join(source.name for source in self.sources)
-        validate_names(title, "domain", task_slice.domains, self.domain_names)
-        validate_names(title, "family", task_slice.families, {*self.families, *self.qualified_families})
-        validate_names(title, "tool", task_slice.tools, {*chain.from_iterable(tools.values()), *of_sources})
+        validate_names(self.name, "domain", task_slice.domains, self.domain_names)
+        validate_names(self.name, "family", task_slice.families, {*self.families, *self.qualified_families})
+        validate_names(self.name, "tool", task_slice.tools, {*chain.from_iterable(tools.values()), *of_sources})
         kept = [
             (
                 source.slice(
@@ -173,7 +175,7 @@ def _interleave_by_weight(sources: Sequence[Iterator[T]], weights: Sequence[floa
 
 def select_domains(source: TaskSource, given: Sequence[str]) -> tuple[str, ...]:
     """Return the names that `source` has for the given domains: all of its own if its name is given."""
-    own = _domain_names(source)
+    own = list_domain_names(source)
     return tuple(own) if source.name in given else tuple(name for name in given if name in own)
 
 
@@ -184,7 +186,8 @@ def select_families(source: TaskSource, given: Sequence[str]) -> tuple[str, ...]
     return (*own, *(name for name in given if name in of_domains))
 
 
-def _domain_names(source: TaskSource) -> Mapping[str, Collection[str]]:
+def list_domain_names(source: TaskSource) -> Mapping[str, Collection[str]]:
+    """Return the names that a slice may give to the domains of `source`, and the leaf sources that each means."""
     return source.domain_names if isinstance(source, CompositeSource) else {source.name: (source.name,)}
 
 

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 
 from understudy.core.errors import ConfigError
 from understudy.core.tasks import Split, Task
-from understudy.envs.task_source import Slice, TaskSource, list_sources, with_reward_policy
+from understudy.envs.task_source import Slice, TaskSource, list_sources, validate_names, with_reward_policy
 from understudy.evaluation.evaluate import eval_tasks, select_tasks
 from understudy.evaluation.result import ResultRow
 from understudy.runs.config import TrainConfig
 from understudy.runs.resumption import OOD_SET
 from understudy.sources.loading import load_source
-from understudy.sources.mixture import Mixture, select_domains
+from understudy.sources.mixture import Mixture, list_domain_names, select_domains
 from understudy.sources.task_files.config import DataConfig
 from understudy.sources.task_files.source import TaskFile
 
@@ -43,10 +43,11 @@ def make_eval_sets(config: TrainConfig, domain: TaskSource) -> list[EvalSet]:
     if config.eval.ood_domains:
         ood = ood_source(config, domain)
         tasks = [task for part in ood.sources for task in _ood_tasks(config, part)]
-        eval_sets.append(EvalSet(ood, tasks, _ood_config(config, len(tasks)), OOD_SET))
+        eval_sets.append(EvalSet(ood, tasks, _ood_config(config, ood, len(tasks)), OOD_SET))
     test_sets = [_test_set(config, name) for name in config.data.tests]
     for test_set in test_sets:
         _validate_held_out(config, domain, test_set)
+    _validate_ood_domains(config, [*eval_sets[1:], *test_sets])
     for eval_set in (*eval_sets, *test_sets):
         for task in {task.domain: task for task in eval_set.tasks}.values():
             eval_set.source.environment(task)
@@ -60,6 +61,12 @@ def base_eval_sets(config: TrainConfig, eval_sets: Sequence[EvalSet]) -> list[Ev
     held_out, *others = eval_sets
     fewer = held_out.config.replace(eval=config.eval.replace(tasks=config.num_base_tasks))
     return [EvalSet(held_out.source, eval_tasks(held_out.source, fewer.eval), fewer), *others]
+
+
+def _validate_ood_domains(config: TrainConfig, eval_sets: Sequence[EvalSet]) -> None:
+    """Raise ConfigError if `ood_slice.domains` names a domain that no eval set besides the held-out tasks has."""
+    known = {name for eval_set in eval_sets for name in list_domain_names(eval_set.source)}
+    validate_names("ood_slice: no eval set", "domain", config.ood_slice.domains if eval_sets else (), known)
 
 
 def _validate_held_out(config: TrainConfig, domain: TaskSource, test_set: EvalSet) -> None:
@@ -115,12 +122,12 @@ def _data_beside(config: TrainConfig) -> DataConfig:
     return config.data.replace(train=(), validation=(), tests={}, sources=sources)
 
 
-def _ood_config(config: TrainConfig, num_tasks: int) -> TrainConfig:
+def _ood_config(config: TrainConfig, ood: Mixture, num_tasks: int) -> TrainConfig:
     """Return the config with `eval.ood_domains` in place of the training domains."""
     return config.replace(
         domain=f"mix:{','.join(config.eval.ood_domains)}",
         data=_data_beside(config),
-        slice=config.ood_slice,
+        slice=config.ood_slice.replace(domains=select_domains(ood, config.ood_slice.domains)),
         eval=config.eval.replace(split="test", tasks=num_tasks),
     )
 
@@ -145,4 +152,5 @@ def ood_source(config: TrainConfig, domain: TaskSource) -> Mixture:
                 f"eval.ood_domains: {part.name} is one of the training domains; remove it here, and set "
                 "eval.split=test to evaluate on its test tasks"
             )
-    return Mixture(parts, (1.0,) * len(parts)).slice(config.ood_slice)
+    ood = Mixture(parts, (1.0,) * len(parts))
+    return ood.slice(config.ood_slice.replace(domains=select_domains(ood, config.ood_slice.domains)))

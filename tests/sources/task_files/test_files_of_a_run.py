@@ -176,6 +176,13 @@ def test_test_sets_have_the_domains_of_the_ood_slice(tmp_path: Path) -> None:
     assert {task.domain for task in own.tasks} == {"florist-calls"}
     assert {task.domain for task in held.tasks} == {"bakery-calls"}
     assert held.config.open_source().tasks(held.config.eval.split) == list(held.tasks)
+    wrong = parse_config("", [*settings, "ood_slice.domains=bakry"])
+    with pytest.raises(ConfigError, match=r"ood_slice.*no domain|ood_slice.*domain 'bakry'; did you mean 'bakery'"):
+        make_eval_sets(wrong, wrong.open_source())
+    both = parse_config("", [*settings, "eval.ood_domains=toy:DOMAIN", "ood_slice.domains=bakery,toy"])
+    _, ood, held = make_eval_sets(both, both.open_source())
+    assert ({task.domain for task in ood.tasks}, {task.domain for task in held.tasks}) == ({"toy"}, {"bakery-calls"})
+    assert ood.config.open_source().tasks("test")[0].domain == "toy"
 
 
 def test_eval_sets_that_cannot_be_played_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

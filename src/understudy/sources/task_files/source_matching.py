@@ -21,8 +21,7 @@ from understudy.core.items import Item, RowError
 from understudy.core.messages import Message
 from understudy.core.tasks import Split, Task
 from understudy.core.user_code import user_code
-from understudy.envs.domain import Domain
-from understudy.envs.task_source import TaskSource
+from understudy.envs.task_source import StatefulSource, TaskSource
 from understudy.sources.references import list_domains, load_reference
 from understudy.sources.task_files.call_matching import is_call_matching, match_calls, source_name
 from understudy.sources.task_files.call_sequences import CallSequence, SequenceSource
@@ -204,12 +203,12 @@ def _find_problems(items: Sequence[Item[TaskRow]], source: TaskSource) -> list[R
         for name in dict.fromkeys(call.name for call in item.value.task.gold_calls):
             if _plain_name(name) not in known and not (isinstance(source, SequenceSource) and source.has_tool(name)):
                 return _unknown_tool(item, source, name)
-        return _run_gold(item, source) if isinstance(source, Domain) and is_shipped else None
+        return _run_gold(item, source) if isinstance(source, StatefulSource) and is_shipped else None
 
     return [problem(item) for item in items]
 
 
-def _run_gold(item: Item[TaskRow], domain: Domain) -> RowError | None:
+def _run_gold(item: Item[TaskRow], domain: StatefulSource) -> RowError | None:
     played = _play(item, domain)
     if isinstance(played, RowError):
         return played
