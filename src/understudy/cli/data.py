@@ -221,7 +221,7 @@ def convert(options: ConvertOptions) -> None:
     if is_conversation_input(Path(options.dataset)) and not options.data.reward:
         if options.data != RowConfig():
             raise ConfigError(
-                f"data.sources={','.join(options.data.sources)} has no effect on conversations; leave it out. "
+                f"{_data_settings(options)} has no effect on conversations; leave it out. "
                 "To convert questions as tasks, give data.reward=module:attribute"
             )
         validate_unused_options(options, _OF_TASKS)
@@ -477,9 +477,14 @@ def _source(options: DatasetOptions, split: SplitName | None = None, domains: tu
     for note in source.notes():
         print_message(note, "yellow")
     if source.domain and options.data != RowConfig():
-        given = f"sources={','.join(options.data.sources)}" if options.data.sources else f"reward={options.data.reward}"
-        raise ConfigError(f"data.{given} has no effect on tasks of the domain {options.dataset}; leave it out")
+        given = _data_settings(options)
+        raise ConfigError(f"{given} has no effect on tasks of the domain {options.dataset}; leave it out")
     return source
+
+
+def _data_settings(options: DatasetOptions) -> str:
+    changed = options.data.model_dump(exclude_defaults=True).items()
+    return " ".join(f"data.{key}={','.join(value) if isinstance(value, tuple) else value}" for key, value in changed)
 
 
 def _no_tasks(source: "TaskInput") -> ConfigError:

@@ -117,8 +117,8 @@ class TaskInput:
         )
 
     def notes(self) -> tuple[str, ...]:
-        """Return which sources were expected to play rows, and cannot."""
-        return self._read.notes if self._read else ()
+        """Return which sources look as if they should play rows, and cannot."""
+        return tuple(note.value for note in self._read.notes) if self._read else ()
 
 
 def open_task_input(

@@ -39,7 +39,8 @@ def load_source(name: str | Sequence[str], data: DataConfig = NO_DATA) -> TaskSo
         return open_task_files({_join_names(given): given}, data)[0]
     distinct = _distinct_names(files)
     groups: dict[str, GivenFiles] = {each: [(None, file)] for file, each in distinct.items()}
-    validation = f"{_join_names(given)} (data.validation)"
+    validation = _join_names(given)
+    validation += " (data.validation)" if validation in groups else ""
     groups |= {validation: given} if given else {}
     opened = dict(zip(groups, open_task_files(groups, data, beside), strict=True)) if groups else {}
     parts = [references.get(part) or opened[distinct[part]] for part, _ in weights]
@@ -105,7 +106,9 @@ def _replace_validation(base: TaskSource, validation: TaskFile) -> TaskFile:
     """Return `base` with the tasks of a file as its validation tasks."""
     others = [source for source in validation.mixture.sources if source not in list_sources(base)]
     mixture = Mixture((base, *others), (1.0,) * (1 + len(others)))
-    return replace(validation, mixture=mixture, split_tasks={"validation": validation.split_tasks["validation"]})
+    return replace(
+        validation, name=base.name, mixture=mixture, split_tasks={"validation": validation.split_tasks["validation"]}
+    )
 
 
 def _validate_leaves(parts: Sequence[TaskSource]) -> None:

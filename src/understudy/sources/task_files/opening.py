@@ -64,8 +64,8 @@ class ReadFiles:
     rows: Sequence[InputRow]
     sources: Sequence[TaskSource]
     """The sources that play the tasks."""
-    notes: tuple[str, ...] = ()
-    """Which sources were expected to play rows, and cannot."""
+    notes: Sequence[Item[str]] = ()
+    """Which sources look as if they should play rows, and cannot, each at the first such row."""
 
     @property
     def kinds(self) -> dict[str, int]:
@@ -122,7 +122,9 @@ def _make_task_file(
     by_split |= {split: interleave_families(by_split[split]) for split in SPLITS if split != "train"}
     played_by = Counter(task.domain for _, task in found)
     sources = tuple(source for source in read.sources if source.name in played_by)
-    notes = [*_taken_notes(tasks, taken), *_no_gold_note(tasks), *_no_database_note(sources), *read.notes]
+    notes = [*_taken_notes(tasks, taken), *_no_gold_note(tasks), *_no_database_note(sources)]
+    locations = {row.item.location for row in rows}
+    notes += [note.value for note in read.notes if note.location in locations]
     if left_out := len(found) - len(tasks):
         notes.append(f"{left_out} validation tasks are left out, because data.validation has the validation tasks")
     row_domains: dict[str, set[str]] = {}

@@ -56,8 +56,9 @@ class SourceMatcher:
     data: RowConfig
     used: dict[str, TaskSource] = field(default_factory=dict)
     """The sources that play at least one row, by name."""
-    misfits: dict[str, str] = field(default_factory=dict)
-    """Why calls are compared although a source has some of the tools, or is named by the user; by its name."""
+    misfits: dict[str, Item[str]] = field(default_factory=dict)
+    """Why calls are compared although a source looks as if it should play the rows, by its name. The location is that
+    of the first row that it cannot play."""
 
     def assign(self, rows: Sequence[ReadRow], names: Sequence[str]) -> list[Item[TaskRow] | RowError]:
         """Return each row with its task as the source that plays it has it, in order, or why none plays it.
@@ -84,9 +85,9 @@ class SourceMatcher:
             found |= {number: each for (number, _), each in zip(group, matched, strict=True)}
         return [found[number] for number in range(len(rows))]
 
-    def notes(self) -> tuple[str, ...]:
-        """Return a note for each source that plays no row, although one could expect it to."""
-        return tuple(text for name, text in self.misfits.items() if name not in self.used)
+    def notes(self) -> list[Item[str]]:
+        """Return a note for each source that plays no row, although it looks as if it should."""
+        return [note for name, note in self.misfits.items() if name not in self.used]
 
     def _assign_group(
         self, played_by: str, domain: str, items: Sequence[Item[TaskRow]]
@@ -125,7 +126,7 @@ class SourceMatcher:
         named, allowed = items[0].value.task.domain, [source.name for source in self.allowed]
         shipped = [name for name in list_domains() if name not in allowed and named in (name, "")]
         best, problems, most = None, list[RowError | None](), MIN_PLAYABLE_SHARE * len(items)
-        misfits = dict[str, str]()
+        misfits = dict[str, Item[str]]()
         for source in (*self.allowed, *map(load_reference, shipped)):
             found = _find_problems(items, source)
             playable = sum(
@@ -133,9 +134,10 @@ class SourceMatcher:
             )
             if playable > most or (playable == most and best is None):
                 best, problems, most = source, found, playable
-            elif first := _first_misfit(items, found, source, source.name in allowed):
+            elif first := _first_misfit(items, found, source, playable > 0 or source.name in allowed):
                 some = f"{source.name} can play {playable} of the {len(items)} rows"
-                misfits[source.name] = f"{some}, so calls are compared; the first that it cannot play: {first}"
+                text = f"{some}, so calls are compared; the first that it cannot play: {first}"
+                misfits[source.name] = Item(first.location, text)
         if best is None:
             self.misfits |= misfits
             return None
@@ -220,22 +222,29 @@ def _run_gold(item: Item[TaskRow], domain: StatefulSource) -> RowError | None:
 
 
 def _first_misfit(
-    items: Sequence[Item[TaskRow]], problems: Sequence[RowError | None], source: TaskSource, is_named: bool
+    items: Sequence[Item[TaskRow]], problems: Sequence[RowError | None], source: TaskSource, is_expected: bool
 ) -> RowError | None:
-    """Return the problem of the first row that looks as if `source` should play it: the source has all of the row's
-    tools, or one with nearly the same name. If the user names the source, it should play every row.
+    """Return the first row that `source` cannot play, or None if the rows do not look as if it should play them.
+
+    They look so if it has the tools of enough of them, apart from typos in their names, and if `is_expected`: the user
+    names it, or it can play one of them.
     """
     tools = tuple({_plain_name(spec.name) for spec in source.tool_specs})
-    for item, error in zip(items, problems, strict=True):
-        unknown = {_plain_name(call.name) for call in item.value.task.gold_calls}.difference(tools)
-        if error and (is_named or not unknown or any(_is_nearly_known(name, tools) for name in unknown)):
-            return error
-    return None
+
+    def looks_playable(item: Item[TaskRow]) -> bool:
+        names = {_plain_name(call.name) for call in item.value.task.gold_calls}
+        return bool(names) and all(_is_nearly_known(name, tools) for name in names)
+
+    errors = [(item, error) for item, error in zip(items, problems, strict=True) if error]
+    near = [error for item, error in errors if looks_playable(item)]
+    if not (is_expected or len(near) >= MIN_PLAYABLE_SHARE * len(items)):
+        return None
+    return next(iter(near), errors[0][1] if errors else None)
 
 
 @functools.lru_cache(maxsize=1024)
 def _is_nearly_known(name: str, tools: tuple[str, ...]) -> bool:
-    return bool(difflib.get_close_matches(name, tools, n=1, cutoff=_SIMILARITY_OF_TYPOS))
+    return name in tools or bool(difflib.get_close_matches(name, tools, n=1, cutoff=_SIMILARITY_OF_TYPOS))
 
 
 def _convert(row: TaskRow, source: TaskSource) -> Task:
