@@ -311,6 +311,7 @@ def test_path_that_does_not_exist(target_folder: Path) -> None:
         (['data.train=["one.jsonl"]'], "one", "{folder}/one.jsonl"),
         (["data.train=one.jsonl,two.jsonl"], "mix-one-two", "mix:one.jsonl,two.jsonl"),
         (['domain=["one.jsonl", "two.jsonl"]'], "mix-one-two", "mix:one.jsonl,two.jsonl"),
+        (["domain=one.jsonl,two.jsonl"], "mix-one-two", "mix:one.jsonl,two.jsonl"),
         (["domain=retail", "data.train=one.jsonl"], "retail", "retail"),
         (["telecom", "data.train=one.jsonl"], "telecom", "telecom"),
     ],

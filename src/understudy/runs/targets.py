@@ -254,8 +254,8 @@ def _setting_text(settings: Sequence[str], key: str) -> str:
         listed = loads_toml(f"value = {text}")["value"] if text.startswith("[") else None
     except ValueError:
         return text
-    if key == "data.train" and listed is None:
-        listed = [part.strip() for part in text.split(",")]
+    if listed is None and not text.startswith("mix:"):
+        listed = list_names(text)
     if not isinstance(listed, list) or not all(isinstance(each, str) for each in listed):
         return text
     return listed[0] if len(listed) == 1 else f"mix:{','.join(listed)}" if listed else ""

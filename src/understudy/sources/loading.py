@@ -1,7 +1,7 @@
 """`load_source` returns a task source by its name.
 
 A name is a reference (`references.py`), the path of a file or folder of tasks, `hf:owner/name` for a data set, or
-`mix:a,b` for a mixture, which a list of names means too.
+`mix:a,b` for a mixture, which `a,b` and a list of names mean too.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,6 +28,8 @@ def load_source(name: str | Sequence[str], data: DataConfig = NO_DATA) -> TaskSo
     names = list_names(name)
     is_mixture = len(names) > 1 or (isinstance(name, str) and name.startswith("mix:"))
     weights = [parse_weight(part) if is_mixture else (part, 1.0) for part in names]
+    if is_mixture:  # a file of `data.validation` has only validation tasks
+        weights = [(part, weight) for part, weight in weights if part not in data.validation]
     references = {part: load_reference(part) for part, _ in weights if not is_task_file(part)}
     files = [part for part, _ in weights if part not in references]
     given, beside = _given_splits(data), tuple(references.values())
@@ -50,9 +52,11 @@ def load_source(name: str | Sequence[str], data: DataConfig = NO_DATA) -> TaskSo
 
 def list_names(name: str | Sequence[str]) -> list[str]:
     """Return the parts of a mixture, with their weights, or the one name."""
-    if isinstance(name, str) and not name.startswith("mix:"):
-        return [name]
-    return [part.strip() for part in (name.removeprefix("mix:").split(",") if isinstance(name, str) else name)]
+    if not isinstance(name, str):
+        return [part.strip() for part in name]
+    if name.startswith("mix:") or ("," in name and not Path(name).expanduser().exists()):
+        return [part.strip() for part in name.removeprefix("mix:").split(",")]
+    return [name]
 
 
 def _given_splits(data: DataConfig) -> GivenFiles:

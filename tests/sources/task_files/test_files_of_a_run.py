@@ -53,6 +53,8 @@ def task_ids(source: TaskSource) -> list[list[str]]:
         lambda train, held: load_source("toy:DOMAIN", DataConfig(train=(train,), validation=(held,))),
         lambda train, held: load_source("retail", DataConfig(train=(train,), validation=(held,))),
         lambda train, held: load_source([train, held]),
+        lambda train, held: load_source(f"{train},{held}"),
+        lambda train, held: load_source([train, held], DataConfig(validation=(held,))),
         lambda train, held: load_source(["toy:DOMAIN", train], DataConfig(validation=(held,))),
     ],
 )
