@@ -220,7 +220,8 @@ def test_task_with_invalid_gold_is_rejected_or_skipped(tmp_path: Path, task: Any
 
 
 def test_each_rejected_task_has_its_own_error_line(tmp_path: Path) -> None:
-    path = write_tau_tasks(tmp_path / "t.json", [task for task, *_ in REFUSED])
+    sound = map(make_address_task, range(len(REFUSED)))
+    path = write_tau_tasks(tmp_path / "t.json", [*(task for task, *_ in REFUSED), *sound])
     lines = run_data_command("convert", path, tmp_path / "rows.parquet")[2].splitlines()
     assert [line.partition(": ")[2].partition(":")[0] for line in lines[:-1]] == [
         f"tasks[{i}]" for i in range(len(REFUSED))
@@ -310,7 +311,7 @@ def test_unknown_domain_needs_skip_validation_and_a_policy_file(tmp_path: Path) 
 
 
 def test_skip_validation_still_validates_a_bundled_domain(tmp_path: Path) -> None:
-    path = write_tau_tasks(tmp_path / "t.json", [make_tau_task(actions=[ORDER])])
+    path = write_tau_tasks(tmp_path / "t.json", [make_address_task(1), make_tau_task(actions=[ORDER])])
     assert run_data_command("convert", path, tmp_path / "rows.jsonl", "--skip-validation")[0] == 2
 
 
@@ -642,3 +643,44 @@ def test_prompt_length_is_not_printed_for_tasks(tmp_path: Path) -> None:
     assert (code, "max_prompt_length" in text) == (0, False)
     code, _, err = run_data_command(*back[:2], tmp_path / "b.jsonl", "--model", "tiny")
     assert (code, "--model" in err) == (2, True)
+
+
+def test_convert_takes_domains_out_of_a_file(tmp_path: Path) -> None:
+    lend = {"name": "lend_book", "kwargs": {"book": "b1"}}
+    others = [
+        make_tau_task(domain=name, actions=[lend], instruction=f"Lend b1 to {name}.", outputs=[])
+        for name in ("library", "archive")
+    ]
+    only_reads = make_tau_task(domain="archive", actions=[{"name": "get_book", "kwargs": {}}], outputs=[])
+    path = write_tau_tasks(tmp_path / "t.json", [make_address_task(1), *others, only_reads])
+    out = tmp_path / "rows.jsonl"
+    code, _, err = run_data_command("convert", path, out, "--domain", "library,retail", "--to", "tasks")
+    assert (code, err) == (0, ""), "a row of another domain that cannot be played does not matter"
+    assert [task.domain for task in read_tasks(out)] == ["retail", "library-calls"]
+    code, _, err = run_data_command("convert", path, tmp_path / "no.jsonl", "--domain", "libary")
+    assert (code, "no domain 'libary'; did you mean 'library'? allowed: archive, library, retail" in err) == (2, True)
+    code, _, err = run_data_command("convert", out, tmp_path / "again.jsonl", "--domain", "library", "--to", "skyrl")
+    assert (code, err) == (0, "")
+    assert len((tmp_path / "again.jsonl").read_text().splitlines()) == 1
+
+
+def test_convert_takes_domains_out_of_own_tasks(tmp_path: Path) -> None:
+    write_tasks(tmp_path / "own.jsonl", [*DOMAIN.tasks("train")[:2], *load_source("telecom").tasks("train")[:2]])
+    out = tmp_path / "out.jsonl"
+    assert run_data_command("convert", tmp_path / "own.jsonl", out, "--domain", "telecom", "--to", "tasks")[0] == 0
+    assert [task.domain for task in read_tasks(out)] == ["telecom", "telecom"]
+    code, _, err = run_data_command("convert", tmp_path / "own.jsonl", tmp_path / "no.jsonl", "--domain", "airline")
+    assert (code, "no domain 'airline'" in err) == (2, True)
+    code, _, err = run_data_command("convert", "retail", tmp_path / "no.jsonl", "--domain", "airline")
+    assert (code, "no domain 'airline'" in err) == (2, True)
+
+
+def test_convert_names_the_row_whose_calls_are_compared(tmp_path: Path) -> None:
+    path = write_tau_tasks(
+        tmp_path / "t.json", [make_tau_task(domain="", actions=[{"name": "get_ordr", "kwargs": {}}])]
+    )
+    code, _, err = run_data_command("convert", path, tmp_path / "rows.jsonl", "data.sources=retail")
+    assert code == 0
+    assert "retail can play 0 of the 1 rows" in err
+    assert "tasks[0]" in err
+    assert "'get_ordr'; did you mean 'get_order'" in err

@@ -217,3 +217,18 @@ def test_dumped_config_parses_back_equal(config: Outer) -> None:
 def test_parsing_a_config_does_not_import_torch() -> None:
     code = "import sys, understudy.runs.config; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_reference_without_a_model_is_the_model_of_the_run() -> None:
+    assert load_config("smoke").algorithm.reference.model == "tiny"
+    assert load_config("smoke", ["model=smollm2-135m"]).algorithm.reference.model == "smollm2-135m"
+    ema = load_config("smoke", ["algorithm.reference.kind=ema"]).algorithm.reference
+    assert (ema.kind, ema.model) == ("ema", "")
+    with pytest.raises(ConfigError, match=r"algorithm\.reference"):
+        load_config("smoke", ["algorithm.reference.kind=ema", "algorithm.reference.model=tiny"])
+
+
+def test_slice_of_another_domain_names_the_keys_to_empty() -> None:
+    with pytest.raises(ConfigError, match=r"'cancel_order'.* slice\.families= slice\.tools="):
+        load_config("smoke", ["domain=airline"]).open_source()
+    load_config("smoke", ["domain=airline", "slice.families=", "slice.tools="]).open_source()

@@ -10,7 +10,7 @@ from understudy.core.errors import ConfigError
 from understudy.core.settings import matching_keys
 from understudy.engines.models.lookup import find_model
 from understudy.envs.domain import Domain
-from understudy.envs.task_source import Slice
+from understudy.envs.task_source import FULL_SLICE, Slice
 from understudy.runs.config import TrainConfig, load_config, parse_config
 from understudy.runs.eval_spec import EvalSpec
 from understudy.runs.other_names import OTHER_NAMES
@@ -302,3 +302,28 @@ def test_path_that_does_not_exist(target_folder: Path) -> None:
             resolve([path])
         with pytest.raises(ConfigError, match=f"{path}.*{hint}"):
             find_model(resolve_weights(path).config.model)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "name", "domain"),
+    [
+        (["data.train=one.jsonl"], "one", "{folder}/one.jsonl"),
+        (['data.train=["one.jsonl"]'], "one", "{folder}/one.jsonl"),
+        (["data.train=one.jsonl,two.jsonl"], "mix-one-two", "mix:one.jsonl,two.jsonl"),
+        (['domain=["one.jsonl", "two.jsonl"]'], "mix-one-two", "mix:one.jsonl,two.jsonl"),
+        (["domain=one.jsonl,two.jsonl"], "mix-one-two", "mix:one.jsonl,two.jsonl"),
+        (["domain=retail", "data.train=one.jsonl"], "retail", "retail"),
+        (["telecom", "data.train=one.jsonl"], "telecom", "telecom"),
+    ],
+    ids=str,
+)
+def test_files_of_training_tasks_are_a_target(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], name: str, domain: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for file in ("one.jsonl", "two.jsonl"):
+        Path(file).write_text("{}\n")
+    resolved = resolve(arguments)
+    assert (resolved.name, resolved.config.domain) == (name, domain.format(folder=tmp_path))
+    assert resolved.config.slice == FULL_SLICE, "no slice of a preset"
+    assert has_target(arguments)

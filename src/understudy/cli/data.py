@@ -84,7 +84,7 @@ _OF_NEW_TASKS = (
     *("min_reads", "max_attempts"),
 )
 """Options of `synthesize` that have no effect on --from-specs."""
-_OF_TASKS = ("split", "train_ratio", "seed", "to", "format", "domain_policy", "model", "skip_validation")
+_OF_TASKS = ("split", "domain", "train_ratio", "seed", "to", "format", "domain_policy", "model", "skip_validation")
 """Options of `convert` that have no effect on conversations."""
 
 
@@ -192,6 +192,8 @@ class ConvertOptions(RowFileOptions):
     """The file to write (.parquet or .jsonl), or a folder (no suffix) that gets a file for each split."""
     split: SplitName | None = None
     """Only tasks of this split."""
+    domain: tuple[str, ...] = ()
+    """Only tasks of these domains, separated by commas, as the rows name them."""
     train_ratio: float | None = None
     """Split distinct tasks into train and validation, with this share for train."""
     to: Literal["skyrl", "tasks"] | None = None
@@ -219,7 +221,7 @@ def convert(options: ConvertOptions) -> None:
     if is_conversation_input(Path(options.dataset)) and not options.data.reward:
         if options.data != RowConfig():
             raise ConfigError(
-                f"data.sources={','.join(options.data.sources)} has no effect on conversations; leave it out. "
+                f"{_data_settings(options)} has no effect on conversations; leave it out. "
                 "To convert questions as tasks, give data.reward=module:attribute"
             )
         validate_unused_options(options, _OF_TASKS)
@@ -231,7 +233,7 @@ def convert(options: ConvertOptions) -> None:
     validate_unused_options(
         options, (*(("seed",) if ratio is None else ()), *(("format",) if out.suffix in FILE_SUFFIXES else ()))
     )
-    source = _source(options, options.split)
+    source = _source(options, options.split, options.domain)
     groups = None if ratio is None else ExactGroups()
     ratios = () if ratio is None else (ratio, 1 - ratio)
     output = _convert_output(options, out, source, options.to, split_names(2) if groups else ())
@@ -470,14 +472,21 @@ def _convert(source: "TaskInput", output: "ConvertOutput", options: RowFileOptio
     return refused
 
 
-def _source(options: DatasetOptions, split: SplitName | None = None) -> "TaskInput":
+def _source(options: DatasetOptions, split: SplitName | None = None, domains: tuple[str, ...] = ()) -> "TaskInput":
     from understudy.data.task_input import open_task_input
 
-    source = open_task_input(options.dataset, options.data, split)
+    source = open_task_input(options.dataset, options.data, split, domains)
+    for note in source.notes():
+        print_message(note, "yellow")
     if source.domain and options.data != RowConfig():
-        given = f"sources={','.join(options.data.sources)}" if options.data.sources else f"reward={options.data.reward}"
-        raise ConfigError(f"data.{given} has no effect on tasks of the domain {options.dataset}; leave it out")
+        given = _data_settings(options)
+        raise ConfigError(f"{given} has no effect on tasks of the domain {options.dataset}; leave it out")
     return source
+
+
+def _data_settings(options: DatasetOptions) -> str:
+    changed = options.data.model_dump(exclude_defaults=True).items()
+    return " ".join(f"data.{key}={','.join(value) if isinstance(value, tuple) else value}" for key, value in changed)
 
 
 def _no_tasks(source: "TaskInput") -> ConfigError:

@@ -1,7 +1,7 @@
 """Streams of tasks from files or from a domain's frozen tasks. They can be read repeatedly."""
 
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -11,14 +11,14 @@ from understudy.core.items import Item, RowError
 from understudy.core.records import Record
 from understudy.core.settings import parse_toml, with_full_key
 from understudy.core.tasks import SPLITS, Split, Task
-from understudy.envs.task_source import TaskSource, list_sources
+from understudy.envs.task_source import TaskSource, list_sources, validate_names
 from understudy.runs.targets import find_target
 from understudy.sources.loading import load_source
 from understudy.sources.references import SOURCE_MODULES, list_domains
 from understudy.sources.task_files.call_matching import CallMatching, is_call_matching
 from understudy.sources.task_files.config import NO_DATA, RowConfig
 from understudy.sources.task_files.files import RowFile, is_task_file, list_row_files
-from understudy.sources.task_files.opening import ReadFiles, name_files, read_files
+from understudy.sources.task_files.opening import InputFile, ReadFiles, name_files, read_files
 from understudy.sources.task_files.rows import SKYRL_ROWS, UNREADABLE, find_kind, is_whole_task, read_task_rows
 from understudy.sources.task_files.task_row import TaskRow
 
@@ -40,6 +40,8 @@ class TaskInput:
     """The sources that the rows of the files may name, by the reference that `load_source` accepts."""
     split: Split | None = None
     """If set, only tasks of this split."""
+    domains: tuple[str, ...] = ()
+    """If set, only tasks of these domains, as rows or the sources that play them are named."""
 
     def items(self) -> Iterator[Item[Task] | RowError]:
         """Yield all tasks from the beginning.
@@ -53,9 +55,9 @@ class TaskInput:
 
     def detect_form(self) -> InputForm:
         """Return the kind of the first readable row. Raise ConfigError if only a part of the rows are questions."""
-        if self._read and "prompts" in self._read.kinds and len(self._read.kinds.keys() - {UNREADABLE.name}) > 1:
+        if self._read and "prompts" in self._read.count_kinds() and len(self._read.count_kinds().keys() - {UNREADABLE.name}) > 1:
             raise ConfigError(
-                f"{self.name} has questions and other rows ({', '.join(self._read.kinds)}); put them into two files"
+                f"{self.name} has questions and other rows ({', '.join(self._read.count_kinds())}); put them into two files"
             )
         rows = (item.value for file in self.files for item in file.rows() if isinstance(item, Item))
         kind = find_kind(next(rows, {"scenario": {}, "gold": ()}))
@@ -93,10 +95,20 @@ class TaskInput:
             for split in SPLITS if self.split is None else (self.split,):
                 yield from (Item(task.id, task) for task in self.domain.tasks(split))
         elif self._read:
-            yield from self._read.items
+            yield from (row.item for row in self._read.rows)
         else:
             rows = (row.item for file in self.files for row in read_task_rows(file.rows(), file.name))
-            yield from (row if isinstance(row, RowError) else _own_task(row) for row in rows)
+            yield from self._in_domains(row if isinstance(row, RowError) else _own_task(row) for row in rows)
+
+    def _in_domains(self, items: Iterable[Item[Task] | RowError]) -> Iterator[Item[Task] | RowError]:
+        """Yield the tasks of `domains`. Raise ConfigError at the end if a domain has none."""
+        known = set[str]()
+        for item in items:
+            known |= set() if isinstance(item, RowError) else {item.value.domain}
+            if not self.domains or isinstance(item, RowError) or item.value.domain in self.domains:
+                yield item
+        if self.domains:
+            validate_names(self.name, "domain", self.domains, known)
 
     @functools.cached_property
     def _read(self) -> ReadFiles | None:
@@ -104,23 +116,32 @@ class TaskInput:
         values = (item.value for file in self.files for item in file.rows() if isinstance(item, Item))
         if all(map(is_whole_task, values)):
             return None
+        name = name_files([self.name])
         return read_files(
-            name_files([self.name]), [(None, file) for file in self.files], self.data, [*self.named.values()]
+            [InputFile(name, file) for file in self.files], self.data, [*self.named.values()], self.domains
         )
 
+    def notes(self) -> tuple[str, ...]:
+        """Return which sources look as if they should play rows, and cannot."""
+        return tuple(note.value for note in self._read.notes) if self._read else ()
 
-def open_task_input(dataset: str, data: RowConfig = NO_DATA, split: Split | None = None) -> TaskInput:
-    """Open the tasks of a domain, of a file, of a folder's files or of a data set.
+
+def open_task_input(
+    dataset: str, data: RowConfig = NO_DATA, split: Split | None = None, domains: tuple[str, ...] = ()
+) -> TaskInput:
+    """Open the tasks of a domain, of a file, of a folder's files or of a data set, or those of some of its `domains`.
 
     Rows of files may also name `data.sources`. `data.reward` scores questions. Raise ConfigError for any other
     `dataset`, and for a mixture.
     """
     target = find_target(dataset, ("domain", "tasks"))
     if target.kind == "domain" and not is_task_file(target.text):
-        return TaskInput(target.text, domain=_load_single_source(target.text), split=split)
+        source = _load_single_source(target.text)
+        validate_names(source.name, "domain", domains, [source.name])
+        return TaskInput(target.text, domain=source, split=split)
     named = {reference: _load_single_source(reference) for reference in data.sources}
     files = tuple(list_row_files(target.text))
-    return TaskInput(dataset, files, data=data.replace(sources=()), named=named, split=split)
+    return TaskInput(dataset, files, None, data.replace(sources=()), named, split, domains)
 
 
 def _load_single_source(reference: str) -> TaskSource:

@@ -14,7 +14,8 @@ class ReferenceConfig(Record):
     """`frozen` is the policy at the start of RL, `ema` a moving average of the policy, `model` another model (a
     teacher). With untrained LoRA adapters, `frozen` is the base model and takes no memory."""
     model: str = ""
-    """For `model`: name or folder of the model. It must have the same vocabulary."""
+    """For `model`: name or folder of the model. It must have the same vocabulary. Empty means the model of the run,
+    before training."""
     sync_steps: int = Field(default=100, ge=1)
     """For `ema`: RL steps between two updates of the average."""
     ema_decay: float = Field(default=0.5, ge=0.0, lt=1.0)

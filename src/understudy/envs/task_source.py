@@ -2,7 +2,7 @@
 
 import contextlib
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from understudy.core.errors import ConfigError, TaskError, did_you_mean
@@ -19,8 +19,11 @@ from understudy.envs.users import User, UserFactory
 class Slice(Record):
     """A subset of a domain's tasks and tools, and the version of its policy. An empty field means all."""
 
+    domains: tuple[str, ...] = ()
+    """Domains of a file or a mixture, as its rows or the sources that play them are named: `airline` and
+    `airline-calls` are the same."""
     families: tuple[str, ...] = ()
-    """Task families; in a mixture also `domain/family`."""
+    """Task families; in a file or a mixture also `domain/family`."""
     difficulties: tuple[Difficulty, ...] = ()
     """Task difficulties."""
     tools: tuple[str, ...] = ()
@@ -29,8 +32,13 @@ class Slice(Record):
     """`full` is policy.md; `brief` is policy_brief.md, for small models and short contexts."""
 
     def select_tasks(self, tasks: Sequence[Task]) -> list[Task]:
-        """Return the tasks of the slice's families and difficulties."""
-        return filter_tasks(tasks, self.families, self.difficulties)
+        """Return the tasks of the slice's domains, families and difficulties. Names of domains are those of tasks."""
+        return [
+            task
+            for task in filter_tasks(tasks, (), self.difficulties)
+            if (not self.domains or task.domain in self.domains)
+            and (not self.families or not {task.family, f"{task.domain}/{task.family}"}.isdisjoint(self.families))
+        ]
 
     def select_tools(self, specs: Sequence[ToolSpec]) -> tuple[ToolSpec, ...]:
         """Return the tools of the slice."""
@@ -54,15 +62,21 @@ STRICT_REWARD = PolicyRewardConfig()
 def validate_slice(
     name: str, task_slice: Slice, families: Collection[str], tools: Collection[str], has_brief_policy: bool = False
 ) -> None:
-    """Raise `ConfigError` if `task_slice` names a family or tool that the source `name` does not have.
+    """Raise `ConfigError` if `task_slice` names a domain, family or tool that the source `name` does not have.
 
     Also raise it if `task_slice` selects the brief policy and `has_brief_policy` is False.
     """
-    for kind, given, known in (("family", task_slice.families, families), ("tool", task_slice.tools, tools)):
-        for wrong in sorted(set(given) - set(known)):
-            raise ConfigError(f"{name} has no {kind} {did_you_mean(wrong, known)}")
+    validate_names(name, "domain", task_slice.domains, [name])
+    validate_names(name, "family", task_slice.families, families)
+    validate_names(name, "tool", task_slice.tools, tools)
     if task_slice.domain_policy != "full" and not has_brief_policy:
         raise ConfigError(f"{name} has no {task_slice.domain_policy} policy; use slice.domain_policy=full")
+
+
+def validate_names(source: str, kind: str, given: Iterable[str], known: Collection[str]) -> None:
+    """Raise `ConfigError` if one of the given names of a kind, such as "family", is not known."""
+    for wrong in sorted(set(given) - set(known)):
+        raise ConfigError(f"{source} has no {kind} {did_you_mean(wrong, known)}")
 
 
 REQUIRED_MEMBERS = ("name", "tool_specs", "domain_policy", "tasks", "environment")
@@ -222,6 +236,16 @@ class CompositeSource(TaskSource, ABC):
     def has_brief_policy(self) -> bool:
         """Whether one of the sources that play the tasks has a brief policy."""
         return any(leaf.has_brief_policy for leaf in self.leaf_sources())
+
+    @property
+    @abstractmethod
+    def domain_names(self) -> Mapping[str, Collection[str]]:
+        """The names of domains that a slice may have, and the leaf sources that each means."""
+
+    @property
+    @abstractmethod
+    def qualified_families(self) -> Mapping[str, Collection[str]]:
+        """The families as `domain/family` with all names of the domain, and as tasks have them: `source/family`."""
 
     @abstractmethod
     def leaf_sources(self) -> Sequence[TaskSource]:

@@ -239,7 +239,7 @@ class TrainConfig(Record):
     data: DataConfig = NO_DATA
     slice: Slice = Slice()
     ood_slice: Slice = Slice()
-    """The slice of the domains of `eval.ood_domains`."""
+    """The slice of the domains of `eval.ood_domains`. Its `domains` also select those of the files of `data.tests`."""
     reward: PolicyRewardConfig = STRICT_REWARD
     model: str = "smollm2-135m"
     """A bundled model, a local folder, or `owner/model` on the Hugging Face hub."""
@@ -288,6 +288,17 @@ class TrainConfig(Record):
     is used where it is installed and `WANDB_API_KEY` is set."""
     tracking: TrackingConfig = TrackingConfig()
 
+    @model_validator(mode="before")
+    @classmethod
+    def _name_reference(cls, given: Any) -> Any:
+        """Set `algorithm.reference.model` to `model` if its kind is `model` and it names none."""
+        algorithm = given.get("algorithm") if isinstance(given, Mapping) else None
+        reference = algorithm.get("reference") if isinstance(algorithm, Mapping) else None
+        if not isinstance(reference, Mapping) or reference.get("kind") != "model" or reference.get("model"):
+            return given
+        model = given.get("model", cls.model_fields["model"].default)
+        return merge_nested(given, {"algorithm": {"reference": {"model": model}}})
+
     @model_validator(mode="after")
     def _validate_no_secrets(self) -> Self:
         validate_no_secrets(self.model_dump(), "config")  # it is stored with the run and sent to trackers
@@ -326,7 +337,15 @@ class TrainConfig(Record):
 
     def open_source(self) -> TaskSource:
         """Return the slice of the source that `domain` and `data` name. Raise ConfigError if it cannot be loaded."""
-        return with_reward_policy(load_source(self.domain, self.data), self.reward).slice(self.slice)
+        source = with_reward_policy(load_source(self.domain, self.data), self.reward)
+        try:
+            return source.slice(self.slice)
+        except ConfigError as e:
+            named = [name for name in ("domains", "families", "tools") if getattr(self.slice, name)]
+            if not named:
+                raise
+            empty = " ".join(f"slice.{name}=" for name in named)
+            raise ConfigError(f"{e}; if the slice of a preset is for another domain, empty it: {empty}") from e
 
     @property
     def resolved_engine(self) -> EngineConfig:

@@ -28,15 +28,16 @@ from typing import Literal
 from understudy.algorithms.presets import algorithm_presets
 from understudy.core.errors import ConfigError, did_you_mean, no_such_path
 from understudy.core.files import RETRY_HINT
-from understudy.core.settings import dump_toml, loads_toml, matching_keys, read_text
+from understudy.core.settings import dump_toml, loads_toml, matching_keys, read_text, with_full_key
 from understudy.envs.task_source import FULL_SLICE, TaskSource, with_reward_policy
 from understudy.runs.config import ConfigLayer, TrainConfig, load_config, parse_config
 from understudy.runs.eval_spec import is_eval_folder, read_spec
 from understudy.runs.presets import DEFAULT_PRESET, preset_names, preset_text
 from understudy.runs.run import CONFIG_FILE, PROVENANCE_FILE, is_run_folder, validate_config_file
-from understudy.sources.loading import load_source
+from understudy.sources.loading import list_names, load_source
 from understudy.sources.readers import SUFFIXES
 from understudy.sources.references import list_domains
+from understudy.sources.task_files.files import is_task_file
 
 TargetKind = Literal["preset", "domain", "config", "run", "checkpoint", "evaluation", "tasks", "model"]
 TARGET_KINDS: Mapping[TargetKind, str] = {
@@ -91,21 +92,24 @@ class ResolvedTarget:
             return target.path.parent.resolve().name if is_of_run else target.path.stem
         if target.kind == "tasks":
             return target.path.stem
-        return re.sub(r"[^\w.]+", "-", target.text).strip("-")
+        parts = (Path(part).stem if is_task_file(part) else part for part in list_names(target.text))
+        prefix = "mix-" if target.text.startswith("mix:") else ""
+        return prefix + re.sub(r"[^\w.]+", "-", "-".join(dict.fromkeys(parts))).strip("-")
 
 
 def resolve(arguments: Sequence[str] = ()) -> ResolvedTarget:
     """Resolve `[TARGET [CONFIG...]] key=value...` to a config: TARGET, each CONFIG, then the settings; later ones win.
 
     A CONFIG is the name of a preset or of an algorithm, or a config file. Without TARGET, `domain=NAME` means the same
-    as TARGET = NAME. Without both, TARGET is the preset `retail_quick`. Raise ConfigError for a TARGET that does not
-    exist or has no config, and for a wrong setting.
+    as TARGET = NAME, and `data.train=FILE` the same as TARGET = FILE. Without these, TARGET is the preset
+    `retail_quick`. Raise ConfigError for a TARGET that does not exist or has no config, and for a wrong setting.
     """
     names, settings = split_arguments(arguments)
-    what, domain = "".join(names[:1]), _domain_setting(settings)
+    what, domain = "".join(names[:1]), _setting_text(settings, "domain")
     layers = [read_layer(name, what) for name in names[1:]]
-    if not what and domain:
-        target = find_target(domain, ("domain", "tasks"))
+    alone = domain or _setting_text(settings, "data.train")
+    if not what and alone:
+        target = find_target(alone, ("domain", "tasks"))
     else:
         target = find_target(what or DEFAULT_PRESET)
         if target.kind in ("domain", "tasks") and domain not in ("", what, target.text):
@@ -114,9 +118,9 @@ def resolve(arguments: Sequence[str] = ()) -> ResolvedTarget:
 
 
 def has_target(arguments: Sequence[str]) -> bool:
-    """Return whether `[TARGET] key=value...` names a target, by TARGET or by `domain=`."""
+    """Return whether `[TARGET] key=value...` names a target, by TARGET, by `domain=` or by `data.train=`."""
     names, settings = split_arguments(arguments)
-    return bool(names or _domain_setting(settings))
+    return bool(names or _setting_text(settings, "domain") or _setting_text(settings, "data.train"))
 
 
 def split_arguments(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -242,10 +246,19 @@ def _is_mcp_environment(path: Path) -> bool:
         return False
 
 
-def _domain_setting(settings: Sequence[str]) -> str:
-    """Return the domain that the settings set; empty if they set none."""
-    parts = [setting.partition("=") for setting in settings]
-    return next((value.strip() for key, _, value in reversed(parts) if key.strip() == "domain"), "")
+def _setting_text(settings: Sequence[str], key: str) -> str:
+    """Return the sources that the settings give to a key, as one target: a list is a mixture. "" if there are none."""
+    parts = [with_full_key(TrainConfig, setting).partition("=") for setting in settings]
+    text = next((value.strip() for name, _, value in reversed(parts) if name.strip() == key), "")
+    try:
+        listed = loads_toml(f"value = {text}")["value"] if text.startswith("[") else None
+    except ValueError:
+        return text
+    if listed is None and not text.startswith("mix:"):
+        listed = list_names(text)
+    if not isinstance(listed, list) or not all(isinstance(each, str) for each in listed):
+        return text
+    return listed[0] if len(listed) == 1 else f"mix:{','.join(listed)}" if listed else ""
 
 
 def _load_target_config(target: Target, settings: Sequence[str], layers: Sequence[ConfigLayer]) -> TrainConfig:
@@ -262,7 +275,7 @@ def _load_target_config(target: Target, settings: Sequence[str], layers: Sequenc
             return parse_config(dump_toml(read_spec(target.path).config), settings, layers=layers)
         case "domain" | "tasks":
             text = str(target.path.absolute()) if target.kind == "tasks" else target.text
-            named = [f"domain={text}"] if _domain_setting(settings) else []
+            named = [f"domain={text}"] if _setting_text(settings, "domain") else []
             return parse_config(f"domain = {json.dumps(text)}", [*settings, *named], layers=layers)
         case "model":
             raise ConfigError(f"{target.text} is {TARGET_KINDS[target.kind]}, which has no config")

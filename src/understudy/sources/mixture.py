@@ -4,12 +4,12 @@ The list `["retail*2", "telecom"]` means the same.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import TypeVar
 
-from understudy.core.errors import ConfigError, did_you_mean
+from understudy.core.errors import ConfigError
 from understudy.core.messages import ToolSpec
 from understudy.core.tasks import RewardPolicy, Split, Task
 from understudy.envs.environment import Environment
@@ -22,6 +22,7 @@ from understudy.envs.task_source import (
     find_source,
     list_file_summaries,
     list_sources,
+    validate_names,
     with_reward_policy,
 )
 from understudy.envs.users import User, UserFactory
@@ -66,32 +67,58 @@ class Mixture(CompositeSource):
         reward = PolicyRewardConfig(policy=policy)
         return replace(self, sources=tuple(with_reward_policy(source, reward) for source in self.sources))
 
+    @property
+    def domain_names(self) -> Mapping[str, Collection[str]]:
+        """The names of the sources, and those that files give to their domains."""
+        names: dict[str, dict[str, None]] = {}
+        for source in self.sources:
+            for name, leaves in (
+                *list_domain_names(source).items(),
+                (source.name, [s.name for s in list_sources(source)]),
+            ):
+                names.setdefault(name, {}).update(dict.fromkeys(leaves))
+        return names
+
+    @property
+    def qualified_families(self) -> Mapping[str, Collection[str]]:
+        """The families of each source as `source/family`, and those of files."""
+        names: dict[str, Collection[str]] = {}
+        for source in self.sources:
+            leaves = [leaf.name for leaf in list_sources(source)]
+            names |= {f"{source.name}/{name}": tuple(f"{leaf}/{name}" for leaf in leaves) for name in source.families}
+            names |= source.qualified_families if isinstance(source, CompositeSource) else {}
+        return names
+
     def slice(self, task_slice: Slice) -> "Mixture":
         """Return this mixture with each source narrowed to its names in `task_slice`: `name` or `source/name`.
 
-        A source without a name in it stays complete. The brief policy applies only to sources that have one. Raise
-        `ConfigError` for unknown names.
+        A source without a family or tool in it stays complete; one without a domain in it is left out. The brief policy
+        applies only to sources that have one. Raise `ConfigError` for unknown names.
         """
         tools = {
             source.name: [spec.name for spec in source.tool_specs] if task_slice.tools else []
             for source in self.sources
         }
-        families = {source.name: source.families for source in self.sources}
-        _validate_names("family", task_slice.families, families)
-        _validate_names("tool", task_slice.tools, tools)
-        return replace(
-            self,
-            sources=tuple(
+        of_sources = [f"{source}/{name}" for source, names in tools.items() for name in names]
+        validate_names(self.name, "domain", task_slice.domains, self.domain_names)
+        validate_names(self.name, "family", task_slice.families, {*self.families, *self.qualified_families})
+        validate_names(self.name, "tool", task_slice.tools, {*chain.from_iterable(tools.values()), *of_sources})
+        kept = [
+            (
                 source.slice(
                     task_slice.replace(
-                        families=_select_names(source.name, task_slice.families, source.families),
+                        domains=domains,
+                        families=select_families(source, task_slice.families),
                         tools=_select_names(source.name, task_slice.tools, tools[source.name]),
                         domain_policy=task_slice.domain_policy if source.has_brief_policy else "full",
                     )
-                )
-                for source in self.sources
-            ),
-        )
+                ),
+                weight,
+            )
+            for source, weight in zip(self.sources, self.weights, strict=True)
+            if (domains := select_domains(source, task_slice.domains)) or not task_slice.domains
+        ]
+        return replace(self, sources=tuple(s for s, _ in kept), weights=tuple(weight for _, weight in kept))
 
     def tasks(self, split: Split) -> list[Task]:
         """Return the frozen tasks of a split, interleaved by weight."""
@@ -146,11 +173,22 @@ def _interleave_by_weight(sources: Sequence[Iterator[T]], weights: Sequence[floa
             del taken[place]
 
 
-def _validate_names(kind: str, given: Iterable[str], known: Mapping[str, Sequence[str]]) -> None:
-    allowed = {name for names in known.values() for name in names}
-    allowed |= {f"{source}/{name}" for source, names in known.items() for name in names}
-    for wrong in sorted(set(given) - allowed):
-        raise ConfigError(f"{'+'.join(known)} has no {kind} {did_you_mean(wrong, sorted(allowed))}")
+def select_domains(source: TaskSource, given: Sequence[str]) -> tuple[str, ...]:
+    """Return the names that `source` has for the given domains: all of its own if its name is given."""
+    own = list_domain_names(source)
+    return tuple(own) if source.name in given else tuple(name for name in given if name in own)
+
+
+def select_families(source: TaskSource, given: Sequence[str]) -> tuple[str, ...]:
+    """Return the given families that `source` has, written as `family`, `source/family` or `domain/family`."""
+    own = _select_names(source.name, given, source.families)
+    of_domains = source.qualified_families if isinstance(source, CompositeSource) else ()
+    return (*own, *(name for name in given if name in of_domains))
+
+
+def list_domain_names(source: TaskSource) -> Mapping[str, Collection[str]]:
+    """Return the names that a slice may give to the domains of `source`, and the leaf sources that each means."""
+    return source.domain_names if isinstance(source, CompositeSource) else {source.name: (source.name,)}
 
 
 def _select_names(source: str, given: Iterable[str], known: Sequence[str]) -> tuple[str, ...]:

@@ -1,7 +1,7 @@
 """The data files of a run. They must not change when it is resumed."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,8 +26,8 @@ class DataFiles:
     preferences: list[PreferenceUnit]
     notes: tuple[str, ...]
     """Lines of text about the data, for the terminal."""
-    task_files: Mapping[str, str]
-    """The digest of each file of tasks, by its name."""
+    task_files: Sequence[tuple[str, str]]
+    """The name and the digest of each file of tasks. Files of several eval sets may have the same name."""
 
     def validate_unchanged(self, run: Run) -> None:
         """Store the digests of the files in the run's folder. If they are stored and differ, raise ConfigError."""
@@ -60,7 +60,7 @@ def read_data_files(
     if config.preferences.steps and done_steps < config.steps_before_rl:
         preferences = read_preferences(config, format)
         notes.append(describe_epochs(config.preferences, len(preferences)))
-    digests = {summary.name: summary.digest for summary in task_files}
+    digests = list(dict.fromkeys((summary.name, summary.digest) for summary in task_files))
     return DataFiles(handed_over, preferences, tuple(notes), digests)
 
 
@@ -73,13 +73,13 @@ def _validate_digest(run: Run, file: str, name: str) -> None:
         raise ConfigError(f"{path} has changed since {run.folder} was started; restore the file, or start a new run")
 
 
-def _validate_task_files(run: Run, digests: Mapping[str, str]) -> None:
-    known, text = run.folder / "task_files.sha256", "".join(f"{digest}  {name}\n" for name, digest in digests.items())
+def _validate_task_files(run: Run, digests: Sequence[tuple[str, str]]) -> None:
+    known, text = run.folder / "task_files.sha256", "".join(f"{digest}  {name}\n" for name, digest in digests)
     if not known.exists():
         run.write_file(known.name, text)
         return
     stored = set(known.read_text(encoding="utf-8").splitlines())
-    for name, digest in digests.items():
+    for name, digest in digests:
         if f"{digest}  {name}" not in stored:
             raise ConfigError(
                 f"the file of tasks {name} has changed since {run.folder} was started; restore it, or start a new run"

@@ -101,7 +101,9 @@ def _head(folder: Path, config: TrainConfig, metrics: Sequence[Mapping[str, Any]
         "state": format_run_state(config, read_run_status(folder), metrics),
         "tags": ", ".join(own.tags) if own else "",
         "note": own.note if own else "",
-        "domain": " ".join([config.domain_text, *config.slice.families, *config.slice.difficulties]),
+        "domain": " ".join(
+            [config.domain_text, *config.slice.domains, *config.slice.families, *config.slice.difficulties]
+        ),
         "model": f"{config.model}, {config.engine.finetune}, seed {config.seed}",
         "SFT": f"{sft.steps} steps of {sft.batch_size} demonstrations, learning rate {sft.learning_rate:g}",
         "preferences": f"{preferences.steps} steps of {preferences.kind}, {preferences.dataset_file}"

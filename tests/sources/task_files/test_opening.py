@@ -11,7 +11,7 @@ import pytest
 from support.checkouts import TAU2, TAU_BENCH, write_checkout
 from support.data_kit import write_lines
 from support.mcp_environment import write_environment
-from support.task_rows import call_rows, own_rows, prompt_rows, skyrl_rows, tasks, tau_rows, write_jsonl
+from support.task_rows import own_rows, prompt_rows, skyrl_rows, tasks, tau_rows, write_jsonl
 from toy import DOMAIN
 from understudy.core.errors import ConfigError
 from understudy.core.tasks import SPLITS, write_tasks
@@ -21,6 +21,7 @@ from understudy.evaluation.evaluate import select_tasks
 from understudy.runs.config import TrainConfig, parse_config
 from understudy.runs.epochs import resolve_epochs
 from understudy.sources.loading import load_source
+from understudy.sources.mixture import Mixture
 from understudy.sources.task_files.config import DataConfig
 from understudy.train.eval_sets import make_eval_sets
 
@@ -46,13 +47,11 @@ def test_list_of_domains_is_a_mixture_whose_files_may_name_its_sources(tmp_path:
     assert parse_config("", [f"domain={config.domain_text}"]).open_source().name == source.name
 
 
-def test_two_sources_of_one_name_cannot_be_mixed(tmp_path: Path) -> None:
-    one, two = tmp_path / "one", tmp_path / "two"
-    one.mkdir()
-    two.mkdir()
-    paths = [write_jsonl(one, call_rows()), write_jsonl(two, call_rows()[3:]).rename(two / "other.jsonl")]
-    with pytest.raises(ConfigError, match="'airline-calls', and the two differ"):
-        load_source([*map(str, paths)])
+def test_two_sources_of_one_name_cannot_be_mixed(monkeypatch: pytest.MonkeyPatch) -> None:
+    other = Mixture((DOMAIN.slice(Slice(families=("one",))), load_source("telecom")), (1.0, 1.0))
+    monkeypatch.setattr("understudy.sources.loading.load_reference", {"toy": DOMAIN, "other": other}.get)
+    with pytest.raises(ConfigError, match="'toy', and the two differ"):
+        load_source(["toy", "other"])
 
 
 def test_files_replace_the_splits_of_a_run(tmp_path: Path) -> None:

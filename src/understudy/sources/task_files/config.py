@@ -16,6 +16,9 @@ class RowConfig(Record):
     sources: Names = ()
     """Sources that rows of files may name: `module:attribute`, `mcp:FILE` or a benchmark. A file alone cannot select
     code to run; shipped domains need no entry."""
+    compare_calls: bool = False
+    """Compare the calls of rows in the shapes of other projects with their gold calls, even if a source has the
+    tools."""
     reward: str = ""
     """`module:attribute` that scores rows with questions and answers: a function `reward(transcript, example)` that
     returns a number from 0 to 1, or a subclass of `ToolEpisode`, whose methods are tools."""

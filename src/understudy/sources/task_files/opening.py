@@ -1,19 +1,18 @@
 """Open files of tasks as task sources: those that `domain` or the section `[data]` names."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
-from understudy.core.errors import ConfigError
+from understudy.core.errors import ConfigError, did_you_mean
 from understudy.core.items import Item, RowError
 from understudy.core.tasks import SPLITS, Split, Task, interleave_families
 from understudy.envs.file_summary import FileSummary, count_refusals
-from understudy.envs.task_source import TaskSource, list_sources
+from understudy.envs.task_source import TaskSource
 from understudy.sources.mixture import Mixture
 from understudy.sources.references import load_reference
-from understudy.sources.task_files.call_matching import NO_ANSWER, NO_FACTS, ONLY_READS, CallMatching
+from understudy.sources.task_files.call_matching import NO_ANSWER, NO_FACTS, ONLY_READS, CallMatching, source_name
 from understudy.sources.task_files.config import NO_DATA, DataConfig, RowConfig
 from understudy.sources.task_files.files import RowFile, digest_row_files, list_row_files
 from understudy.sources.task_files.rows import ReadRow, read_task_rows, without_trials
@@ -27,23 +26,55 @@ VALIDATION_SHARE = 0.1
 """Share of the training tasks that become validation tasks if there are no others."""
 
 
-def open_data(base: TaskSource, data: DataConfig) -> TaskFile:
-    """Return the source of a run whose files replace the splits `train` and `validation` of `base`, or one of them.
-
-    If the training tasks are those of files, `base` only plays them, and a missing validation split is made of them.
-    """
-    given: dict[Split | None, Sequence[str]] = {}
-    if data.train:
-        given["train"] = data.train
-    if data.validation:
-        given["validation"] = data.validation
-    names = [name for listed in given.values() for name in listed]
-    return open_task_files(name_files(names), given, data, list_sources(base), None if data.train else base)
+GivenFiles = Sequence[tuple[Split | None, str]]
+"""Names of files, each with the split that the config gives to its tasks, or None."""
 
 
-def open_task_file(name: str, data: DataConfig = NO_DATA, beside: Sequence[TaskSource] = ()) -> TaskFile:
-    """Return the tasks of a file, a folder or a data set. See `open_task_files`."""
-    return open_task_files(name_files([name]), {None: [name]}, data, beside)
+@dataclass(frozen=True, slots=True)
+class InputFile:
+    """A file of tasks."""
+
+    name: str
+    """The name of its tasks, which is the domain of rows that name none."""
+    file: RowFile
+    given_split: Split | None = None
+    """The split that the config gives to its tasks."""
+
+    def choose_split(self, of_row: Split | None) -> Split:
+        """Return the split of a row that names the split `of_row`."""
+        return self.given_split or of_row or self.file.split or "train"
+
+
+@dataclass(frozen=True, slots=True)
+class InputRow:
+    """A row of a file, and its task."""
+
+    file: InputFile
+    kind: str
+    domain: str
+    """The domain that the row names; empty if it names none."""
+    item: Item[Task] | RowError
+    """The task as its source has it, or why it is refused."""
+    notes: tuple[str, ...] = ()
+    """What the task leaves out of the row."""
+
+
+@dataclass(frozen=True)
+class ReadFiles:
+    """The tasks of files, in the order of their rows."""
+
+    rows: Sequence[InputRow]
+    sources: Sequence[TaskSource]
+    """The sources that play the tasks."""
+    notes: Sequence[Item[str]] = ()
+    """Which sources look as if they should play rows, and cannot, each at the first such row."""
+    trials: Sequence[tuple[str, str]] = ()
+    """The name of the file and the kind of each row that is a further episode of an earlier row's task."""
+
+    def count_kinds(self, name: str = "") -> dict[str, int]:
+        """Return the number of rows by kind, of all files or of those called `name`."""
+        rows = [*((row.file.name, row.kind) for row in self.rows), *self.trials]
+        return dict(Counter(kind for file, kind in rows if name in ("", file)))
 
 
 def name_files(names: Sequence[str]) -> str:
@@ -52,138 +83,165 @@ def name_files(names: Sequence[str]) -> str:
 
 
 def open_task_files(
-    name: str,
-    given: Mapping[Split | None, Sequence[str]],
-    data: DataConfig = NO_DATA,
-    beside: Sequence[TaskSource] = (),
-    rest: TaskSource | None = None,
-) -> TaskFile:
-    """Return the tasks of files. The keys of `given` are the split of their tasks, None for that of their rows.
+    given: Mapping[str, GivenFiles], data: DataConfig = NO_DATA, beside: Sequence[TaskSource] = ()
+) -> list[TaskFile]:
+    """Return the tasks of all files of a config, as one source for each name in `given`.
 
-    Rows may also name the sources `beside`. With `rest`, the splits that are not given are those of this source. Raise
-    `ConfigError` if a file is missing, or if no row has a task that can be played.
+    All files are read together: one source compares the calls of a domain, and has the tools of all files. Rows may
+    also name the sources `beside`. Without validation tasks, training tasks are taken. Raise `ConfigError` if a file is
+    missing, or if none of the rows of a name has a task that can be played.
     """
-    files = [(split, file) for split, names in given.items() for each in names for file in list_row_files(each)]
-    read = read_files(name, files, data, beside)
-    tasks = [item.value for item in read.items if isinstance(item, Item)]
-    refused, refusals = count_refusals(item for item in read.items if isinstance(item, RowError))
-    if not tasks:
+    files = [
+        InputFile(name, file, split)
+        for name, listed in given.items()
+        for split, each in listed
+        for file in list_row_files(each)
+    ]
+    read = read_files(files, data, beside)
+    tasks = [row.item.value for row in read.rows if isinstance(row.item, Item)]
+    taken = set[str]() if data.validation else _choose_validation(tasks)
+    return [_make_task_file(name, files, read, taken, data) for name in given]
+
+
+def _make_task_file(
+    name: str, files: Sequence[InputFile], read: ReadFiles, taken: Collection[str], data: DataConfig
+) -> TaskFile:
+    """Return the tasks of the files called `name`. Those of `taken` become validation tasks.
+
+    With `data.validation`, tasks that only their rows call validation tasks are left out.
+    """
+    rows = [row for row in read.rows if row.file.name == name]
+    found = [(row, row.item.value) for row in rows if isinstance(row.item, Item)]
+    refused, refusals = count_refusals(row.item for row in rows if isinstance(row.item, RowError))
+    if not found:
         first = refusals[0] if refusals else "there are no rows"
         raise ConfigError(f"{name}: no row has a task that can be played; {first}")
-    taken = [] if rest or data.validation else _choose_validation(tasks)
-    tasks = [task.replace(split="validation") if task.id in taken else task for task in tasks]
+    tasks = [
+        task.replace(split="validation") if task.id in taken else task
+        for row, task in found
+        if not (data.validation and task.split == "validation" and row.file.given_split is None)
+    ]
     by_split = {split: [task for task in tasks if task.split == split] for split in SPLITS}
     # An evaluation plays the first tasks, and a file may list a large family first.
     by_split |= {split: interleave_families(by_split[split]) for split in SPLITS if split != "train"}
-    taken_note = f"no row names validation tasks, so {len(taken)} training tasks are validation tasks"
+    played_by = Counter(task.domain for _, task in found)
+    sources = tuple(source for source in read.sources if source.name in played_by)
+    notes = [*_taken_notes(tasks, taken), *_no_gold_note(tasks), *_no_database_note(sources)]
+    locations = {row.item.location for row in rows}
+    notes += [note.value for note in read.notes if note.location in locations]
+    notes += _row_notes([row for row, _ in found], sum(file == name for file, _ in read.trials))
+    if not data.require_reads:
+        notes += _only_reads_note(refused)
+    if left_out := len(found) - len(tasks):
+        notes.append(f"{left_out} validation tasks are left out, because data.validation has the validation tasks")
+    row_domains: dict[str, set[str]] = {}
+    for row, task in found:
+        row_domains.setdefault(row.domain or task.domain, set()).add(task.domain)
     summary = FileSummary(
         name=name,
-        digest=digest_row_files([file for _, file in files]),
-        rows=read.kinds,
-        played_by=dict(Counter(task.domain for task in tasks)),
+        digest=digest_row_files([file.file for file in files if file.name == name]),
+        rows=read.count_kinds(name),
+        played_by=dict(played_by),
         splits={split: len(listed) for split, listed in by_split.items() if listed},
         refused=refused,
         refusals=refusals,
-        notes=(
-            *((taken_note,) if taken else ()),
-            *_no_gold_note(tasks),
-            *_no_database_note(read.sources),
-            *read.row_notes,
-            *(() if data.require_reads else _only_reads_note(refused)),
-        ),
-        details=read.notes,
+        notes=tuple(notes),
+        details=tuple(note for source in sources if isinstance(source, CallMatching) for note in source.notes()),
     )
-    known = list_sources(rest) if rest else ()
-    sources = [*((rest,) if rest else ()), *(source for source in read.sources if source not in known)]
-    named = {split for split in given if split} if rest else {*SPLITS}
-    kept = {split: listed for split, listed in by_split.items() if split in named}
-    return TaskFile(name, Mixture(tuple(sources), (1.0,) * len(sources)), kept, summary, bool(taken))
-
-
-@dataclass(frozen=True)
-class ReadFiles:
-    """The tasks of files, in the order of their rows."""
-
-    items: Sequence[Item[Task] | RowError]
-    """The task of each row as its source has it, or why it is refused."""
-    kinds: dict[str, int]
-    """Number of rows by kind."""
-    sources: Sequence[TaskSource]
-    """The sources that play the tasks."""
-    notes: tuple[str, ...] = ()
-    """What these sources say of themselves."""
-    row_notes: tuple[str, ...] = ()
-    """What tasks leave out of their rows, with numbers of rows."""
+    return TaskFile(name, Mixture(sources, (1.0,) * len(sources)), by_split, summary, bool(taken), row_domains)
 
 
 def read_files(
-    name: str,
-    files: Iterable[tuple[Split | None, RowFile]],
+    files: Iterable[InputFile],
     data: RowConfig = NO_DATA,
     beside: Sequence[TaskSource] = (),
+    domains: Collection[str] = (),
 ) -> ReadFiles:
-    """Read the tasks of files, each with the split that the user gives to its tasks, or None. See `open_task_files`."""
-    rows, labels = list[ReadRow](), list[_SplitLabels]()
-    kinds = Counter[str]()
-    for split, file in files:
-        stem = Path(file.name).stem
-        found = list(read_task_rows(file.rows(), stem))
-        kinds.update(row.kind.name for row in found)
-        read = _with_own_ids(without_trials(found, rows), rows, stem)
+    """Read the tasks of files; if `domains` are given, only those of rows that name one of them.
+
+    See `open_task_files`.
+    """
+    rows, places = list[ReadRow](), list[InputFile]()
+    trials = Counter[tuple[str, str]]()
+    for file in files:
+        found = list(read_task_rows(file.file.rows(), Path(file.file.name).stem))
+        kept_rows = without_trials(found, rows)
+        trials.update((file.name, row.kind.name) for row in found)
+        trials.subtract((file.name, row.kind.name) for row in kept_rows)
+        read = _with_own_ids(kept_rows, rows, Path(file.file.name))
         rows += read
-        labels += [_SplitLabels(split, file.split)] * len(read)
-    matcher = SourceMatcher([*beside, *(load_reference(reference) for reference in data.sources)], data, name)
-    items = [
-        item
-        if isinstance(item, RowError)
-        else Item(item.location, item.value.task.replace(split=label.choose(item.value.split)))
-        for item, label in zip(_without_repeated_ids(rows, matcher.assign(rows)), labels, strict=True)
+        places += [file] * len(read)
+    if domains:
+        kept = [*_select_domains(rows, places, domains)]
+        rows, places = [rows[number] for number in kept], [places[number] for number in kept]
+    matcher = SourceMatcher([*beside, *(load_reference(reference) for reference in data.sources)], data)
+    items = matcher.assign(rows, [file.name for file in places])
+    placed = [
+        InputRow(file, row.kind.name, row.domain, _with_split(item, file), _notes(row))
+        for row, item, file in zip(rows, _without_repeated_ids(rows, items, places), places, strict=True)
     ]
-    sources = list(matcher.used.values())
-    notes = tuple(note for source in sources if isinstance(source, CallMatching) for note in source.notes())
-    return ReadFiles(items, dict(kinds), sources, notes, _row_notes(rows, items, kinds.total() - len(rows)))
+    return ReadFiles(placed, list(matcher.used.values()), matcher.notes(), list(trials.elements()))
 
 
-class _SplitLabels(NamedTuple):
-    """What says which split a row's task belongs to, besides the row."""
-
-    given: Split | None
-    """The split that the config gives to the tasks of the file."""
-    of_file: Split | None
-    """The split in the name of the file."""
-
-    def choose(self, of_row: Split | None) -> Split:
-        """Return the split of a row that names `of_row`."""
-        return self.given or of_row or self.of_file or "train"
+def _notes(row: ReadRow) -> tuple[str, ...]:
+    return row.item.value.notes if isinstance(row.item, Item) else ()
 
 
-def _with_own_ids(rows: Sequence[ReadRow], earlier: Sequence[ReadRow], stem: str) -> list[ReadRow]:
-    """Return the rows of a file. If one has the id of another row of an earlier file, all ids begin with `stem`.
+def _with_split(item: Item[TaskRow] | RowError, file: InputFile) -> Item[Task] | RowError:
+    if isinstance(item, RowError):
+        return item
+    return Item(item.location, item.value.task.replace(split=file.choose_split(item.value.split)))
+
+
+def _select_domains(rows: Sequence[ReadRow], places: Sequence[InputFile], domains: Collection[str]) -> Iterator[int]:
+    """Yield the numbers of the rows of some domains, and of rows that cannot be read. Raise ConfigError if a domain has
+    no row.
+    """
+    known = {
+        source_name(row.domain or file.name): row.domain or file.name
+        for row, file in zip(rows, places, strict=True)
+        if isinstance(row.item, Item)
+    }
+    chosen = {source_name(domain): domain for domain in domains}
+    for wrong in chosen.keys() - known.keys():
+        names = "+".join(dict.fromkeys(file.name for file in places))
+        raise ConfigError(f"{names} has no domain {did_you_mean(chosen[wrong], known.values())}")
+    for number, (row, file) in enumerate(zip(rows, places, strict=True)):
+        if isinstance(row.item, RowError) or source_name(row.domain or file.name) in chosen:
+            yield number
+
+
+def _with_own_ids(rows: Sequence[ReadRow], earlier: Sequence[ReadRow], path: Path) -> list[ReadRow]:
+    """Return the rows of a file. If one has the id of another row of an earlier file, all ids begin with its name.
 
     Ids that count the rows of a file begin anew in each file. A row that an earlier file has too keeps its id.
     """
     known = {row.given_id: row for row in earlier if row.given_id}
     repeated = [row.given_id in known and row.repeats(known[row.given_id]) for row in rows]
-    if all(again or row.given_id not in known for row, again in zip(rows, repeated, strict=True)):
+    others = [row.given_id for row, again in zip(rows, repeated, strict=True) if row.given_id and not again]
+    if known.keys().isdisjoint(others):
         return list(rows)
+    parts = path.with_suffix("").parts
+    names = ("/".join(parts[-length:]) for length in range(1, len(parts) + 1))
+    prefix = next((name for name in names if known.keys().isdisjoint(f"{name}/{id}" for id in others)), path.stem)
     return [
-        row if again or not row.given_id else row.with_id(f"{stem}/{row.given_id}")
+        row if again or not row.given_id else row.with_id(f"{prefix}/{row.given_id}")
         for row, again in zip(rows, repeated, strict=True)
     ]
 
 
 def _without_repeated_ids(
-    rows: Iterable[ReadRow], items: Iterable[Item[TaskRow] | RowError]
+    rows: Iterable[ReadRow], items: Iterable[Item[TaskRow] | RowError], files: Iterable[InputFile]
 ) -> Iterator[Item[TaskRow] | RowError]:
-    """Yield the items of rows with a RowError in place of each repeated task."""
-    locations: dict[str, str] = {}
-    for row, item in zip(rows, items, strict=True):
-        if isinstance(item, Item) and item.value.task.id in locations:
-            yield _repetition(row, item, locations[item.value.task.id])
+    """Yield the items of rows with a RowError in place of each task that the files of a name repeat."""
+    locations: dict[tuple[str, str], str] = {}
+    for row, item, file in zip(rows, items, files, strict=True):
+        if isinstance(item, RowError):
+            yield item
             continue
-        if isinstance(item, Item):
-            locations[item.value.task.id] = item.location
-        yield item
+        key = file.name, item.value.task.id
+        yield _repetition(row, item, locations[key]) if key in locations else item
+        locations.setdefault(key, item.location)
 
 
 def _repetition(row: ReadRow, item: Item[TaskRow], first: str) -> RowError:
@@ -195,12 +253,17 @@ def _repetition(row: ReadRow, item: Item[TaskRow], first: str) -> RowError:
     return RowError(item.location, "id", problem, "duplicate")
 
 
-def _row_notes(rows: Sequence[ReadRow], items: Iterable[Item[Task] | RowError], repeated: int) -> tuple[str, ...]:
-    """Return the notes of the rows with accepted tasks, with their numbers, and the number of repeated episodes."""
-    accepted = [row.item for row, item in zip(rows, items, strict=True) if isinstance(item, Item)]
-    counts = Counter(note for item in accepted if isinstance(item, Item) for note in item.value.notes)
-    trials = (f"{repeated} rows are further episodes of these tasks",) if repeated else ()
-    return (*trials, *(f"in {count} rows {note}" for note, count in counts.items()))
+def _taken_notes(tasks: Sequence[Task], taken: Collection[str]) -> tuple[str, ...]:
+    count = sum(task.id in taken for task in tasks)
+    return (f"no row names validation tasks, so {count} training tasks are validation tasks",) if count else ()
+
+
+def _row_notes(rows: Sequence[InputRow], trials: int) -> Iterator[str]:
+    """Yield the number of further episodes, and what the tasks of how many rows leave out."""
+    if trials:
+        yield f"{trials} rows are further episodes of these tasks"
+    for note, count in Counter(note for row in rows for note in row.notes).items():
+        yield f"in {count} rows {note}"
 
 
 def _only_reads_note(refused: Mapping[str, int]) -> tuple[str, ...]:

@@ -86,6 +86,11 @@ class ReadRow:
         content = self.item.value.content
         return content.id if isinstance(content, ToolExample) else self.item.value.task.id
 
+    @property
+    def domain(self) -> str:
+        """The domain that the row names; empty if it names none, or cannot be read."""
+        return "" if isinstance(self.item, RowError) or self.kind is PROMPTS else self.item.value.task.domain
+
     def with_id(self, name: str) -> "ReadRow":
         """Return a row that has a `given_id` with another id."""
         assert isinstance(self.item, Item)

@@ -1,12 +1,15 @@
 """Find the task source that plays each row of files of tasks.
 
 A row never chooses code, files or hosts. Its tasks are played by a shipped domain, by a source that the user names
-(`domain`, `data.sources`), by the reward function of `data.reward`, or by comparing calls.
+(`domain`, `data.sources`), by the reward function of `data.reward`, or by comparing calls. A shipped domain plays the
+rows of others only if it accepts their gold calls.
 """
 
+import difflib
+import functools
 import inspect
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
@@ -18,7 +21,7 @@ from understudy.core.items import Item, RowError
 from understudy.core.messages import Message
 from understudy.core.tasks import Split, Task
 from understudy.core.user_code import user_code
-from understudy.envs.task_source import TaskSource
+from understudy.envs.task_source import StatefulSource, TaskSource
 from understudy.sources.references import list_domains, load_reference
 from understudy.sources.task_files.call_matching import is_call_matching, match_calls, source_name
 from understudy.sources.task_files.call_sequences import CallSequence, SequenceSource
@@ -31,7 +34,9 @@ from understudy.sources.tool_dataset import ToolDataset, ToolEpisode, ToolExampl
 _OTHER_PARAMETERS = {"prompts", "completions", "solution_str"}
 """Parameters of the reward functions of TRL and verl."""
 MIN_PLAYABLE_SHARE = 0.5
-"""A source plays rows of a domain if it has all tools of at least this share of them. It refuses the others."""
+"""A source plays rows of a domain if it can play at least this share of them. It refuses the others."""
+_SIMILARITY_OF_TYPOS = 0.85
+"""Similarity of two names (difflib's ratio) of which one is probably a typo of the other."""
 
 
 @runtime_checkable
@@ -49,44 +54,61 @@ class SourceMatcher:
     allowed: Sequence[TaskSource]
     """The sources that the user names."""
     data: RowConfig
-    name: str
-    """The name of the source of rows without a domain."""
     used: dict[str, TaskSource] = field(default_factory=dict)
     """The sources that play at least one row, by name."""
+    misfits: dict[str, Item[str]] = field(default_factory=dict)
+    """Why calls are compared although a source looks as if it should play the rows, by its name. The location is that
+    of the first row that it cannot play."""
 
-    def assign(self, rows: Sequence[ReadRow]) -> list[Item[TaskRow] | RowError]:
-        """Return each row with its task as the source that plays it has it, in order, or why none plays it."""
+    def assign(self, rows: Sequence[ReadRow], names: Sequence[str]) -> list[Item[TaskRow] | RowError]:
+        """Return each row with its task as the source that plays it has it, in order, or why none plays it.
+
+        A row without a domain has its name of `names` as domain.
+        """
         found: dict[int, Item[TaskRow] | RowError] = {}
         groups: dict[tuple[str, str, str], list[tuple[int, Item[TaskRow]]]] = {}
-        for number, row in enumerate(rows):
+        for number, (row, name) in enumerate(zip(rows, names, strict=True)):
             if isinstance(row.item, RowError):
                 found[number] = row.item
             else:
-                groups.setdefault(_group_key(row, row.item.value), []).append((number, row.item))
+                key = row.kind.played_by, row.domain or name, row.item.value.source
+                groups.setdefault(key, []).append((number, row.item))
         calls: dict[str, list[tuple[int, Item[TaskRow]]]] = {}
         for (played_by, domain, _), group in groups.items():
-            assigned = self._assign_group(played_by, [item for _, item in group])
+            assigned = self._assign_group(played_by, domain, [item for _, item in group])
             if assigned is None:
-                calls.setdefault(source_name(domain or self.name), []).extend(group)
+                calls.setdefault(source_name(domain), []).extend(group)
             else:
                 found |= {number: each for (number, _), each in zip(group, assigned, strict=True)}
-        for group in calls.values():
-            matched = self._match_calls([item for _, item in group])
+        for name, group in calls.items():
+            matched = self._match_calls(name, [item for _, item in group])
             found |= {number: each for (number, _), each in zip(group, matched, strict=True)}
         return [found[number] for number in range(len(rows))]
 
-    def _assign_group(self, played_by: str, items: Sequence[Item[TaskRow]]) -> list[Item[TaskRow] | RowError] | None:
+    def notes(self) -> list[Item[str]]:
+        """Return a note for each source that plays no row, although it looks as if it should."""
+        return [note for name, note in self.misfits.items() if name not in self.used]
+
+    def _assign_group(
+        self, played_by: str, domain: str, items: Sequence[Item[TaskRow]]
+    ) -> Sequence[Item[TaskRow] | RowError] | None:
         """Return the rows of a group with their tasks, or None if they must be played by comparing calls."""
-        rows = [item.value for item in items]
+        row = items[0].value
         if played_by == "reward":
-            return self._score_prompts(items)
-        if played_by == "source" and not is_call_matching(rows[0].task.domain):
-            source, problem = self._named(rows[0])
+            return self._score_prompts(domain, items)
+        if is_call_matching(row.task.domain):
+            return None
+        if played_by == "source":
+            source, problem = self._named(row)
             if source is None:
                 return [RowError(item.location, "domain", problem, "other domain") for item in items]
-            return [self._play(item, source) for item in items]
-        source = None if is_call_matching(rows[0].task.domain) else self._with_tools(rows)
-        return [self._play(item, source) for item in items] if source else None
+            return self._use(source, [_play(item, source) for item in items])
+        return None if self.data.compare_calls else self._play_if_possible(items)
+
+    def _use(self, source: TaskSource, items: Sequence[Item[TaskRow] | RowError]) -> Sequence[Item[TaskRow] | RowError]:
+        if any(isinstance(item, Item) for item in items):
+            self.used[source.name] = source
+        return items
 
     def _named(self, row: TaskRow) -> tuple[TaskSource | None, str]:
         """Return the source of a task's domain, or what the user must name."""
@@ -99,34 +121,31 @@ class SourceMatcher:
         named = reference or "module:attribute, mcp:FILE or a benchmark"
         return None, f"{domain!r} is not a shipped domain; to play it, name its source: data.sources={named}"
 
-    def _with_tools(self, rows: Sequence[TaskRow]) -> TaskSource | None:
-        """Return the source that has the tools of most rows, or None if none has those of enough rows."""
-        named = rows[0].task.domain
-        domains = [name for name in list_domains() if name == named or not named]
-        used = [{call.name for call in row.task.gold_calls} for row in rows]
-        best, most = None, MIN_PLAYABLE_SHARE * len(rows)
-        for source in (*self.allowed, *map(load_reference, domains)):
-            playable = sum(bool(tools) and _has_tools(source, tools) for tools in used)
+    def _play_if_possible(self, items: Sequence[Item[TaskRow]]) -> Sequence[Item[TaskRow] | RowError] | None:
+        """Return the rows as the source that can play most of them has them, or None if none can play enough."""
+        named, allowed = items[0].value.task.domain, [source.name for source in self.allowed]
+        shipped = [name for name in list_domains() if name not in allowed and named in (name, "")]
+        best, problems, most = None, list[RowError | None](), MIN_PLAYABLE_SHARE * len(items)
+        misfits = dict[str, Item[str]]()
+        for source in (*self.allowed, *map(load_reference, shipped)):
+            found = _find_problems(items, source)
+            playable = sum(
+                error is None and bool(item.value.task.gold_calls) for item, error in zip(items, found, strict=True)
+            )
             if playable > most or (playable == most and best is None):
-                best, most = source, playable
-        return best
+                best, problems, most = source, found, playable
+            elif first := _first_misfit(items, found, source, playable > 0 or source.name in allowed):
+                some = f"{source.name} can play {playable} of the {len(items)} rows"
+                text = f"{some}, so calls are compared; the first that it cannot play: {first}"
+                misfits[source.name] = Item(first.location, text)
+        if best is None:
+            self.misfits |= misfits
+            return None
+        return self._use(best, [error or _play(item, best) for item, error in zip(items, problems, strict=True)])
 
-    def _play(self, item: Item[TaskRow], source: TaskSource) -> Item[TaskRow] | RowError:
-        row = item.value
-        try:
-            task = _convert(row, source)
-        except (TaskError, ValidationError) as e:
-            return RowError(item.location, "gold", " ".join(str(e).split()), "gold refused")
-        tools = {spec.name for spec in source.tool_specs}
-        for name in (call.name for call in task.gold_calls if call.name not in tools):
-            problem = f"{source.name}: unknown tool {did_you_mean(name, tools)}"
-            return RowError(item.location, "gold", problem, "unknown tool")
-        self.used[source.name] = source
-        return Item(item.location, TaskRow(task, row.split))
-
-    def _match_calls(self, items: Sequence[Item[TaskRow]]) -> list[Item[TaskRow] | RowError]:
-        """Return the tasks of rows that no source has the tools of. They are played by comparing calls."""
-        source = match_calls(items[0].value.task.domain or self.name, items, require_reads=self.data.require_reads)
+    def _match_calls(self, name: str, items: Sequence[Item[TaskRow]]) -> list[Item[TaskRow] | RowError]:
+        """Return the tasks of rows that no source can play. They are played by comparing calls."""
+        source = match_calls(name, items, require_reads=self.data.require_reads)
         if source.rows:
             self.used[source.name] = source
         refused = {error.location: error for error in source.refused}
@@ -136,19 +155,96 @@ class SourceMatcher:
             for item in items
         ]
 
-    def _score_prompts(self, items: Sequence[Item[TaskRow]]) -> list[Item[TaskRow] | RowError]:
+    def _score_prompts(self, name: str, items: Sequence[Item[TaskRow]]) -> list[Item[TaskRow] | RowError]:
         if not self.data.reward:
             problem = "a question needs a reward function; name one: data.reward=module:attribute"
             return [RowError(item.location, "", problem, "no reward") for item in items]
         examples: dict[str, ToolExample] = {}
         for item in items:  # the first of repeated rows is the one that is played
-            examples.setdefault(item.value.content.task_id(self.name), item.value.content)
-        source = ToolDataset(self.name, "", tuple(examples.values()), load_episode_class(self.data.reward))
+            examples.setdefault(item.value.content.task_id(name), item.value.content)
+        source = ToolDataset(name, "", tuple(examples.values()), load_episode_class(self.data.reward))
         self.used[source.name] = source
         return [
             Item(item.location, TaskRow(item.value.content.to_task(source.name, "train"), item.value.split))
             for item in items
         ]
+
+
+def _play(item: Item[TaskRow], source: TaskSource) -> Item[TaskRow] | RowError:
+    """Return a row with its task as `source` has it, or why `source` refuses it."""
+    row = item.value
+    try:
+        task = _convert(row, source)
+    except (TaskError, ValidationError) as e:
+        return RowError(item.location, "gold", " ".join(str(e).split()), "gold refused")
+    tools = {spec.name for spec in source.tool_specs}
+    unknown = next((call.name for call in task.gold_calls if call.name not in tools), None)
+    return Item(item.location, TaskRow(task, row.split)) if unknown is None else _unknown_tool(item, source, unknown)
+
+
+def _unknown_tool(item: Item[TaskRow], source: TaskSource, name: str) -> RowError:
+    known = _suggest_tool(name, tuple(spec.name for spec in source.tool_specs))
+    return RowError(item.location, "gold", f"{source.name}: unknown tool {known}", "unknown tool")
+
+
+@functools.lru_cache(maxsize=1024)
+def _suggest_tool(name: str, tools: tuple[str, ...]) -> str:
+    return did_you_mean(name, tools)
+
+
+def _find_problems(items: Sequence[Item[TaskRow]], source: TaskSource) -> list[RowError | None]:
+    """Return for each row why `source` cannot play it, or None.
+
+    The names of the tools decide, and for a shipped domain also whether it accepts the gold calls: its tools have names
+    that tools of other projects have too.
+    """
+    known = {_plain_name(spec.name) for spec in source.tool_specs}
+    is_shipped = source.name in list_domains()
+
+    def problem(item: Item[TaskRow]) -> RowError | None:
+        for name in dict.fromkeys(call.name for call in item.value.task.gold_calls):
+            if _plain_name(name) not in known and not (isinstance(source, SequenceSource) and source.has_tool(name)):
+                return _unknown_tool(item, source, name)
+        return _run_gold(item, source) if isinstance(source, StatefulSource) and is_shipped else None
+
+    return [problem(item) for item in items]
+
+
+def _run_gold(item: Item[TaskRow], domain: StatefulSource) -> RowError | None:
+    played = _play(item, domain)
+    if isinstance(played, RowError):
+        return played
+    try:
+        domain.gold_changes(played.value.task)
+    except TaskError as e:
+        return RowError(item.location, "gold", f"{domain.name}: {e}", "gold refused")
+    return None
+
+
+def _first_misfit(
+    items: Sequence[Item[TaskRow]], problems: Sequence[RowError | None], source: TaskSource, is_expected: bool
+) -> RowError | None:
+    """Return the first row that `source` cannot play, or None if the rows do not look as if it should play them.
+
+    They look so if it has the tools of enough of them, apart from typos in their names, and if `is_expected`: the user
+    names it, or it can play one of them.
+    """
+    tools = tuple({_plain_name(spec.name) for spec in source.tool_specs})
+
+    def looks_playable(item: Item[TaskRow]) -> bool:
+        names = {_plain_name(call.name) for call in item.value.task.gold_calls}
+        return bool(names) and all(_is_nearly_known(name, tools) for name in names)
+
+    errors = [(item, error) for item, error in zip(items, problems, strict=True) if error]
+    near = [error for item, error in errors if looks_playable(item)]
+    if not (is_expected or len(near) >= MIN_PLAYABLE_SHARE * len(items)):
+        return None
+    return next(iter(near), errors[0][1] if errors else None)
+
+
+@functools.lru_cache(maxsize=1024)
+def _is_nearly_known(name: str, tools: tuple[str, ...]) -> bool:
+    return name in tools or bool(difflib.get_close_matches(name, tools, n=1, cutoff=_SIMILARITY_OF_TYPOS))
 
 
 def _convert(row: TaskRow, source: TaskSource) -> Task:
@@ -163,12 +259,7 @@ def _convert(row: TaskRow, source: TaskSource) -> Task:
     return row.task.replace(domain=source.name, gold=gold)
 
 
-def _has_tools(source: TaskSource, names: Collection[str]) -> bool:
-    known = {_plain_name(spec.name) for spec in source.tool_specs}
-    missing = [name for name in names if _plain_name(name) not in known]
-    return not missing or (isinstance(source, SequenceSource) and all(map(source.has_tool, missing)))
-
-
+@functools.cache
 def _plain_name(tool: str) -> str:
     """Return the name of a tool without the marks between server and tool, which differ between files."""
     return re.sub(r"[^A-Za-z0-9]+", "_", tool)
@@ -214,8 +305,3 @@ def _validate_signature(reference: str, function: Callable[..., Any]) -> None:
             f"data.reward = {reference!r} takes {signature}, but a reward is called as reward(transcript, example); "
             "wrap it: the reply is transcript[-1].content, the answer example.answer, and the row example.info"
         )
-
-
-def _group_key(row: ReadRow, task_row: TaskRow) -> tuple[str, str, str]:
-    domain = "" if row.kind.played_by == "reward" else task_row.task.domain
-    return row.kind.played_by, domain, task_row.source
