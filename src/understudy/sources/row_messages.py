@@ -8,6 +8,7 @@ from pydantic_core import from_json
 
 from understudy.core.items import InvalidField
 from understudy.core.messages import join_text_parts
+from understudy.formats.parsing.thoughts import split_thought
 
 Row = Mapping[str, Any]
 WireMessage = dict[str, Any]
@@ -15,10 +16,24 @@ WireMessage = dict[str, Any]
 
 _CALL = re.compile(r"<tool_call>\s*(.*?)\s*</tool_call>", re.DOTALL)
 _RESULT = re.compile(r"<tool_response>\s*(.*?)\s*</tool_response>", re.DOTALL)
-_IGNORED = ("weight", "name")
+_THOUGHT = re.compile(r"^[ \t]*<think>(.*?)(?:</think>|\Z)", re.DOTALL | re.MULTILINE)
+_TEXT_CALL = re.compile(r'\s*\{\s*"(function_call|tool_calls?)"\s*:')
+_TEXT_RESULT = re.compile(r"\s*(?:Function result:|\[tool[-_ ]response\])\s*", re.IGNORECASE)
+_MEDIA = ("image", "video", "audio")
+
+_CALL_NAMES, _CALL_ARGUMENTS = ("name", "tool"), ("arguments", "params", "parameters", "kwargs")
+_CALL_LABELS = {"id", "type", "server"}
+"""Keys of a call in a text, beside one of its name and one of its arguments."""
+_ROLES = {"developer": "system", "function": "tool", "function_call": "assistant"}
+"""Other names of roles: OpenAI's newer name of the system message, and its older ones of results and calls."""
+_IGNORED = ("name",)
 """Columns of a message that no model sees."""
 _IGNORED_IF_EMPTY = ("annotations", "audio", "parsed", "refusal")
 """Columns of a reply in the SDK of OpenAI."""
+_TRAINED = ("weight", "loss", "loss_mask", "loss_weight", "train", "training", "trainable")
+"""Columns that say whether a message is trained on, and how much."""
+_MASKS = ("mask", "train_mask", "train_detail")
+"""Columns that say so in ways that differ between trainers."""
 
 
 def text_message(role: str, text: str) -> WireMessage:
@@ -37,14 +52,24 @@ def parse_field(text: str, field: str, problem: str) -> Any:
 def normalize_messages(messages: Sequence[Any], *, allow_empty_replies: bool = False) -> list[WireMessage]:
     """Return messages without null columns and weights. Calls without ids get ids, and so do their results.
 
-    Calls and results in the tags of Hermes (`<tool_call>`, `<tool_response>`) become calls and results. Raise
-    InvalidField for a message of another form, and for an empty reply unless it is allowed.
+    Thoughts of the assistant, `<think>…</think>`, become `reasoning_content`. Neighbouring messages of the assistant
+    are one reply, unless two of them have different texts. A thought that no reply follows at the end is left out.
+
+    Calls and results that are written as texts become calls and results: those in the tags of Hermes (`<tool_call>`,
+    `<tool_response>`), and a text that is nothing but the JSON of a call, such as {"function_call": {name, arguments}}.
+
+    Raise InvalidField for a message of another form, for an empty reply unless it is allowed, and for a message that
+    should be trained on in another way than replies fully and others not.
     """
-    normalized = [_normalize_message(message, f"messages.{i}") for i, message in enumerate(messages)]
-    for number, message in enumerate(normalized):
+    located = [(f"messages.{i}", _normalize_message(message, f"messages.{i}")) for i, message in enumerate(messages)]
+    located = _merge_replies(_with_results(located))
+    last = located[-1][1] if located else {}
+    if _is_empty_reply(last) and last.get("reasoning_content") and not allow_empty_replies:
+        located.pop()
+    for field, message in located:
         if _is_empty_reply(message) and not allow_empty_replies:
-            raise InvalidField(f"messages.{number}", "neither content nor tool_calls")
-    return _with_call_ids([part for message in normalized for part in _split_results(message)])
+            raise InvalidField(field, "neither content nor tool_calls")
+    return _with_call_ids([part for _, message in located for part in _split_results(message)])
 
 
 def normalize_tools(row: Row) -> list[Any]:
@@ -57,28 +82,179 @@ def normalize_tools(row: Row) -> list[Any]:
     return [_normalize_tool(tool) for tool in tools]
 
 
+def require_usual_training(message: Mapping[str, Any], is_reply: bool, field: str) -> None:
+    """Raise InvalidField if a message says that it is trained on in another way: replies are, fully, others are not."""
+    for key in _TRAINED:
+        if (value := message.get(key)) is not None and value != is_reply:
+            problem = "a reply is trained on with weight 1" if is_reply else "only replies are trained on"
+            raise InvalidField(f"{field}.{key}", f"{value!r:.50} is not supported: {problem}")
+    for key in _MASKS:
+        if message.get(key) is not None:
+            raise InvalidField(f"{field}.{key}", "masks are not supported: replies are trained on, and nothing else")
+
+
 def _normalize_message(message: Any, field: str) -> WireMessage:
     if not isinstance(message, dict):
         raise InvalidField(field, "it is not an object")
-    if message.get("weight") == 0:
-        raise InvalidField(f"{field}.weight", "replies with weight 0 are not supported")
     bare = {key: value for key, value in message.items() if value is not None and key not in _IGNORED}
+    role = bare.get("role")
+    if isinstance(role, str):
+        bare["role"] = _ROLES.get(role, role)
+    is_reply = bare.get("role") == "assistant"
+    require_usual_training(bare, is_reply, field)
+    for key in _TRAINED:
+        bare.pop(key, None)
     for key in _IGNORED_IF_EMPTY:
         if not bare.get(key, True):
             del bare[key]
     if "reasoning" in bare:  # the name that OpenRouter and newer versions of vLLM use
         bare.setdefault("reasoning_content", bare.pop("reasoning"))
-    if bare.get("role") == "developer":  # OpenAI's newer name of the system message
-        bare["role"] = "system"
+    if isinstance(bare.get("function_call"), dict) and not bare.get("tool_calls"):  # OpenAI's older form
+        bare["tool_calls"] = [bare.pop("function_call")]
     if bare.get("tool_calls") == []:
         del bare["tool_calls"]
     elif isinstance(bare.get("tool_calls"), list):
         bare["tool_calls"] = [_normalize_call(call) for call in bare["tool_calls"]]
     if "content" in bare:
-        bare["content"] = join_text_parts(bare["content"])
-    if not bare.get("tool_calls") and bare.get("role") == "assistant" and isinstance(bare.get("content"), str):
-        bare |= _tagged_calls(bare["content"], field)
+        bare["content"] = _text_of(bare["content"], field)
+    if bare.get("role") == "user" and isinstance(bare.get("content"), str):
+        _refuse_media(bare["content"], field)
+    if is_reply and isinstance(bare.get("content"), str):
+        bare = _normalize_reply(bare, field, is_call=role == "function_call")
     return {"content": ""} | bare
+
+
+def _text_of(content: Any, field: str) -> Any:
+    """Return the text of a message's content. Raise InvalidField if it has an image or another part that is no text."""
+    parts = content if isinstance(content, list) else ()
+    kinds = [part.get("type") for part in parts if isinstance(part, dict)]
+    if other := next((kind for kind in kinds if isinstance(kind, str) and kind != "text"), ""):
+        raise InvalidField(f"{field}.content", f"a part of type {other!r:.50} is not supported, only text")
+    return join_text_parts(content)
+
+
+def _refuse_media(text: str, field: str) -> None:
+    """Raise InvalidField for a text with the mark of a file, such as `<image>`, which is no element of XML."""
+    for kind in _MEDIA:
+        if f"<{kind}>" in text and f"</{kind}>" not in text:
+            raise InvalidField(f"{field}.content", f"<{kind}> stands for a file; only texts are supported")
+
+
+def _normalize_reply(message: WireMessage, field: str, is_call: bool) -> WireMessage:
+    """Return a reply with the thoughts and calls of its text in their own columns."""
+    thought, text = _split_thoughts(message["content"])
+    if thought:
+        earlier = message.get("reasoning_content")
+        message |= {"content": text, "reasoning_content": f"{earlier}\n{thought}" if earlier else thought}
+    if message.get("tool_calls"):
+        return message
+    if calls := _calls_in_text(text):
+        return message | {"content": "", "tool_calls": calls}
+    if is_call or _TEXT_CALL.match(text):
+        parse_field(text, field, "a function_call that is not JSON")
+        raise InvalidField(field, "a function_call without a name and arguments")
+    return message | _tagged_calls(text, field)
+
+
+def _split_thoughts(text: str) -> tuple[str, str]:
+    """Return the thoughts of a reply, and the rest of its text. A thought without an end extends to the first call."""
+    thoughts, rest = list[str](), text
+    while (parts := split_thought(rest))[2]:
+        thoughts, rest = [*thoughts, parts[1]], parts[3]
+    if "</think>" in rest and "<think>" not in rest:  # the chat template opened the thought
+        opened, _, rest = rest.partition("</think>")
+        thoughts.append(opened)
+    while match := _THOUGHT.search(rest):
+        is_open = not match[0].endswith("</think>")
+        end = match.start(1) + match[1].find("<tool_call>") if is_open and "<tool_call>" in match[1] else match.end()
+        thoughts.append(rest[match.start(1) : min(end, match.end(1))])
+        rest = rest[: match.start()] + rest[end:]
+    return ("\n".join(filter(None, map(str.strip, thoughts))), rest.strip()) if rest != text else ("", text)
+
+
+def _calls_in_text(text: str) -> list[WireMessage]:
+    """Return the calls of a text that is nothing but their JSON; nothing for any other text."""
+    if not text.lstrip().startswith(("{", "[")):
+        return []
+    try:
+        return _calls_of(from_json(text, allow_inf_nan=False))
+    except ValueError:
+        return []
+
+
+def _calls_of(value: Any) -> list[WireMessage]:
+    """Return the calls of a JSON value: a call, an object with only a call or calls, or a list of calls."""
+    if isinstance(value, list):
+        found = [_calls_of(each) for each in value]
+        return [call for calls in found for call in calls] if all(found) else []
+    if not isinstance(value, dict):
+        return []
+    if len(value) == 1 and (inner := next(iter(value))) in ("function_call", "tool_call", "tool_calls"):
+        return _calls_of(value[inner])
+    if isinstance(value.get("function"), dict) and value.keys() <= {"function", *_CALL_LABELS}:
+        return _calls_of(value["function"])
+    name = next((value[key] for key in _CALL_NAMES if key in value), None)
+    given = [key for key in _CALL_ARGUMENTS if key in value]
+    arguments = value[given[0]] if len(given) == 1 else None
+    is_call = isinstance(name, str) and isinstance(arguments, dict | str) and name
+    if not is_call or len(value.keys() - _CALL_LABELS) != 2 or (isinstance(arguments, str) and arguments[:1] != "{"):
+        return []
+    return [{"function": {"name": name, "arguments": arguments}}]
+
+
+def _with_results(located: Sequence[tuple[str, WireMessage]]) -> list[tuple[str, WireMessage]]:
+    """Return the messages with results that are written as texts as results: those that only a call can precede."""
+    read = list[tuple[str, WireMessage]]()
+    for field, message in located:
+        text, role = message["content"], message.get("role")
+        is_after_call = bool(read) and (bool(read[-1][1].get("tool_calls")) or read[-1][1].get("role") == "tool")
+        has_id = bool(message.get("tool_call_id"))  # then its text is what the tool returned
+        if isinstance(text, str) and is_after_call and role in ("user", "tool") and not has_id:
+            is_tagged = _RESULT.search(text) and not _RESULT.sub("", text).strip()
+            marked = _TEXT_RESULT.match(text)
+            if is_tagged or marked or role == "tool":
+                content = _unwrap_result(text[marked.end() :] if marked else text)
+                message = message | {"role": "tool", "content": content}
+        read.append((field, message))
+    return read
+
+
+def _unwrap_result(text: str) -> str:
+    """Return the result of a text {"function_name", "result"}; any other text unchanged."""
+    if '"function_name"' not in text:
+        return text
+    try:
+        value = from_json(text)
+    except ValueError:
+        return text
+    is_wrapped = isinstance(value, dict) and value.keys() == {"function_name", "result"}
+    return value["result"] if is_wrapped and isinstance(value["result"], str) else text
+
+
+def _merge_replies(located: Sequence[tuple[str, WireMessage]]) -> list[tuple[str, WireMessage]]:
+    """Return the messages with neighbouring replies as one. Raise InvalidField if both have a text, and they differ."""
+    merged = list[tuple[str, WireMessage]]()
+    for field, message in located:
+        before = merged[-1][1] if merged else {}
+        if not (_is_readable_reply(before) and _is_readable_reply(message)):
+            merged.append((field, message))
+            continue
+        texts = list(dict.fromkeys(each["content"] for each in (before, message) if each["content"]))
+        if len(texts) > 1 or (before.get("tool_calls") and message["content"]):
+            problem = "it follows another reply, and both say something; nothing says which of them is the reply"
+            raise InvalidField(field, problem)
+        thoughts = [each["reasoning_content"] for each in (before, message) if each.get("reasoning_content")]
+        calls = [*(before.get("tool_calls") or ()), *(message.get("tool_calls") or ())]
+        columns = {"content": texts[0] if texts else ""}
+        columns |= {"reasoning_content": "\n".join(map(str, thoughts))} if thoughts else {}
+        columns |= {"tool_calls": calls} if calls else {}
+        merged[-1] = (field, before | message | columns)
+    return merged
+
+
+def _is_readable_reply(message: WireMessage) -> bool:
+    is_text, calls = isinstance(message.get("content"), str), message.get("tool_calls", [])
+    return message.get("role") == "assistant" and is_text and isinstance(calls, list)
 
 
 def _is_empty_reply(message: WireMessage) -> bool:
@@ -94,11 +270,11 @@ def _tagged_calls(text: str, field: str) -> WireMessage:
     return {"content": "\n".join(filter(None, map(str.strip, _CALL.split(text)[::2]))), "tool_calls": calls}
 
 
-def _parse_call(text: str, field: str) -> Any:
-    call = parse_field(text, field, "a <tool_call> that is not JSON")
-    if not isinstance(call, dict) or not call.keys() >= {"name", "arguments"}:
+def _parse_call(text: str, field: str) -> WireMessage:
+    calls = _calls_of(parse_field(text, field, "a <tool_call> that is not JSON"))
+    if len(calls) != 1:
         raise InvalidField(field, "a <tool_call> without a name and arguments")
-    return {"function": {"name": call["name"], "arguments": call["arguments"]}}
+    return calls[0]
 
 
 def _split_results(message: WireMessage) -> list[WireMessage]:

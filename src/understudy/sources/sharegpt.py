@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from understudy.core.items import InvalidField
-from understudy.sources.row_messages import WireMessage, parse_field, text_message
+from understudy.sources.row_messages import WireMessage, parse_field, require_usual_training, text_message
 
 RESULT_SEPARATOR = "\n</tool_response>\n<tool_response>\n"
 """Separates the results of several calls in one observation."""
@@ -25,9 +25,8 @@ def messages_from_sharegpt(turns: Sequence[Any]) -> list[WireMessage]:
         field = f"conversations.{number}"
         if not isinstance(turn, dict) or not isinstance(turn.get("value"), str):
             raise InvalidField(field, "it is not an object with a string as value")
-        if untrained := next((key for key in ("weight", "loss", "train") if turn.get(key) in (0, False)), ""):
-            raise InvalidField(f"{field}.{untrained}", "replies that are not trained on are not supported")
         tag, text = turn.get("from"), turn["value"]
+        require_usual_training(turn, tag in _CALL_TAGS or _ROLES.get(str(tag)) == "assistant", field)
         if tag in _CALL_TAGS:
             messages.append(_calling_message(text, field))
         elif tag in _RESULT_TAGS:

@@ -1,0 +1,173 @@
+"""Test how messages of rows are normalized: thoughts, neighbouring replies, and calls and results in texts."""
+
+import json
+from typing import Any
+
+import pytest
+
+from understudy.core.items import InvalidField
+from understudy.sources.row_messages import normalize_messages
+
+ASKED = {"role": "user", "content": "How much is the lamp?"}
+THOUGHT = {"role": "assistant", "content": "<think>\nLook it up.\n</think>"}
+TAGGED = {"role": "assistant", "content": '<tool_call>\n{"name": "price", "arguments": {"of": "lamp"}}\n</tool_call>'}
+CALL = {"name": "price", "arguments": {"of": "lamp"}}
+RESULT = {"role": "tool", "content": "19.95"}
+SAID = {"role": "assistant", "content": "It costs 19.95."}
+
+
+def shown(messages: list[Any]) -> list[tuple[Any, ...]]:
+    """Return the role, the text, the calls and the thought of each message."""
+    found = []
+    for message in normalize_messages(messages):
+        functions = [call.get("function", call) for call in message.get("tool_calls", ())]
+        calls = [
+            (each["name"], json.loads(each["arguments"]) if isinstance(each["arguments"], str) else each["arguments"])
+            for each in functions
+        ]
+        found.append((message["role"], message["content"], calls, message.get("reasoning_content", "")))
+    return found
+
+
+LOOKED_UP = [("user", ASKED["content"], [], ""), ("assistant", "", [("price", {"of": "lamp"})], "Look it up.")]
+
+
+@pytest.mark.parametrize(
+    "replies",
+    [
+        [THOUGHT, TAGGED],
+        [TAGGED | {"content": THOUGHT["content"] + TAGGED["content"]}],
+        [TAGGED | {"content": "Look it up.\n</think>\n\n" + TAGGED["content"]}],
+        [TAGGED | {"content": "<think>Look it up." + TAGGED["content"]}],
+        [THOUGHT | {"content": "<think>Look it up."}, TAGGED],
+        [THOUGHT | {"content": "[THINK]Look it up.[/THINK]"}, TAGGED],
+        [{"role": "assistant", "content": "", "reasoning": "Look it up."}, TAGGED],
+    ],
+)
+def test_a_thought_and_a_call_are_one_reply(replies: list[Any]) -> None:
+    assert shown([ASKED, *replies, RESULT, SAID]) == [
+        *LOOKED_UP,
+        ("tool", "19.95", [], ""),
+        ("assistant", "It costs 19.95.", [], ""),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("replies", "text", "names", "thought"),
+    [
+        ([THOUGHT, SAID], "It costs 19.95.", [], "Look it up."),
+        ([SAID, THOUGHT], "It costs 19.95.", [], "Look it up."),
+        ([SAID, SAID], "It costs 19.95.", [], ""),
+        ([SAID, TAGGED], "It costs 19.95.", ["price"], ""),
+        ([TAGGED, TAGGED], "", ["price", "price"], ""),
+        (
+            [THOUGHT, THOUGHT | {"content": "<think>Then say it.</think>Done."}],
+            "Done.",
+            [],
+            "Look it up.\nThen say it.",
+        ),
+        ([SAID | {"content": "Well.\n<think>Hm.</think>\nDone."}], "Well.\n\nDone.", [], "Hm."),
+    ],
+)
+def test_neighbouring_replies_are_one(replies: list[Any], text: str, names: list[str], thought: str) -> None:
+    ((_, *_), found) = shown([ASKED, *replies])
+    assert (found[1], [name for name, _ in found[2]], found[3]) == (text, names, thought)
+
+
+@pytest.mark.parametrize("second", [SAID | {"content": "Nothing."}, THOUGHT | {"content": "<think>a</think>Nothing."}])
+def test_neighbouring_replies_with_different_texts_are_an_error(second: Any) -> None:
+    with pytest.raises(InvalidField, match=r"messages\.2: .*another reply"):
+        normalize_messages([ASKED, SAID, second])
+    with pytest.raises(InvalidField, match=r"messages\.2: "):
+        normalize_messages([ASKED, TAGGED, second])
+
+
+def test_a_thought_at_the_end_is_left_out_and_one_before_the_user_is_an_error() -> None:
+    assert [role for role, *_ in shown([ASKED, TAGGED, RESULT, THOUGHT])] == ["user", "assistant", "tool"]
+    with pytest.raises(InvalidField, match=r"messages\.1: neither content"):
+        normalize_messages([ASKED, THOUGHT, ASKED, SAID])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        {"function_call": CALL},
+        {"function_call": CALL | {"arguments": json.dumps(CALL["arguments"])}},
+        CALL,
+        [CALL],
+        {"tool_calls": [CALL]},
+        {"tool_calls": [{"id": "c", "type": "function", "function": CALL}]},
+        {"tool_call": {"server": "shop", "tool": "price", "params": {"of": "lamp"}}},
+        {"tool": "price", "arguments": {"of": "lamp"}},
+    ],
+)
+@pytest.mark.parametrize(
+    "result",
+    [
+        RESULT,
+        {"role": "function", "name": "price", "content": "19.95"},
+        {"role": "tool", "content": 'Function result: {"function_name": "price", "result": "19.95"}'},
+        {"role": "user", "content": "<tool_response>\n19.95\n</tool_response>"},
+        {"role": "user", "content": "[tool-response]\n19.95"},
+    ],
+)
+def test_a_text_that_is_nothing_but_a_call_is_a_call(text: Any, result: Any) -> None:
+    reply = {"role": "assistant", "content": json.dumps(text)}
+    found = normalize_messages([ASKED, reply, result, SAID])
+    assert shown([ASKED, reply, result, SAID])[1:3] == [
+        ("assistant", "", [("price", {"of": "lamp"})], ""),
+        ("tool", "19.95", [], ""),
+    ]
+    assert found[2]["tool_call_id"] == found[1]["tool_calls"][0]["id"]
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        {"role": "assistant", "content": None, "function_call": CALL | {"arguments": '{"of": "lamp"}'}},
+        {"role": "function_call", "content": json.dumps(CALL)},
+    ],
+)
+def test_older_forms_of_a_call_are_calls(reply: Any) -> None:
+    assert shown([ASKED, reply])[1] == ("assistant", "", [("price", {"of": "lamp"})], "")
+
+
+@pytest.mark.parametrize(
+    "text", ['{"name": "Ann", "arguments": ["none"]}', '{"name": "Ann"}', '["a"]', "{price}", "[]"]
+)
+def test_other_json_is_a_text(text: str) -> None:
+    assert shown([ASKED, SAID | {"content": text}])[1] == ("assistant", text, [], "")
+
+
+def test_results_with_the_id_of_their_call_and_texts_of_the_user_do_not_change() -> None:
+    calls = [{"id": "c", "type": "function", "function": CALL | {"arguments": "{}"}}]
+    text = 'Function result: {"function_name": "f", "result": "x"}'
+    messages = [ASKED, SAID | {"tool_calls": calls}, RESULT | {"tool_call_id": "c", "content": text}, SAID]
+    assert normalize_messages(messages)[2]["content"] == text
+    asked = ASKED | {"content": "[tool-response] is what your log says"}
+    assert normalize_messages([ASKED, SAID, asked, SAID])[2]["role"] == "user"
+
+
+@pytest.mark.parametrize(
+    ("message", "field"),
+    [
+        (SAID | {"weight": 0}, r"messages\.1\.weight"),
+        (SAID | {"weight": 0.5}, r"messages\.1\.weight"),
+        (SAID | {"loss": False}, r"messages\.1\.loss"),
+        (SAID | {"train": False}, r"messages\.1\.train"),
+        (SAID | {"mask": 1}, r"messages\.1\.mask"),
+        (ASKED | {"weight": 1}, r"messages\.1\.weight"),
+        (ASKED | {"content": "<image>What is this?"}, r"messages\.1\.content: <image>"),
+        (ASKED | {"content": [{"type": "input_audio", "input_audio": {}}]}, r"messages\.1\.content: .*'input_audio'"),
+        (SAID | {"content": '{"function_call": {"name": "f"'}, r"messages\.1: .*not JSON"),
+        (SAID | {"content": '{"function_call": {"name": "f"}}'}, r"messages\.1: .*arguments"),
+    ],
+)
+def test_what_is_not_supported_is_named(message: Any, field: str) -> None:
+    with pytest.raises(InvalidField, match=field):
+        normalize_messages([ASKED, message, ASKED, SAID])
+
+
+def test_usual_weights_and_elements_of_xml_are_read() -> None:
+    asked = ASKED | {"weight": 0, "content": "<image>lamp.png</image> Is this it?"}
+    assert [role for role, *_ in shown([asked, SAID | {"weight": 1, "loss": True}])] == ["user", "assistant"]
