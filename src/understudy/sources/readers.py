@@ -1,7 +1,8 @@
 """Readers that stream the rows of a data file.
 
 .jsonl     one value a line
-.json      a list, or an object with a list `data`, `tasks` or `dependent_dataset`; parsed incrementally (ijson)
+.json      a list, or an object with a list `data`, `tasks` or `dependent_dataset`; parsed incrementally (ijson). An
+           object without such a list is one row
 .parquet   one row at a time, by row groups (pyarrow)
 .arrow     one row at a time, by record batches (pyarrow); `datasets` saves such streams
 .py        the literals of a list `TASKS`; never executed. Only this reader loads a whole file (`python_literals`)
@@ -32,6 +33,7 @@ JSON_LIST_PATHS = {
     "data": "data.item",
     "tasks": "tasks.item",
     "dependent_dataset": "dependent_dataset.item",
+    "trajectories": "trajectories.item",
 }
 """Places of the list of rows in a JSON file: key of the list ("" for the top level) -> path of its items for ijson."""
 
@@ -112,7 +114,7 @@ def _json(path: Path) -> Iterator[Item[Any] | RowError]:
     try:
         with _open_text(path) as file:
             for value in ijson.items(file, items_path, use_float=True):
-                yield Item(f"{path}: {label}[{number}]", value)
+                yield Item(f"{path}: {label}[{number}]" if items_path else str(path), value)
                 number += 1
     except _json_errors(ijson) as e:
         yield RowError(f"{path}: {label}[{number}]", "", f"not JSON: {_on_one_line(e)}", "unreadable")
@@ -140,15 +142,19 @@ def _validate_limits(ijson: ModuleType, path: Path) -> None:
 
 
 def _find_items_path(ijson: ModuleType, path: Path) -> str:
-    """Return ijson's path of the items of the file's list."""
+    """Return ijson's path of the items of the file's list, or "" for an object that is one row."""
+    is_object = False
     try:
         with _open_text(path) as file:
             for prefix, event, _ in ijson.parse(file):
                 if event == "start_array" and prefix in JSON_LIST_PATHS:
                     return JSON_LIST_PATHS[prefix]
+                is_object |= not prefix and event == "start_map"
     except _json_errors(ijson) as e:
         hint = "if each line is a JSON object, give the file a name that ends in .jsonl"
         raise ConfigError(f"{path}: not JSON: {_on_one_line(e)}; {hint}") from e
+    if is_object:
+        return ""
     names = ", ".join(repr(name) for name in JSON_LIST_PATHS if name)
     raise ConfigError(f"{path}: no list of rows; the file must be a list or have a list of one of these names: {names}")
 

@@ -14,6 +14,7 @@ from torch import Tensor
 from understudy.algorithms.advantages import token_weights
 from understudy.algorithms.batch import Batch, collate
 from understudy.algorithms.config import LossConfig
+from understudy.algorithms.preference_config import PreferenceConfig
 from understudy.algorithms.preferences import dpo_weights, kto_weights, sequence_log_ratios
 from understudy.core.errors import ConfigError
 from understudy.core.items import items_or_raise
@@ -52,7 +53,7 @@ def read_preferences(config: TrainConfig, format: ChatFormat) -> list[Preference
         raise ConfigError("preferences.batch_size = 1: kto compares the conversations of a batch; set at least 2")
     path, units = Path(preferences.dataset_file).expanduser(), list[PreferenceUnit]()
     names = _SIDES[preferences.kind]
-    for number, (where, sides, tools) in enumerate(_read_conversations(path, preferences.kind), 1):
+    for number, (where, sides, tools) in enumerate(_read_conversations(path, preferences), 1):
         try:
             unit = tuple(
                 dataclasses.replace(
@@ -163,13 +164,15 @@ LabeledConversations = tuple[tuple[tuple[Message, ...], bool], ...]
 """Conversations, each with True if it is chosen or desirable."""
 
 
-def _read_conversations(path: Path, kind: str) -> Iterator[tuple[str, LabeledConversations, tuple[ToolSpec, ...]]]:
+def _read_conversations(
+    path: Path, config: PreferenceConfig
+) -> Iterator[tuple[str, LabeledConversations, tuple[ToolSpec, ...]]]:
     """Yield the location, the conversations and the tools of each row."""
-    if kind == "dpo":
-        for pair in items_or_raise(read_examples(path, PreferencePair)):
+    if config.kind == "dpo":
+        for pair in items_or_raise(read_examples(path, PreferencePair, config.min_reward)):
             yield pair.location, ((pair.value.chosen, True), (pair.value.rejected, False)), pair.value.tools
     else:
-        for row in items_or_raise(read_examples(path, LabeledExample)):
+        for row in items_or_raise(read_examples(path, LabeledExample, config.min_reward)):
             yield row.location, ((row.value.messages, row.value.label),), row.value.tools
 
 
