@@ -100,7 +100,7 @@ def test_a_conversation_is_found_under_each_key(tmp_path: Path, row: Any) -> Non
         ({"steps": [{"messages": [ASKED], "action": "a"}, {"messages": [ASKED], "action": "b"}]}, r"steps\.0\.action"),
         ({"steps": [{"action": "a"}]}, "steps: .*user_query"),
         ({"steps": [{"action": 7}]}, r"steps\.0\.action: "),
-        ({"messages": [*LOOKED_UP[:2], ASKED, REFUSED[1]]}, "stock.*no result"),
+        ({"messages": [*LOOKED_UP[:2], ASKED, REFUSED[1]]}, "messages.2: .*no result"),
         ({"messages": REFUSED, "images": ["a.png"]}, "images: "),
         ({"messages": REFUSED, "weight": 0.5}, "weight: 0.5"),
         ({"messages": REFUSED, "assistant_masks": [0, 1]}, "assistant_masks: "),

@@ -1,7 +1,7 @@
 """Readers that stream the rows of a data file.
 
 .jsonl     one value a line
-.json      a list, or an object with a list `data`, `tasks` or `dependent_dataset`; parsed incrementally (ijson). An
+.json      a list, or an object with a list named in `JSON_LIST_PATHS`; parsed incrementally (ijson). An
            object without such a list is one row
 .parquet   one row at a time, by row groups (pyarrow)
 .arrow     one row at a time, by record batches (pyarrow); `datasets` saves such streams
@@ -143,17 +143,18 @@ def _validate_limits(ijson: ModuleType, path: Path) -> None:
 
 def _find_items_path(ijson: ModuleType, path: Path) -> str:
     """Return ijson's path of the items of the file's list, or "" for an object that is one row."""
-    is_object = False
+    is_object = names_no_list = False
     try:
         with _open_text(path) as file:
-            for prefix, event, _ in ijson.parse(file):
+            for prefix, event, value in ijson.parse(file):
                 if event == "start_array" and prefix in JSON_LIST_PATHS:
                     return JSON_LIST_PATHS[prefix]
                 is_object |= not prefix and event == "start_map"
+                names_no_list |= not prefix and event == "map_key" and value in JSON_LIST_PATHS
     except _json_errors(ijson) as e:
         hint = "if each line is a JSON object, give the file a name that ends in .jsonl"
         raise ConfigError(f"{path}: not JSON: {_on_one_line(e)}; {hint}") from e
-    if is_object:
+    if is_object and not names_no_list:
         return ""
     names = ", ".join(repr(name) for name in JSON_LIST_PATHS if name)
     raise ConfigError(f"{path}: no list of rows; the file must be a list or have a list of one of these names: {names}")

@@ -255,7 +255,7 @@ def _merge_replies(located: Sequence[tuple[str, WireMessage]]) -> list[tuple[str
             problem = "it follows another reply, and both say something; nothing says which of them is the reply"
             raise InvalidField(field, problem)
         thoughts = [each["reasoning_content"] for each in (before, message) if each.get("reasoning_content")]
-        calls = [*(before.get("tool_calls") or ()), *(message.get("tool_calls") or ())]
+        calls = [*before.get("tool_calls", ()), *message.get("tool_calls", ())]
         columns = {"content": texts[0] if texts else ""}
         columns |= {"reasoning_content": "\n".join(map(str, thoughts))} if thoughts else {}
         columns |= {"tool_calls": calls} if calls else {}
@@ -264,8 +264,12 @@ def _merge_replies(located: Sequence[tuple[str, WireMessage]]) -> list[tuple[str
 
 
 def _is_readable_reply(message: WireMessage) -> bool:
-    is_text, calls = isinstance(message.get("content"), str), message.get("tool_calls", [])
-    return message.get("role") == "assistant" and is_text and isinstance(calls, list)
+    calls = message.get("tool_calls", [])
+    listed = calls if isinstance(calls, list) else [calls]
+    functions = [call.get("function", call) if isinstance(call, dict) else call for call in listed]
+    are_calls = all(isinstance(function, dict) and "name" in function for function in functions)
+    is_known = message.keys() <= {"role", "content", "reasoning_content", "tool_calls"}
+    return message.get("role") == "assistant" and isinstance(message.get("content"), str) and are_calls and is_known
 
 
 def _is_empty_reply(message: WireMessage) -> bool:

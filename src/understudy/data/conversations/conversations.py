@@ -5,9 +5,10 @@ episodes (`outcomes`) are left out of demonstrations and counted. Episodes with 
 a success and a failure that begin alike are a pair.
 """
 
+import contextlib
 import itertools
 from collections import Counter, defaultdict
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,11 +17,17 @@ from pydantic import ValidationError
 from understudy.core.errors import ConfigError, TaskError
 from understudy.core.items import InvalidField, Item, RowError, row_error_from_validation
 from understudy.data.conversations.examples import Demonstration, LabeledExample, PreferencePair, prompt_messages
-from understudy.data.conversations.outcomes import ReadingNotes, find_outcome
+from understudy.data.conversations.outcomes import OUTCOME_COLUMNS, ReadingNotes, find_outcome
 from understudy.data.conversations.shapes import USES, RowShape, Use, find_shape, is_recorded, unused_columns
 from understudy.data.writer import open_output, validate_output_path
 from understudy.sources.dataset_files import DATASET_SUFFIXES, has_data_files, read_dataset
-from understudy.sources.row_messages import Row, normalize_messages, normalize_tools, require_usual_training
+from understudy.sources.row_messages import (
+    Row,
+    WireMessage,
+    normalize_messages,
+    normalize_tools,
+    require_usual_training,
+)
 from understudy.sources.task_files.rows import PROMPTS, match_kind
 
 TrainingExample = Demonstration | PreferencePair | LabeledExample
@@ -137,11 +144,8 @@ def _to_example(
 def _read_row(
     item: Item[Any], use: Use | None, min_reward: float | None, notes: ReadingNotes
 ) -> Item[TrainingExample] | None:
-    shape, row = find_shape(item.value)
+    shape, row = _find_shape(item.value, use)
     outcome = None if "dpo" in shape.uses else find_outcome(row)
-    has_label = "kto" in shape.uses
-    if (use == "dpo" and has_label) or (use is not None and outcome is None):
-        find_shape(item.value, [use] if use else ())  # raises for a shape of another use
     chosen = shape.uses[0] if use is None else "kto" if use == "dpo" and outcome else use
     _refuse_unsupported(row)
     for name in unused_columns(item.value, shape):
@@ -159,6 +163,19 @@ def _read_row(
     return Item(item.location, kind.model_validate(columns))
 
 
+def _find_shape(value: Any, use: Use | None) -> tuple[RowShape, Row]:
+    """Return the shape of a row, and its columns. The outcome of an episode makes it one for further uses."""
+    try:
+        return find_shape(value, tuple(KINDS) if use is None else (use,))
+    except InvalidField:
+        further: Mapping[Use | None, tuple[Use, ...]] = {"sft": ("kto",), "kto": ("sft",), "dpo": ("sft",)}
+        with contextlib.suppress(InvalidField):
+            shape, row = find_shape(value, further.get(use, ()))
+            if row.keys() & {*OUTCOME_COLUMNS}:
+                return shape, row
+        raise
+
+
 def _conversation_columns(shape: RowShape, row: Row, is_failure: bool) -> dict[str, Any]:
     """Return the conversation or the two conversations of a row, its task and its tools."""
     parts = shape.split(row)
@@ -169,9 +186,18 @@ def _conversation_columns(shape: RowShape, row: Row, is_failure: bool) -> dict[s
         normalize_messages([*parts.prompt, *end], allow_empty_replies=number > 0 or is_failure)
         for number, end in enumerate(parts.continuations)
     ]
+    if not is_failure:
+        _require_results(conversations[0])
     columns: dict[str, Any] = {"task": _task_id(row), "tools": normalize_tools(row)}
     names = ("chosen", "rejected") if len(conversations) > 1 else ("messages",)
     return columns | dict(zip(names, conversations, strict=True))
+
+
+def _require_results(messages: Sequence[WireMessage]) -> None:
+    """Raise InvalidField if a call has no result although the conversation goes on."""
+    for number, (before, message) in enumerate(itertools.pairwise(messages), 1):
+        if before.get("tool_calls") and message.get("role") != "tool":
+            raise InvalidField(f"messages.{number}", "it follows a call that has no result")
 
 
 def _refuse_unsupported(row: Row) -> None:

@@ -46,8 +46,7 @@ def _spec(value: Any) -> Any:
 def _validate_conversation(messages: tuple["MessageField", ...]) -> tuple["MessageField", ...]:
     """Return the messages with results in the order of their calls.
 
-    Raise ValueError unless there is a reply of the agent, something before each reply, calls before each result, and a
-    result after each call of a reply that is not the last.
+    Raise ValueError unless there is a reply of the agent, something before each reply, and calls before each result.
     """
     if all(message.role != "assistant" for message in messages):
         raise ValueError("there is no message of the assistant to train on")
@@ -56,8 +55,6 @@ def _validate_conversation(messages: tuple["MessageField", ...]) -> tuple["Messa
             raise ValueError(f"message {number} is the assistant's, but there is no message before it to reply to")
         if message.role == "tool" and not (before and (before.tool_calls or before.role == "tool")):
             raise ValueError(f"message {number} is the result of a tool, but there is no call before it")
-        if before and before.tool_calls and message.role != "tool":
-            raise ValueError(f"message {number} follows a call of {before.tool_calls[0].name} that has no result")
     return tuple(order_tool_results(messages))
 
 
