@@ -101,6 +101,17 @@ def test_files_of_other_trainers_give_the_same_demonstrations(tiny: Path, tmp_pa
         assert notes == []
 
 
+def test_failed_episodes_are_imitated_only_if_asked_for(tiny: Path, tmp_path: Path) -> None:
+    said = [{"role": "user", "content": "Hi."}, {"role": "assistant", "content": "Hello."}]
+    file = write_lines(tmp_path / "rows.jsonl", [{"traj": said, "reward": reward} for reward in (1, 0, 0.5)])
+    kept, notes = load_demonstrations(tiny, file)
+    assert len(kept) == 1
+    assert re.search(r"\b2 of 3\b.*\breward 0: 1\b.*\bsft\.min_reward=0\b", notes[0])
+    assert len(load_demonstrations(tiny, file, "sft.min_reward=0.5")[0]) == 2
+    with pytest.raises(TaskError, match=r"rows\.jsonl:1: reward: 3 .*--skip-invalid"):
+        load_demonstrations(tiny, write_lines(file, [{"traj": said, "reward": 3}]))
+
+
 def test_too_long_demonstrations_are_skipped_and_counted(tiny: Path, tmp_path: Path, demos: Path) -> None:
     short = demos.read_text()
     long = Demonstration.model_validate_json(short)

@@ -85,6 +85,15 @@ def read_examples(
     yield from read_conversations(path, use, min_reward, notes)  # type: ignore[misc]  # narrowed by its use
 
 
+def valid_examples(items: Iterable[Item[ExampleT] | RowError], path: Path) -> Iterator[Item[ExampleT]]:
+    """Yield the examples of a file. Raise TaskError at the first invalid row."""
+    for item in items:
+        if isinstance(item, RowError):
+            hint = f"`understudy data convert {path} NEW.jsonl --skip-invalid` leaves such rows out"
+            raise TaskError(f"{item}; {hint}")
+        yield item
+
+
 def convert_conversations(
     source: Path,
     out: Path,

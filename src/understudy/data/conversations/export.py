@@ -18,10 +18,10 @@ from typing import IO, Any, Protocol
 
 from understudy.core.errors import ConfigError, TaskError
 from understudy.core.files import RETRY_HINT, os_errors_as_config_errors
-from understudy.core.items import Item, items_or_raise
+from understudy.core.items import Item
 from understudy.core.messages import Message
 from understudy.core.records import Record
-from understudy.data.conversations.conversations import TrainingExample, read_conversations
+from understudy.data.conversations.conversations import TrainingExample, read_conversations, valid_examples
 from understudy.data.conversations.examples import LabeledExample, PreferencePair
 from understudy.data.conversations.outcomes import ReadingNotes
 from understudy.data.conversations.shapes import Use
@@ -98,7 +98,7 @@ def _items(
     paths: Sequence[Path], use: Use | None, min_reward: float | None, notes: ReadingNotes
 ) -> Iterator[Item[TrainingExample]]:
     for path in paths:
-        yield from items_or_raise(read_conversations(path, use, min_reward, notes))
+        yield from valid_examples(read_conversations(path, use, min_reward, notes), path)
 
 
 def _lines(item: Item[TrainingExample], target: ExportTarget, done: ExportSummary) -> list[tuple[str, str]]:

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from understudy.core.errors import ConfigError
-from understudy.core.items import Item, items_or_raise
+from understudy.core.items import Item
 from understudy.core.messages import ToolSpec
 from understudy.core.tasks import Score
 from understudy.core.trajectory import StopReason, Trajectory
-from understudy.data.conversations.conversations import read_examples
+from understudy.data.conversations.conversations import read_examples, valid_examples
 from understudy.data.conversations.examples import Demonstration
 from understudy.data.conversations.outcomes import ReadingNotes
 from understudy.envs.task_source import TaskSource, list_sources
@@ -38,7 +38,7 @@ def read_demonstrations(
         return [], []
     read = ReadingNotes()
     path = Path(sft.dataset_file).expanduser()
-    found = list(items_or_raise(read_examples(path, Demonstration, sft.min_reward, read)))
+    found = list(valid_examples(read_examples(path, Demonstration, sft.min_reward, read), path))
     notes = [*read.lines("sft.min_reward=0"), *prompt_mismatch_notes(found, domain)]
     episodes = [_to_trajectory(item, format) for item in found]
     fitting = [episode for episode in episodes if len(episode.tokens) <= max_tokens]
