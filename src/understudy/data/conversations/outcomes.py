@@ -17,7 +17,7 @@ from understudy.core.items import InvalidField
 _FLAGS = ("success", "is_success", "task_completed", "passed", "resolved", "label")
 _REWARDS = ("reward", "total_reward", "score")
 OUTCOME_COLUMNS = (*_FLAGS, *_REWARDS)
-MIN_REWARD_HINT = "name the smallest reward of a success with min_reward"
+MIN_REWARD_HINT = "give the smallest reward of a success as min_reward (--min-reward)"
 _TOLERANCE = 1e-9
 
 
