@@ -127,6 +127,7 @@ def test_what_is_no_demonstration_is_refused_by_name(tmp_path: Path, row: Any, f
         ({"score": 1}, True),
         ({"label": False}, False),
         ({"kto_tag": True}, True),
+        ({"reward_spec": {"ground_truth": {"actual_performance": {"completed_successfully": False}}}}, False),
     ],
 )
 def test_failures_are_left_out_unless_asked_for(tmp_path: Path, outcome: dict[str, Any], is_success: bool) -> None:
@@ -136,6 +137,16 @@ def test_failures_are_left_out_unless_asked_for(tmp_path: Path, outcome: dict[st
     assert [len(item.value.messages) for item in found if isinstance(item, Item)] == ([4, 2] if is_success else [4])
     assert (notes.num_episodes, notes.failures.total()) == (1, int(not is_success))
     assert len(list(read_examples(path, Demonstration, min_reward=-1))) == 2
+
+
+@pytest.mark.parametrize(("last", "kept"), [(0.5, 1), (0.25, 0)])
+def test_the_reward_of_steps_is_their_sum(tmp_path: Path, last: float, kept: int) -> None:
+    steps = [{"messages": [ASKED], "action": "Wait.", "reward": 0.5}]
+    steps.append(
+        {"messages": [ASKED, {"role": "assistant", "content": "Wait."}, ASKED], "action": "Yes.", "reward": last}
+    )
+    path = write_lines(tmp_path / "rows.jsonl", [{"messages": REFUSED}, {"steps": steps}])
+    assert len(list(read_examples(path, Demonstration))) == 1 + kept
 
 
 def test_rewards_of_another_scale_need_the_smallest_of_a_success(tmp_path: Path) -> None:

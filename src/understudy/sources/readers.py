@@ -41,9 +41,7 @@ JSON_LIST_PATHS = {
 _BATCH = 1000
 _MAX_DEPTH, _MAX_DIGITS = 200, 4300
 """Largest nesting depth and number of digits in a .json file: the limits of pydantic's parser, which reads .jsonl."""
-_LONG_NUMBER = re.compile(
-    rb'(?:[^"0-9]++|"(?:[^"\\]++|\\.)*+"?|[0-9]{1,%d}+(?![0-9]))*+[0-9]' % _MAX_DIGITS, re.DOTALL
-)
+_LONG_NUMBER = re.compile(rb'(?:[^"0-9]++|"(?:[^"\\]++|\\.)*+"?|[0-9]{1,%d}+(?![0-9]))*+[0-9]' % _MAX_DIGITS, re.DOTALL)
 """Matches the beginning of a JSON text up to a number of more digits, outside of its strings."""
 
 
@@ -131,7 +129,7 @@ def _json_errors(ijson: ModuleType) -> tuple[type[Exception], ...]:
 def _validate_limits(ijson: ModuleType, path: Path) -> None:
     """Raise ConfigError if a file would exhaust the memory of ijson by its nesting, or crash it by a long number."""
     if path.stat().st_size:  # an empty file cannot be mapped
-        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        with path.open("rb") as mapped, mmap.mmap(mapped.fileno(), 0, access=mmap.ACCESS_READ) as data:
             if _LONG_NUMBER.match(data):
                 raise ConfigError(f"{path}: more than {_MAX_DIGITS} digits in a row; remove or shorten that number")
     depth = 0

@@ -1,9 +1,10 @@
 """Outcomes of recorded episodes: which of them succeeded, and what was found in a file beside its conversations.
 
-The outcome of a row is the first of these columns that it has: `success`, `is_success`, `task_completed`, `passed`,
-`resolved`, `label` (true or false), `reward`, `total_reward`, `score` (numbers). True counts as a reward of 1, false as
-0. An episode is successful if its reward is at least 1. A reward above 1 shows that the file has another scale, so such
-a row is an error unless the smallest reward of a success is given.
+The outcome of a row is the first of these columns that it has: `success`, `is_success`, `task_completed`,
+`completed_successfully`, `passed`, `resolved`, `label` (true or false), `reward`, `total_reward`, `score` (numbers);
+else the sum of the rewards of its steps. True counts as a reward of 1, false as 0. An episode is successful if its
+reward is at least 1. A reward above 1 shows that the file has another scale, so such a row is an error unless the
+smallest reward of a success is given.
 """
 
 import sys
@@ -14,7 +15,7 @@ from typing import Any
 
 from understudy.core.items import InvalidField
 
-_FLAGS = ("success", "is_success", "task_completed", "passed", "resolved", "label")
+_FLAGS = ("success", "is_success", "task_completed", "completed_successfully", "passed", "resolved", "label")
 _REWARDS = ("reward", "total_reward", "score")
 OUTCOME_COLUMNS = (*_FLAGS, *_REWARDS)
 MIN_REWARD_HINT = "give the smallest reward of a success as min_reward (--min-reward)"
@@ -22,7 +23,7 @@ _TOLERANCE = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class RowOutcome:
     """The outcome of a row."""
 
     reward: float
@@ -36,7 +37,7 @@ class Outcome:
         return self.reward >= (1.0 if min_reward is None else min_reward) - _TOLERANCE
 
 
-def find_outcome(row: Mapping[str, Any]) -> Outcome | None:
+def find_outcome(row: Mapping[str, Any]) -> RowOutcome | None:
     """Return the outcome of a row without nulls, or None if it has none. Raise InvalidField if it cannot be read."""
     name = next((column for column in OUTCOME_COLUMNS if column in row), None)
     if name is None:
@@ -47,7 +48,7 @@ def find_outcome(row: Mapping[str, Any]) -> Outcome | None:
     if not isinstance(value, int | float) or not abs(value) <= sys.float_info.max:
         raise InvalidField(name, "a number is needed")
     shown = f"{name} {str(bool(value)).lower()}" if name in _FLAGS else f"{name} 0" if not value else f"{name} below 1"
-    return Outcome(float(value), shown)
+    return RowOutcome(float(value), shown)
 
 
 @dataclass

@@ -6,6 +6,7 @@ Sources: OpenAI's guides "Supervised fine-tuning" and "Direct preference optimiz
 types"; LLaMA-Factory, data/README.md (ShareGPT, Alpaca); verl, "Prepare Data for Post-Training".
 """
 
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -49,8 +50,10 @@ _HOLDERS: Mapping[str, tuple[str, ...]] = {
     "episode_results": ("trajectory", *OUTCOME_COLUMNS),
     "extra_info": ("original_conversation",),
     "task_metadata": ("user_query",),
+    "reward_spec.ground_truth.actual_performance": OUTCOME_COLUMNS,
+    "reward_spec.ground_truth.final_state": OUTCOME_COLUMNS,
 }
-"""Columns with objects, and what of a conversation may be in them."""
+"""Places of objects, and what of a conversation may be in them."""
 _REQUESTS = ("prompt", "question", "user_query", "query")
 """Columns with what the user asks in the first message of steps without messages."""
 _FURTHER_COLUMNS = {
@@ -137,20 +140,19 @@ def _with_usual_keys(value: Any) -> dict[str, Any]:
     columns = {key: each for key, each in value.items() if each is not None}
     if "kto_tag" in columns:
         columns["label"] = columns.pop("kto_tag")
-    for name, taken in _HOLDERS.items():
-        holder = columns.get(name)
-        columns = (
-            {key: holder[key] for key in taken if key in holder} | columns if isinstance(holder, dict) else columns
-        )
+    for path, taken in _HOLDERS.items():
+        holder: Row = functools.reduce(_member, path.split("."), columns)
+        columns = {key: holder[key] for key in taken if key in holder} | columns
     for name in (*_CONVERSATIONS, "conversations", "messages", "prompt"):
         columns[name] = _decoded(columns.get(name))
     columns = {key: each for key, each in columns.items() if each is not None}
-    if columns.keys() & {"conversations", "steps", *_CONTINUATIONS}:
+    if columns.keys() & {"conversations", *_CONTINUATIONS}:
         return columns
     if name := next((name for name in _CONVERSATIONS if _is_turns(columns.get(name)) or columns.get(name) == []), ""):
         return columns | {"conversations": columns[name]}
-    if isinstance(steps := columns.get("trajectory"), list):
-        return columns | {"steps": steps}
+    steps = columns.get("steps", columns.get("trajectory"))
+    if isinstance(steps, list):
+        return _total_reward(steps) | columns | {"steps": steps}
     prompt = columns.get("prompt")
     if (
         isinstance(prompt, list)
@@ -160,6 +162,19 @@ def _with_usual_keys(value: Any) -> dict[str, Any]:
     ):
         return {key: each for key, each in columns.items() if key != "prompt"} | {"messages": prompt}
     return columns
+
+
+def _member(value: dict[str, Any], name: str) -> dict[str, Any]:
+    """Return an object in an object; an empty one if there is none."""
+    inner = value.get(name)
+    return inner if isinstance(inner, dict) else {}
+
+
+def _total_reward(steps: Sequence[Any]) -> dict[str, Any]:
+    """Return the sum of the rewards of steps as a column; nothing if a step has no reward."""
+    rewards = [step.get("reward") if isinstance(step, dict) else None for step in steps]
+    numbers = [reward for reward in rewards if isinstance(reward, int | float)]
+    return {"total_reward": sum(numbers)} if numbers and len(numbers) == len(steps) else {}
 
 
 def _decoded(value: Any) -> Any:
