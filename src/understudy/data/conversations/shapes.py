@@ -141,7 +141,7 @@ def _with_usual_keys(value: Any) -> dict[str, Any]:
     if "kto_tag" in columns:
         columns["label"] = columns.pop("kto_tag")
     for path, taken in _HOLDERS.items():
-        holder: Row = functools.reduce(_member, path.split("."), columns)
+        holder = functools.reduce(_member, path.split("."), columns)
         columns = {key: holder[key] for key in taken if key in holder} | columns
     for name in (*_CONVERSATIONS, "conversations", "messages", "prompt"):
         columns[name] = _decoded(columns.get(name))
