@@ -209,6 +209,14 @@ def test_convert_and_export_say_what_they_leave_out(tmp_path: Path) -> None:
     assert (code, "sft.jsonl: 1" in said, "1 of 2 episodes failed" in said) == (0, True, True)
 
 
+def test_columns_that_are_not_used_are_named_once(tmp_path: Path) -> None:
+    turns = [turn | {"mood": "calm"} for turn in TURNS]
+    rows = [{"conversations": TURNS, "id": 1}, {"conversations": turns, "cost": 2}, {"messages": REFUSED, "cost": 3}]
+    path, notes = write_lines(tmp_path / "rows.jsonl", rows), ReadingNotes()
+    assert len(list(read_conversations(path, notes=notes))) == 3
+    assert notes.unused == {"cost": f"{path}:2", "conversations.mood": f"{path}:2"}
+
+
 @pytest.mark.parametrize("name", ["one.json", "folder", "list.json"])
 def test_one_episode_a_file_and_named_lists_are_read(tmp_path: Path, name: str) -> None:
     episode = {"task_id": 1, "reward": 1.0, "traj": LOOKED_UP}

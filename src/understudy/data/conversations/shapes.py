@@ -90,10 +90,14 @@ def _keys(shape: RowShape) -> str:
 
 
 def unused_columns(value: Any, shape: RowShape) -> list[str]:
-    """Return the columns of a row of a shape that are not used."""
+    """Return the columns of a row of a shape that are not used, and those of its turns in ShareGPT's form."""
     names = [str(name) for name, each in value.items() if each is not None] if isinstance(value, dict) else []
     renamed = {*_CONVERSATIONS, *_PAIR, "messages", "prompt", *_REQUESTS}
-    return [name for name in names if name not in shape.keys and name not in _FURTHER_COLUMNS and name not in renamed]
+    listed = _columns(value).get("conversations")
+    turns = [turn for turn in listed if "from" in turn] if isinstance(listed, list) and _is_turns(listed) else []
+    inner = dict.fromkeys(str(name) for turn in turns for name, each in turn.items() if each is not None)
+    unused = [name for name in names if name not in shape.keys and name not in _FURTHER_COLUMNS and name not in renamed]
+    return unused + [f"conversations.{name}" for name in inner if name not in ("from", "value")]
 
 
 def is_recorded(value: Any) -> bool:
