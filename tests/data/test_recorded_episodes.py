@@ -125,6 +125,8 @@ def test_what_is_no_demonstration_is_refused_by_name(tmp_path: Path, row: Any, f
         ({"success": True, "total_reward": 0.2}, True),
         ({"task_completed": False, "total_reward": 1.3}, False),
         ({"score": 1}, True),
+        ({"reward": [0, 0, 1.0]}, True),
+        ({"reward": [0, 0.5]}, False),
         ({"label": False}, False),
         ({"kto_tag": True}, True),
         ({"reward_spec": {"ground_truth": {"actual_performance": {"completed_successfully": False}}}}, False),

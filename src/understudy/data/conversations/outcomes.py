@@ -2,9 +2,9 @@
 
 The outcome of a row is the first of these columns that it has: `success`, `is_success`, `task_completed`,
 `completed_successfully`, `passed`, `resolved`, `label` (true or false), `reward`, `total_reward`, `score` (numbers);
-else the sum of the rewards of its steps. True counts as a reward of 1, false as 0. An episode is successful if its
-reward is at least 1. A reward above 1 shows that the file has another scale, so such a row is an error unless the
-smallest reward of a success is given.
+else the sum of the rewards of its steps. A list of rewards, of tokens or of steps, counts as its sum. True counts as a
+reward of 1, false as 0. An episode is successful if its reward is at least 1. A reward above 1 shows that the file has
+another scale, so such a row is an error unless the smallest reward of a success is given.
 """
 
 import sys
@@ -45,6 +45,8 @@ def find_outcome(row: Mapping[str, Any]) -> RowOutcome | None:
     value = row[name]
     if name in _FLAGS and value not in (0, 1):
         raise InvalidField(name, "true or false is needed")
+    if name in _REWARDS and isinstance(value, list) and value and all(isinstance(each, int | float) for each in value):
+        value = sum(value)  # rewards of tokens or of steps
     if not isinstance(value, int | float) or not abs(value) <= sys.float_info.max:
         raise InvalidField(name, "a number is needed")
     shown = f"{name} {str(bool(value)).lower()}" if name in _FLAGS else f"{name} 0" if not value else f"{name} below 1"
