@@ -50,6 +50,9 @@ CONVERSATION_ROWS: list[Any] = [
     {"instruction": "a", "input": "b", "output": "c", "history": [["d", "e"]], "system": "s"},
     {"question": "a", "answer": 4},
     {"prompt": _MESSAGES[:1], "reward_model": {"ground_truth": "4"}},
+    {"traj": [*_MESSAGES, {"role": "assistant", "content": '<think>a</think>{"function_call": {"name": "f"}}'}]},
+    {"messages": _MESSAGES, "choices": [{"message": {"role": "assistant", "content": "b"}}]},
+    {"steps": [{"messages": _MESSAGES, "action": '{"final_answer": "b"}'}]},
 ]
 SPEC = {
     "scenario": "demo",

@@ -182,7 +182,7 @@ def test_unknown_shape_is_described_in_one_line_without_values(tmp_path: Path, r
     (_, found) = read_examples(write_lines(tmp_path / "rows.jsonl", [good, row]), Demonstration)
     text = str(found)
     assert re.search(rf"rows\.jsonl:2: unknown shape .*{shown}", text)
-    assert "shapes for SFT: {conversations} | {messages} | " in text
+    assert "shapes for SFT: {conversations} | {choices} | {messages} | " in text
     assert "\n" not in text
     assert "secret" not in text
 

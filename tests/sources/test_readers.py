@@ -84,6 +84,11 @@ def test_object_without_a_list_of_rows_is_one_row(tmp_path: Path) -> None:
     assert list(read_rows(path)) == [Item(str(path), {"task_id": 3, "messages": [{"role": "user"}]})]
 
 
+def test_digits_in_a_text_may_be_many(tmp_path: Path) -> None:
+    (path := tmp_path / "t.json").write_text(json.dumps([{'a\\"b': "1" * 9000}]))
+    assert [item.value for item in read_rows(path) if isinstance(item, Item)] == [{'a\\"b': "1" * 9000}]
+
+
 def test_items_carry_their_location(tmp_path: Path) -> None:
     (tmp_path / "e.py").write_text(PYTHON_SOURCE)
     assert [item.location.removeprefix(str(tmp_path)) for item in read_rows(tmp_path / "e.py")] == [

@@ -24,6 +24,7 @@ from understudy.runs.run import Run
 from understudy.sources.loading import load_source
 from understudy.train.data_files import describe_epochs
 from understudy.train.phases.demonstrations import prompt_mismatch_notes, read_demonstrations
+from understudy.train.phases.preferences import read_preferences
 from understudy.train.preparation import prepare_run
 
 GOLD = ("sft.steps=3", "steps=0", "save_every=0", "limits.max_turns=6")
@@ -99,6 +100,29 @@ def test_files_of_other_trainers_give_the_same_demonstrations(tiny: Path, tmp_pa
         (other,), notes = load_demonstrations(tiny, tmp_path / folder / "sft.jsonl")
         assert (other.tokens, other.mask, other.reward) == (own.tokens, own.mask, 1.0)
         assert notes == []
+
+
+def test_failed_episodes_are_imitated_only_if_asked_for(tiny: Path, tmp_path: Path) -> None:
+    said = [{"role": "user", "content": "Hi."}, {"role": "assistant", "content": "Hello."}]
+    file = write_lines(tmp_path / "rows.jsonl", [{"traj": said, "reward": reward} for reward in (1, 0, 0.5)])
+    kept, notes = load_demonstrations(tiny, file)
+    assert len(kept) == 1
+    assert re.search(r"\b2 of 3\b.*\breward 0: 1\b.*\bsft\.min_reward=0\b", notes[0])
+    assert len(load_demonstrations(tiny, file, "sft.min_reward=0.5")[0]) == 2
+    with pytest.raises(TaskError, match=r"rows\.jsonl:1: reward: 3 .*--skip-invalid"):
+        load_demonstrations(tiny, write_lines(file, [{"traj": said, "reward": 3}]))
+
+
+@pytest.mark.parametrize(("kind", "rewards"), [("kto", [[1.0], [0.0], [0.0]]), ("dpo", [[1.0, 0.0]])])
+def test_episodes_with_rewards_are_preferences(tiny: Path, tmp_path: Path, kind: str, rewards: list[float]) -> None:
+    asked = {"role": "user", "content": "Hi."}
+    said = [[asked, {"role": "assistant", "content": text}] for text in ("Hello.", "No.", "What?")]
+    rows = [{"traj": messages, "reward": reward} for messages, reward in zip(said, (2, 1, 0), strict=True)]
+    file = write_lines(tmp_path / "rows.jsonl", rows)
+    settings = (f"preferences.dataset_file={file}", f"preferences.kind={kind}", "preferences.min_reward=2")
+    units, notes = read_preferences(tiny_config(tiny, *settings, "preferences.steps=1"), formats.load_chat_format(tiny))
+    assert [[episode.reward for episode in unit] for unit in units] == rewards
+    assert any("1 of 3" in note for note in notes) == (kind == "dpo")
 
 
 def test_too_long_demonstrations_are_skipped_and_counted(tiny: Path, tmp_path: Path, demos: Path) -> None:

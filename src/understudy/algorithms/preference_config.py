@@ -15,6 +15,9 @@ class PreferenceConfig(Record):
     dataset_file: str = ""
     """A file or folder. Rows hold `chosen` and `rejected` for `dpo`, `messages` and `label` for `kto`, or have another
     known shape."""
+    min_reward: float | None = None
+    """For a file of episodes with rewards: the smallest reward of a desirable episode. By default 1, and a reward above
+    1 is an error."""
     kind: Literal["dpo", "kto"] = "dpo"
     """Loss: `dpo` learns from pairs, `kto` from single conversations labelled desirable or undesirable."""
     batch_size: int = Field(default=8, ge=1)

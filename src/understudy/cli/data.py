@@ -84,7 +84,7 @@ _OF_NEW_TASKS = (
     *("min_reads", "max_attempts"),
 )
 """Options of `synthesize` that have no effect on --from-specs."""
-_OF_TASKS = ("split", "domain", "train_ratio", "seed", "to", "format", "domain_policy", "model", "skip_validation")
+_OF_TASKS = ("split", "domain", "train_ratio", "seed", "format", "domain_policy", "model", "skip_validation")
 """Options of `convert` that have no effect on conversations."""
 
 
@@ -196,8 +196,11 @@ class ConvertOptions(RowFileOptions):
     """Only tasks of these domains, separated by commas, as the rows name them."""
     train_ratio: float | None = None
     """Split distinct tasks into train and validation, with this share for train."""
-    to: Literal["skyrl", "tasks"] | None = None
-    """Default: skyrl, or tasks if the input is SkyRL rows."""
+    to: Literal["skyrl", "tasks", "sft", "dpo", "kto"] | None = None
+    """Default: skyrl, or tasks if the input is SkyRL rows. Of conversations: what their rows are for; `dpo` pairs a
+    success with a failure of the same task, `kto` labels both."""
+    min_reward: float | None = None
+    """Conversations with a reward: the smallest one of a success. 0 imitates failures too. Default: 1."""
     model: str = ""
     """Count the longest prompt's tokens with this model's chat template."""
 
@@ -217,15 +220,17 @@ def convert(options: ConvertOptions) -> None:
     from understudy.engines.models import find_model
     from understudy.sources.task_files.splits import ExactGroups
 
-    out, ratio = options.out, options.train_ratio
-    if is_conversation_input(Path(options.dataset)) and not options.data.reward:
+    out, ratio, to = options.out, options.train_ratio, options.to
+    is_use = to in ("sft", "dpo", "kto")
+    if is_use or (to is None and not options.data.reward and is_conversation_input(Path(options.dataset))):
         if options.data != RowConfig():
             raise ConfigError(
                 f"{_data_settings(options)} has no effect on conversations; leave it out. "
                 "To convert questions as tasks, give data.reward=module:attribute"
             )
         validate_unused_options(options, _OF_TASKS)
-        return _convert_conversations(Path(options.dataset), out, options.skip_invalid, options.resume)
+        return _convert_conversations(options, to if to in ("sft", "dpo", "kto") else None)
+    validate_unused_options(options, ("min_reward",))
     if out.suffix and out.suffix not in FILE_SUFFIXES:
         raise ConfigError(
             f"{out}: unknown suffix {out.suffix!r}; allowed: {', '.join(FILE_SUFFIXES)}, or no suffix for a folder"
@@ -236,8 +241,9 @@ def convert(options: ConvertOptions) -> None:
     source = _source(options, options.split, options.domain)
     groups = None if ratio is None else ExactGroups()
     ratios = () if ratio is None else (ratio, 1 - ratio)
-    output = _convert_output(options, out, source, options.to, split_names(2) if groups else ())
-    if options.to == "tasks" or (options.to is None and source.detect_form() in ("skyrl", "questions")):
+    of_tasks: Literal["skyrl", "tasks"] | None = "skyrl" if to == "skyrl" else "tasks" if to == "tasks" else None
+    output = _convert_output(options, out, source, of_tasks, split_names(2) if groups else ())
+    if to == "tasks" or (to is None and source.detect_form() in ("skyrl", "questions")):
         validate_unused_options(options, ("model",))
     measure = measure_prompt_tokens(find_model(options.model)) if options.model else measure_prompt_bytes
     longest = LongestPrompt(measure)
@@ -265,6 +271,10 @@ class ExportConversationsOptions(Options):
     """LLaMA-Factory: cutoff_len in tokens; 0 cuts nothing."""
     split_parallel_calls: bool = False
     """LLaMA-Factory: write parallel calls as successive turns."""
+    to: Literal["sft", "dpo", "kto"] | None = None
+    """What all rows are for. Default: what each is for. `dpo` and `kto` also take conversations with a reward."""
+    min_reward: float | None = None
+    """Conversations with a reward: the smallest one of a success. 0 imitates failures too. Default: 1."""
     skip_invalid: bool = False
     """Leave out invalid items instead of failing; the exit code is then 1."""
 
@@ -280,8 +290,10 @@ def export(options: ExportConversationsOptions) -> None:
     if options.trainer != "llamafactory":
         validate_unused_options(options, ("model", "template", "cutoff_len", "split_parallel_calls"))
     writer = _export_target(options)
-    done = exporting.export_examples(options.files, options.out, writer, options.skip_invalid)
-    print(done, *writer.notes(), sep="\n")
+    done = exporting.export_examples(
+        options.files, options.out, writer, options.skip_invalid, options.to, options.min_reward
+    )
+    print(done, *done.notes.lines("--min-reward 0"), *writer.notes(), sep="\n")
     raise typer.Exit(1 if done.skipped else 0)
 
 
@@ -436,14 +448,25 @@ def _export_target(options: ExportConversationsOptions) -> "ExportTarget":
     )
 
 
-def _convert_conversations(source: Path, out: Path, skip_invalid: bool, resume: bool) -> None:
+def _convert_conversations(options: ConvertOptions, use: Literal["sft", "dpo", "kto"] | None) -> None:
     from understudy.data.conversations.conversations import convert_conversations
 
-    if out.suffix != ".jsonl":
-        raise ConfigError(f"{out}: conversations are written as .jsonl")
+    if options.out.suffix != ".jsonl":
+        raise ConfigError(f"{options.out}: conversations are written as .jsonl")
     with progress_display() as watch:
-        written, refused = convert_conversations(source, out, skip_invalid, resume, watch, _RowErrorPrinter())
-    _print_written(out, written)
+        written, refused, notes = convert_conversations(
+            Path(options.dataset),
+            options.out,
+            options.skip_invalid,
+            options.resume,
+            watch,
+            _RowErrorPrinter(),
+            use,
+            options.min_reward,
+        )
+    _print_written(options.out, written)
+    for line in notes.lines("--min-reward 0"):
+        print(line)
     if refused:
         print(f"{refused} left out")
         raise typer.Exit(1)

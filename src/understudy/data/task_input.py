@@ -55,7 +55,11 @@ class TaskInput:
 
     def detect_form(self) -> InputForm:
         """Return the kind of the first readable row. Raise ConfigError if only a part of the rows are questions."""
-        if self._read and "prompts" in self._read.count_kinds() and len(self._read.count_kinds().keys() - {UNREADABLE.name}) > 1:
+        if (
+            self._read
+            and "prompts" in self._read.count_kinds()
+            and len(self._read.count_kinds().keys() - {UNREADABLE.name}) > 1
+        ):
             raise ConfigError(
                 f"{self.name} has questions and other rows ({', '.join(self._read.count_kinds())}); put them into two files"
             )

@@ -69,6 +69,9 @@ class SFTConfig(Record):
     """Number of different gold episodes, at most. Without a file, no more are played than the batches hold."""
     dataset_file: str = ""
     """A file or folder of further demonstrations, from `understudy data collect` or in another known shape."""
+    min_reward: float | None = None
+    """For a file of episodes with rewards: the smallest reward of an episode to imitate. By default 1, and a reward
+    above 1 is an error."""
 
     @property
     def num_gold_episodes(self) -> int:

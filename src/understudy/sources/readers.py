@@ -1,7 +1,7 @@
 """Readers that stream the rows of a data file.
 
 .jsonl     one value a line
-.json      a list, or an object with a list `data`, `tasks` or `dependent_dataset`; parsed incrementally (ijson). An
+.json      a list, or an object with a list named in `JSON_LIST_PATHS`; parsed incrementally (ijson). An
            object without such a list is one row
 .parquet   one row at a time, by row groups (pyarrow)
 .arrow     one row at a time, by record batches (pyarrow); `datasets` saves such streams
@@ -14,6 +14,7 @@ Arrow pads objects: each object of a column has the keys of all others, with nul
 import codecs
 import contextlib
 import functools
+import mmap
 import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -33,14 +34,15 @@ JSON_LIST_PATHS = {
     "data": "data.item",
     "tasks": "tasks.item",
     "dependent_dataset": "dependent_dataset.item",
+    "trajectories": "trajectories.item",
 }
 """Places of the list of rows in a JSON file: key of the list ("" for the top level) -> path of its items for ijson."""
 
 _BATCH = 1000
-_CHUNK_BYTES = 2**20
 _MAX_DEPTH, _MAX_DIGITS = 200, 4300
 """Largest nesting depth and number of digits in a .json file: the limits of pydantic's parser, which reads .jsonl."""
-_LONG_NUMBER = re.compile(rb"[0-9]{%d}" % (_MAX_DIGITS + 1))
+_LONG_NUMBER = re.compile(rb'(?:[^"0-9]++|"(?:[^"\\]++|\\.)*+"?|[0-9]{1,%d}+(?![0-9]))*+[0-9]' % _MAX_DIGITS, re.DOTALL)
+"""Matches the beginning of a JSON text up to a number of more digits, outside of its strings."""
 
 
 def read_rows(path: Path) -> Iterator[Item[Any] | RowError]:
@@ -126,12 +128,10 @@ def _json_errors(ijson: ModuleType) -> tuple[type[Exception], ...]:
 
 def _validate_limits(ijson: ModuleType, path: Path) -> None:
     """Raise ConfigError if a file would exhaust the memory of ijson by its nesting, or crash it by a long number."""
-    before = b""
-    with path.open("rb") as file:
-        while data := file.read(_CHUNK_BYTES):
-            if _LONG_NUMBER.search(before + data):
+    if path.stat().st_size:  # an empty file cannot be mapped
+        with path.open("rb") as mapped, mmap.mmap(mapped.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            if _LONG_NUMBER.match(data):
                 raise ConfigError(f"{path}: more than {_MAX_DIGITS} digits in a row; remove or shorten that number")
-            before = data[-_MAX_DIGITS:]
     depth = 0
     with _open_text(path) as file, contextlib.suppress(*_json_errors(ijson)):  # which are reported with their rows
         for event, _ in ijson.basic_parse(file):

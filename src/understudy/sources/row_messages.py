@@ -15,6 +15,7 @@ WireMessage = dict[str, Any]
 """A message of the chat completions API."""
 
 _CALL = re.compile(r"<tool_call>\s*(.*?)\s*</tool_call>", re.DOTALL)
+_OPEN_CALL = re.compile(r"^[ \t]*<tool_call>", re.MULTILINE)
 _RESULT = re.compile(r"<tool_response>\s*(.*?)\s*</tool_response>", re.DOTALL)
 _THOUGHT = re.compile(r"^[ \t]*<think>(.*?)(?:</think>|\Z)", re.DOTALL | re.MULTILINE)
 _TEXT_CALL = re.compile(r'\s*\{\s*"(function_call|tool_calls?)"\s*:')
@@ -32,7 +33,10 @@ _IGNORED_IF_EMPTY = ("annotations", "audio", "parsed", "refusal")
 """Columns of a reply in the SDK of OpenAI."""
 _TRAINED = ("weight", "loss", "loss_mask", "loss_weight", "train", "training", "trainable")
 """Columns that say whether a message is trained on, and how much."""
-_MASKS = ("mask", "train_mask", "train_detail")
+_MASKS = (
+    *("mask", "train_mask", "train_detail", "assistant_masks", "completion_mask", "labels"),
+    *("mask_history", "train_on_prompt", "train_on_inputs", "train_on_input"),
+)
 """Columns that say so in ways that differ between trainers."""
 
 
@@ -82,15 +86,19 @@ def normalize_tools(row: Row) -> list[Any]:
     return [_normalize_tool(tool) for tool in tools]
 
 
-def require_usual_training(message: Mapping[str, Any], is_reply: bool, field: str) -> None:
-    """Raise InvalidField if a message says that it is trained on in another way: replies are, fully, others are not."""
+def require_usual_training(values: Mapping[str, Any], is_reply: bool, field: str) -> None:
+    """Raise InvalidField if a message or a row asks for other training: replies are trained on fully, others are not.
+
+    `field` is the place of the message; it is empty for a row.
+    """
+    prefix = f"{field}." if field else ""
     for key in _TRAINED:
-        if (value := message.get(key)) is not None and value != is_reply:
+        if (value := values.get(key)) is not None and value != is_reply:
             problem = "a reply is trained on with weight 1" if is_reply else "only replies are trained on"
-            raise InvalidField(f"{field}.{key}", f"{value!r:.50} is not supported: {problem}")
+            raise InvalidField(f"{prefix}{key}", f"{value!r:.50} is not supported: {problem}")
     for key in _MASKS:
-        if message.get(key) is not None:
-            raise InvalidField(f"{field}.{key}", "masks are not supported: replies are trained on, and nothing else")
+        if values.get(key) not in (None, False):
+            raise InvalidField(f"{prefix}{key}", "masks are not supported: replies are trained on, and nothing else")
 
 
 def _normalize_message(message: Any, field: str) -> WireMessage:
@@ -153,7 +161,10 @@ def _normalize_reply(message: WireMessage, field: str, is_call: bool) -> WireMes
     if is_call or _TEXT_CALL.match(text):
         parse_field(text, field, "a function_call that is not JSON")
         raise InvalidField(field, "a function_call without a name and arguments")
-    return message | _tagged_calls(text, field)
+    message |= _tagged_calls(text, field)
+    if _OPEN_CALL.search(message["content"]):
+        raise InvalidField(field, "a <tool_call> without </tool_call>")
+    return message
 
 
 def _split_thoughts(text: str) -> tuple[str, str]:
@@ -244,7 +255,7 @@ def _merge_replies(located: Sequence[tuple[str, WireMessage]]) -> list[tuple[str
             problem = "it follows another reply, and both say something; nothing says which of them is the reply"
             raise InvalidField(field, problem)
         thoughts = [each["reasoning_content"] for each in (before, message) if each.get("reasoning_content")]
-        calls = [*(before.get("tool_calls") or ()), *(message.get("tool_calls") or ())]
+        calls = [*before.get("tool_calls", ()), *message.get("tool_calls", ())]
         columns = {"content": texts[0] if texts else ""}
         columns |= {"reasoning_content": "\n".join(map(str, thoughts))} if thoughts else {}
         columns |= {"tool_calls": calls} if calls else {}
@@ -253,8 +264,12 @@ def _merge_replies(located: Sequence[tuple[str, WireMessage]]) -> list[tuple[str
 
 
 def _is_readable_reply(message: WireMessage) -> bool:
-    is_text, calls = isinstance(message.get("content"), str), message.get("tool_calls", [])
-    return message.get("role") == "assistant" and is_text and isinstance(calls, list)
+    calls = message.get("tool_calls", [])
+    listed = calls if isinstance(calls, list) else [calls]
+    functions = [call.get("function", call) if isinstance(call, dict) else call for call in listed]
+    are_calls = all(isinstance(function, dict) and "name" in function for function in functions)
+    is_known = message.keys() <= {"role", "content", "reasoning_content", "tool_calls"}
+    return message.get("role") == "assistant" and isinstance(message.get("content"), str) and are_calls and is_known
 
 
 def _is_empty_reply(message: WireMessage) -> bool:

@@ -58,7 +58,8 @@ def read_data_files(
         if handed_over:
             notes.append(describe_epochs(config.sft, config.sft.num_demonstrations + len(handed_over)))
     if config.preferences.steps and done_steps < config.steps_before_rl:
-        preferences = read_preferences(config, format)
+        preferences, more = read_preferences(config, format)
+        notes += more
         notes.append(describe_epochs(config.preferences, len(preferences)))
     digests = list(dict.fromkeys((summary.name, summary.digest) for summary in task_files))
     return DataFiles(handed_over, preferences, tuple(notes), digests)

@@ -67,6 +67,7 @@ _WITHOUT_EFFECT: Mapping[str, tuple[Callable[[TrainConfig], bool], str]] = {
         lambda config: config.preferences.steps > 0 and config.preferences.kind != "kto",
         "only preferences.kind = 'kto' weighs conversations by their label",
     ),
+    "sft.min_reward": (lambda config: not config.sft.dataset_file, "sft.dataset_file is empty"),
 }
 """Keys of sections and settings -> when they have no effect, and why."""
 

@@ -18,11 +18,13 @@ from typing import IO, Any, Protocol
 
 from understudy.core.errors import ConfigError, TaskError
 from understudy.core.files import RETRY_HINT, os_errors_as_config_errors
-from understudy.core.items import Item, items_or_raise
+from understudy.core.items import Item
 from understudy.core.messages import Message
 from understudy.core.records import Record
-from understudy.data.conversations.conversations import TrainingExample, read_conversations
+from understudy.data.conversations.conversations import TrainingExample, read_conversations, valid_examples
 from understudy.data.conversations.examples import LabeledExample, PreferencePair
+from understudy.data.conversations.outcomes import ReadingNotes
+from understudy.data.conversations.shapes import Use
 
 SFT_FILE, DPO_FILE, KTO_FILE = "sft.jsonl", "dpo.jsonl", "kto.jsonl"
 
@@ -52,6 +54,8 @@ class ExportSummary:
     rows: Counter[str] = field(default_factory=Counter)
     skipped: Counter[str] = field(default_factory=Counter)
     """Number of conversations left out, by reason."""
+    notes: ReadingNotes = field(default_factory=ReadingNotes)
+    """What was left out when the files were read."""
 
     def __str__(self) -> str:
         lines = [f"{name}: {count:,}" for name, count in sorted(self.rows.items())]
@@ -59,16 +63,21 @@ class ExportSummary:
 
 
 def export_examples(
-    paths: Sequence[Path], out: Path, target: ExportTarget, skip_invalid: bool = False
+    paths: Sequence[Path],
+    out: Path,
+    target: ExportTarget,
+    skip_invalid: bool = False,
+    use: Use | None = None,
+    min_reward: float | None = None,
 ) -> ExportSummary:
-    """Write the conversations of these files to the new folder `out`.
+    """Write the conversations of these files to the new folder `out`, as `read_conversations` reads them.
 
     Raise TaskError and write nothing if the target does not support a conversation, unless `skip_invalid` is set.
     """
     done = ExportSummary()
     with create_output_folder(out) as folder, contextlib.ExitStack() as files:
         opened: dict[str, IO[str]] = {}
-        for item in _items(paths):
+        for item in _items(paths, use, min_reward, done.notes):
             done.num_read += 1
             for name, line in _lines(item, target, done):
                 if name not in opened:
@@ -85,9 +94,11 @@ def export_examples(
     return done
 
 
-def _items(paths: Sequence[Path]) -> Iterator[Item[TrainingExample]]:
+def _items(
+    paths: Sequence[Path], use: Use | None, min_reward: float | None, notes: ReadingNotes
+) -> Iterator[Item[TrainingExample]]:
     for path in paths:
-        yield from items_or_raise(read_conversations(path))
+        yield from valid_examples(read_conversations(path, use, min_reward, notes), path)
 
 
 def _lines(item: Item[TrainingExample], target: ExportTarget, done: ExportSummary) -> list[tuple[str, str]]:

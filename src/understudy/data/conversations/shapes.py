@@ -1,15 +1,20 @@
 """Shapes of rows: which keys a row needs to be read, and what it can be used for.
 
-A row has the first shape of `SHAPES` of which it has all keys; nulls count as missing, and other keys are ignored.
+A row has the first shape of `SHAPES` of which it has all keys; nulls count as missing, and other keys are not used.
+Before that, a conversation under another key, or as JSON text, is put under the key of its shape.
 Sources: OpenAI's guides "Supervised fine-tuning" and "Direct preference optimization"; TRL, "Dataset formats and
 types"; LLaMA-Factory, data/README.md (ShareGPT, Alpaca); verl, "Prepare Data for Post-Training".
 """
 
-from collections.abc import Callable, Iterator, Sequence
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from pydantic_core import from_json
+
 from understudy.core.items import InvalidField, describe_row
+from understudy.data.conversations.outcomes import OUTCOME_COLUMNS
 from understudy.sources.row_messages import Row, WireMessage, text_message
 from understudy.sources.sharegpt import messages_from_sharegpt
 
@@ -39,6 +44,23 @@ class RowShape:
 
 _PAIR = ("chosen", "rejected")
 _CONTINUATIONS = (*_PAIR, "completion", "messages")
+_CONVERSATIONS = ("conversation", "traj", "trajectory", "original_conversation")
+"""Other names of `conversations`."""
+_HOLDERS: Mapping[str, tuple[str, ...]] = {
+    "episode_results": ("trajectory", *OUTCOME_COLUMNS),
+    "extra_info": ("original_conversation",),
+    "task_metadata": ("user_query",),
+    "reward_spec.ground_truth.actual_performance": OUTCOME_COLUMNS,
+    "reward_spec.ground_truth.final_state": OUTCOME_COLUMNS,
+}
+"""Places of objects, and what of a conversation may be in them."""
+_REQUESTS = ("prompt", "question", "user_query", "query")
+"""Columns with what the user asks in the first message of steps without messages."""
+_FURTHER_COLUMNS = {
+    *("tools", "system", "input", "history", "task", "label", "kto_tag", *_HOLDERS, *OUTCOME_COLUMNS),
+    *("id", "task_id", "uid", "index", "trial", "split", "source", "data_source", "parallel_tool_calls"),
+}
+"""Columns that are read beside those of a shape, or that only name a row."""
 
 
 def find_shape(value: Any, uses: Sequence[Use] = ("sft", "dpo", "kto")) -> tuple[RowShape, Row]:
@@ -47,7 +69,7 @@ def find_shape(value: Any, uses: Sequence[Use] = ("sft", "dpo", "kto")) -> tuple
     Raise InvalidField if the row has no known shape, or none of these uses. Its text describes the row and lists the
     shapes.
     """
-    columns = _columns(value) if isinstance(value, dict) else {}
+    columns = _columns(value)
     found = next((shape for shape in SHAPES if columns.keys() >= {*shape.keys}), None)
     if found is None:
         raise InvalidField("", f"unknown shape {describe_row(value)}; {list_shapes(uses)}")
@@ -67,14 +89,36 @@ def _keys(shape: RowShape) -> str:
     return f"{{{', '.join(shape.keys)}}}"
 
 
-def _columns(row: Row) -> dict[str, Any]:
+def unused_columns(value: Any, shape: RowShape) -> list[str]:
+    """Return the columns of a row of a shape that are not used, and those of its turns in ShareGPT's form."""
+    names = [str(name) for name, each in value.items() if each is not None] if isinstance(value, dict) else []
+    renamed = {*_CONVERSATIONS, *_PAIR, "messages", "prompt", *_REQUESTS}
+    listed = _columns(value).get("conversations")
+    turns = [turn for turn in listed if "from" in turn] if isinstance(listed, list) and _is_turns(listed) else []
+    inner = dict.fromkeys(str(name) for turn in turns for name, each in turn.items() if each is not None)
+    unused = [name for name in names if name not in shape.keys and name not in _FURTHER_COLUMNS and name not in renamed]
+    return unused + [f"conversations.{name}" for name in inner if name not in ("from", "value")]
+
+
+def is_recorded(value: Any) -> bool:
+    """Return whether a row holds a conversation with replies, even if it describes a task too."""
+    try:
+        shape, row = find_shape(value)
+    except InvalidField:
+        return False
+    if shape.keys == ("choices",):
+        return _request_messages(row) is not None
+    listed = next((row[name] for name in ("conversations", "messages") if name in shape.keys), ())
+    return shape.keys == ("steps",) or _has_replies(listed)
+
+
+def _columns(value: Any) -> dict[str, Any]:
     """Return the columns of a row without nulls and without texts beside lists of messages.
 
-    Raise InvalidField if the row has half a pair, or two continuations that are no pair.
+    A conversation has the key of its shape. Raise InvalidField if the row has half a pair, or two continuations that
+    are no pair.
     """
-    columns = {key: value for key, value in row.items() if value is not None}
-    if "kto_tag" in columns:
-        columns["label"] = columns.pop("kto_tag")
+    columns = _with_usual_keys(value)
     there = [name for name in _CONTINUATIONS if name in columns]
     texts = [name for name in there if isinstance(columns[name], str)]
     if len(texts) < len(there):
@@ -91,6 +135,75 @@ def _columns(row: Row) -> dict[str, Any]:
     return columns
 
 
+def _with_usual_keys(value: Any) -> dict[str, Any]:
+    """Return the columns of a row that are not null, with a conversation under the key of its shape."""
+    if _is_turns(value):
+        return {"conversations": value}
+    if not isinstance(value, dict):
+        return {}
+    columns = {key: each for key, each in value.items() if each is not None}
+    if "kto_tag" in columns:
+        columns["label"] = columns.pop("kto_tag")
+    for path, taken in _HOLDERS.items():
+        holder = functools.reduce(_member, path.split("."), columns)
+        columns = {key: holder[key] for key in taken if key in holder} | columns
+    for name in (*_CONVERSATIONS, "conversations", "messages", "prompt"):
+        columns[name] = _decoded(columns.get(name))
+    columns = {key: each for key, each in columns.items() if each is not None}
+    if columns.keys() & {"conversations", *_CONTINUATIONS}:
+        return columns
+    if name := next((name for name in _CONVERSATIONS if _is_turns(columns.get(name)) or columns.get(name) == []), ""):
+        return columns | {"conversations": columns[name]}
+    steps = columns.get("steps", columns.get("trajectory"))
+    if isinstance(steps, list):
+        return _total_reward(steps) | columns | {"steps": steps}
+    prompt = columns.get("prompt")
+    if (
+        isinstance(prompt, list)
+        and _has_replies(prompt)
+        and _role(prompt[-1:]) in ("assistant", "tool", "function")
+        and "answer" not in columns
+    ):
+        return {key: each for key, each in columns.items() if key != "prompt"} | {"messages": prompt}
+    return columns
+
+
+def _member(value: dict[str, Any], name: str) -> dict[str, Any]:
+    """Return an object in an object; an empty one if there is none."""
+    inner = value.get(name)
+    return inner if isinstance(inner, dict) else {}
+
+
+def _total_reward(steps: Sequence[Any]) -> dict[str, Any]:
+    """Return the sum of the rewards of steps as a column; nothing if a step has no reward."""
+    rewards = [step.get("reward") if isinstance(step, dict) else None for step in steps]
+    numbers = [reward for reward in rewards if isinstance(reward, int | float)]
+    return {"total_reward": sum(numbers)} if numbers and len(numbers) == len(steps) else {}
+
+
+def _decoded(value: Any) -> Any:
+    """Return the messages of JSON text; anything else unchanged."""
+    if isinstance(value, str) and value.lstrip().startswith("["):
+        try:
+            read = from_json(value)
+        except ValueError:
+            return value
+        return read if _is_turns(read) else value
+    return value
+
+
+def _is_turns(value: Any) -> bool:
+    """Return whether a value is a list of messages or of ShareGPT's turns."""
+    if not isinstance(value, list) or not value:
+        return False
+    return all(isinstance(turn, dict) and ("role" in turn or "from" in turn) for turn in value)
+
+
+def _has_replies(messages: Any) -> bool:
+    speakers = ("assistant", "gpt", "function_call")
+    return _is_turns(messages) and any(turn.get("role", turn.get("from")) in speakers for turn in messages)
+
+
 def _split_sharegpt(row: Row) -> RowParts:
     turns = _message_list(row, "conversations")
     ends = [[row[name]] for name in _PAIR] if "chosen" in row else [[]]
@@ -100,6 +213,63 @@ def _split_sharegpt(row: Row) -> RowParts:
 def _system_messages(row: Row) -> list[WireMessage]:
     system = row.get("system")
     return [text_message("system", system)] if isinstance(system, str) and system else []
+
+
+def _split_steps(row: Row) -> RowParts:
+    """Return the messages of steps with {messages, action}, whose last one has all, or with {action, observation}."""
+    steps = row["steps"]
+    if not isinstance(steps, list) or not steps or not all(isinstance(step, dict) for step in steps):
+        raise InvalidField("steps", "a list of objects is needed")
+    actions = [_action_message(step, f"steps.{number}.action") for number, step in enumerate(steps)]
+    if "messages" not in steps[-1]:
+        turns = [[action, *_observation(step)] for step, action in zip(steps, actions, strict=True)]
+        asked = next((row[name] for name in _REQUESTS if isinstance(row.get(name), str)), None)
+        if asked is None:
+            raise InvalidField("steps", f"what the user asks is missing; put it into {', '.join(_REQUESTS)}")
+        return RowParts([*_system_messages(row), text_message("user", asked)], [[m for turn in turns for m in turn]])
+    shown = _message_list(steps[-1], "messages")
+    said = [message.get("content") for message in shown if isinstance(message, dict)]
+    if missing := [number for number, action in enumerate(actions[:-1]) if action["content"] not in said]:
+        raise InvalidField(f"steps.{missing[0]}.action", "the messages of the last step do not contain it")
+    return RowParts(shown, [actions[-1:]])
+
+
+def _action_message(step: Row, field: str) -> WireMessage:
+    """Return what the agent says in a step; of {"final_answer": text}, the text."""
+    action = step.get("action")
+    if not isinstance(action, str):
+        raise InvalidField(field, "a text is needed")
+    if "final_answer" in action:
+        try:
+            read = from_json(action)
+        except ValueError:
+            read = None
+        if isinstance(read, dict) and read.keys() == {"final_answer"} and isinstance(read["final_answer"], str):
+            action = read["final_answer"]
+    return text_message("assistant", action)
+
+
+def _observation(step: Row) -> list[WireMessage]:
+    text = step.get("observation")
+    return [text_message("user", text)] if isinstance(text, str) and text else []
+
+
+def _request_messages(row: Row) -> Any:
+    """Return the messages that a chat completion answers; None if the row has none."""
+    request = row.get("request")
+    return next((each["messages"] for each in (row, request) if isinstance(each, dict) and "messages" in each), None)
+
+
+def _split_completion(row: Row) -> RowParts:
+    """Return a chat completion after the messages of its request."""
+    choices, shown = row["choices"], _request_messages(row)
+    if not isinstance(choices, list) or len(choices) != 1 or not isinstance(choices[0], dict):
+        raise InvalidField("choices", "a list of one choice is needed")
+    if choices[0].get("finish_reason") == "length":
+        raise InvalidField("choices.0.finish_reason", "'length': the reply is cut off")
+    if not isinstance(shown, list):
+        raise InvalidField("choices", "a reply without the messages that it answers; put them beside it as `messages`")
+    return RowParts(shown, [[choices[0].get("message")]])
 
 
 def _split_openai_pair(row: Row) -> RowParts:
@@ -199,12 +369,14 @@ SHAPES = (
     RowShape(("conversations", "chosen", "rejected"), ("dpo",), _split_sharegpt),
     RowShape(("conversations", "label"), ("kto",), _split_sharegpt),
     RowShape(("conversations",), ("sft",), _split_sharegpt),
+    RowShape(("choices",), ("sft",), _split_completion),
     RowShape(("input", "preferred_output", "non_preferred_output"), ("dpo",), _split_openai_pair),
     RowShape(("instruction", "chosen", "rejected"), ("dpo",), _split_alpaca),
     RowShape(("prompt", "chosen", "rejected"), ("dpo",), _split_continued),
     RowShape(("chosen", "rejected"), ("dpo",), _split_continued),
     RowShape(("messages", "label"), ("kto",), _split_messages),
     RowShape(("messages",), ("sft",), _split_messages),
+    RowShape(("steps",), ("sft",), _split_steps),
     RowShape(("prompt", "completion", "label"), ("kto",), _split_continued),
     RowShape(("prompt", "completion"), ("sft",), _split_continued),
     RowShape(("instruction", "output", "label"), ("kto",), _split_alpaca),

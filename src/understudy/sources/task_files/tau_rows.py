@@ -45,7 +45,8 @@ def is_tau_row(row: Mapping[str, Any]) -> bool:
     actions = row.get("actions", ())
     listed = actions if isinstance(actions, list | tuple) else ()
     recorded = any(isinstance(action, dict) and "result" in action for action in listed)
-    return "instruction" in row and not row.keys() & ROW_COLUMNS and not recorded
+    others = {*ROW_COLUMNS, "output", "chosen", "rejected"}  # the last three are those of Alpaca's conversations
+    return "instruction" in row and not row.keys() & others and not recorded
 
 
 def read_tau_row(row: Mapping[str, Any], identity: str) -> TaskRow:

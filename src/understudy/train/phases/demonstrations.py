@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from understudy.core.errors import ConfigError
-from understudy.core.items import Item, items_or_raise
+from understudy.core.items import Item
 from understudy.core.messages import ToolSpec
 from understudy.core.tasks import Score
 from understudy.core.trajectory import StopReason, Trajectory
-from understudy.data.conversations.conversations import read_examples
+from understudy.data.conversations.conversations import read_examples, valid_examples
 from understudy.data.conversations.examples import Demonstration
+from understudy.data.conversations.outcomes import ReadingNotes
 from understudy.envs.task_source import TaskSource, list_sources
 from understudy.formats import ChatFormat
 from understudy.rollouts.supervised import build_supervised_example
@@ -35,8 +36,10 @@ def read_demonstrations(
                 "sft.num_demonstrations = 0 without sft.dataset_file: SFT has no data; set one of them, or sft.steps=0"
             )
         return [], []
-    found = list(items_or_raise(read_examples(Path(sft.dataset_file).expanduser(), Demonstration)))
-    notes = list(prompt_mismatch_notes(found, domain))
+    read = ReadingNotes()
+    path = Path(sft.dataset_file).expanduser()
+    found = list(valid_examples(read_examples(path, Demonstration, sft.min_reward, read), path))
+    notes = [*read.lines("sft.min_reward=0"), *prompt_mismatch_notes(found, domain)]
     episodes = [_to_trajectory(item, format) for item in found]
     fitting = [episode for episode in episodes if len(episode.tokens) <= max_tokens]
     if not fitting:

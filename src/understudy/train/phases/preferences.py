@@ -14,14 +14,15 @@ from torch import Tensor
 from understudy.algorithms.advantages import token_weights
 from understudy.algorithms.batch import Batch, collate
 from understudy.algorithms.config import LossConfig
+from understudy.algorithms.preference_config import PreferenceConfig
 from understudy.algorithms.preferences import dpo_weights, kto_weights, sequence_log_ratios
 from understudy.core.errors import ConfigError
-from understudy.core.items import items_or_raise
 from understudy.core.messages import Message, ToolSpec
 from understudy.core.tasks import Score
 from understudy.core.trajectory import StopReason, Trajectory
-from understudy.data.conversations.conversations import read_examples
+from understudy.data.conversations.conversations import read_examples, valid_examples
 from understudy.data.conversations.examples import LabeledExample, PreferencePair
+from understudy.data.conversations.outcomes import ReadingNotes
 from understudy.engines.interface import Trainer, require_reference
 from understudy.formats import ChatFormat
 from understudy.rollouts.supervised import build_supervised_example
@@ -41,8 +42,11 @@ _SIDES = {"dpo": ("rejected", "chosen"), "kto": ("undesirable", "desirable")}
 """The family of a stored conversation: that of an unwanted one, then that of a wanted one."""
 
 
-def read_preferences(config: TrainConfig, format: ChatFormat) -> list[PreferenceUnit]:
-    """Return the conversations of the file as token sequences. Raise TaskError or ConfigError at an invalid row."""
+def read_preferences(config: TrainConfig, format: ChatFormat) -> tuple[list[PreferenceUnit], list[str]]:
+    """Return the conversations of the file as token sequences, and notes on what is left out of the file.
+
+    Raise TaskError or ConfigError at an invalid row.
+    """
     preferences = config.preferences
     if not preferences.dataset_file:
         raise ConfigError(
@@ -51,8 +55,9 @@ def read_preferences(config: TrainConfig, format: ChatFormat) -> list[Preference
     if preferences.kind == "kto" and preferences.batch_size < 2:
         raise ConfigError("preferences.batch_size = 1: kto compares the conversations of a batch; set at least 2")
     path, units = Path(preferences.dataset_file).expanduser(), list[PreferenceUnit]()
+    read = ReadingNotes()
     names = _SIDES[preferences.kind]
-    for number, (where, sides, tools) in enumerate(_read_conversations(path, preferences.kind), 1):
+    for number, (where, sides, tools) in enumerate(_read_conversations(path, preferences, read), 1):
         try:
             unit = tuple(
                 dataclasses.replace(
@@ -71,7 +76,7 @@ def read_preferences(config: TrainConfig, format: ChatFormat) -> list[Preference
                 f"{config.limits.max_episode_tokens}; raise the limit, or remove the row"
             )
         units.append(unit)
-    return units
+    return units, [f"{preferences.dataset_file}: {line}" for line in read.lines("preferences.min_reward")]
 
 
 class PreferencePhase:
@@ -163,13 +168,15 @@ LabeledConversations = tuple[tuple[tuple[Message, ...], bool], ...]
 """Conversations, each with True if it is chosen or desirable."""
 
 
-def _read_conversations(path: Path, kind: str) -> Iterator[tuple[str, LabeledConversations, tuple[ToolSpec, ...]]]:
+def _read_conversations(
+    path: Path, config: PreferenceConfig, notes: ReadingNotes
+) -> Iterator[tuple[str, LabeledConversations, tuple[ToolSpec, ...]]]:
     """Yield the location, the conversations and the tools of each row."""
-    if kind == "dpo":
-        for pair in items_or_raise(read_examples(path, PreferencePair)):
+    if config.kind == "dpo":
+        for pair in valid_examples(read_examples(path, PreferencePair, config.min_reward, notes), path):
             yield pair.location, ((pair.value.chosen, True), (pair.value.rejected, False)), pair.value.tools
     else:
-        for row in items_or_raise(read_examples(path, LabeledExample)):
+        for row in valid_examples(read_examples(path, LabeledExample, config.min_reward, notes), path):
             yield row.location, ((row.value.messages, row.value.label),), row.value.tools
 
 
