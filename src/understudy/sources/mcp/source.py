@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from understudy.core.errors import ConfigError, TaskError, did_you_mean
-from understudy.core.event_loop import LoopLocal
+from understudy.core.event_loop import LoopLocal, run_async
 from understudy.core.messages import ToolCall, ToolSpec
 from understudy.core.tasks import Split, Task, assign_splits
 from understudy.envs.rewards import FactRules
@@ -371,4 +371,4 @@ def _run_in_thread(work: Coroutine[Any, Any, T]) -> T:
     This thread may already have a running event loop.
     """
     with ThreadPoolExecutor(1) as thread:
-        return thread.submit(asyncio.run, work).result()
+        return thread.submit(run_async, work).result()
