@@ -50,6 +50,8 @@ class MCPServerConfig(Record):
     """A folder whose files are copied into {folder}."""
     headers: dict[str, str] = {}
     """Headers of each HTTP request."""
+    aliases: tuple[str, ...] = ()
+    """Other names of the server in tasks, such as `python_execution` in `python_execution.execute_python`."""
     protocol: Literal["auto", "legacy"] = "auto"
     """`legacy` uses the handshake from before 2026-07-28 and does not ask the server for a newer version first."""
     isolation: Literal["episode", "shared"] = "episode"
@@ -190,16 +192,21 @@ class MCPEnvironmentConfig(Record):
     """Servers by name."""
     tool_naming: Literal["flat", "server.tool"] = "flat"
     """How tools are named for the agent."""
-    aliases: dict[str, dict[str, str]] = {}
-    """Other names of arguments that models write, by tool (`tool`, or `server.tool`) and other name, mapped to the
-    parameter: `execute_python = {python_code = "code"}`. An alias has no effect if the tool has a parameter of its
-    name."""
+    aliases: dict[str, str | dict[str, str]] = {}
+    """Other names that models and tasks use. Of a tool, mapped to the tool (`tool`, or `server.tool`): `post_note =
+    "add_note"`. Of arguments, by tool and other name, mapped to the parameter: `execute_python = {python_code =
+    "code"}`. An alias of an argument has no effect if the tool has a parameter of its name."""
     limits: MCPLimits = MCPLimits()
     """Limits of an episode. A task's own limits take precedence."""
     reward: RewardConfig = RewardConfig()
     """The reward of an episode."""
     cassette: CassetteConfig = CassetteConfig()
     """Recorded answers of the servers."""
+
+    @property
+    def server_names(self) -> tuple[str, ...]:
+        """The names of the servers in tasks, with their aliases."""
+        return (*self.servers, *(alias for server in self.servers.values() for alias in server.aliases))
 
 
 def load_environment_config(path: Path) -> MCPEnvironmentConfig:
@@ -216,6 +223,7 @@ def load_environment_config(path: Path) -> MCPEnvironmentConfig:
     if not named or (config.server and config.servers):
         raise ConfigError(f"{path}: give either one [server], or several as [servers.NAME]")
     servers = {key: _placed(server, folder) for key, server in named.items()}
+    _validate_server_aliases(servers, path)
     tape = config.cassette
     return config.replace(
         name=name,
@@ -225,6 +233,17 @@ def load_environment_config(path: Path) -> MCPEnvironmentConfig:
         servers=servers,
         cassette=tape.replace(file=str(folder / tape.file)) if tape.file else tape,
     )
+
+
+def _validate_server_aliases(servers: dict[str, MCPServerConfig], path: Path) -> None:
+    """Raise `ConfigError` if two servers have one name or alias."""
+    owners = {name: name for name in servers}
+    for name, server in servers.items():
+        for alias in server.aliases:
+            if (owner := owners.setdefault(alias, name)) != name or alias in servers:
+                raise ConfigError(
+                    f"{path}: the alias {alias!r} of the server {name!r} is a name of {owner!r}; choose another one"
+                )
 
 
 def _placed(server: MCPServerConfig, folder: Path) -> MCPServerConfig:
