@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from jsonschema import SchemaError
 from jsonschema.protocols import Validator
@@ -31,6 +31,7 @@ MAX_NAME_CHARACTERS = 128
 """The longest name of a tool, in characters: that of the protocol's specification."""
 MAX_TOOLS_CHARACTERS = 1_000_000
 """The longest descriptions and schemas of all tools of a server, in characters."""
+T = TypeVar("T")
 ToolNaming = Literal["flat", "server.tool"]
 ServerTools = Mapping[str, Sequence[ToolSpec]]
 """The tools of each server, by server name. The tools have the server's own names."""
@@ -94,9 +95,9 @@ class ToolCatalog:
         alias of a tool is the name of another one.
         """
         self.server_tools = server_tools
-        names = _ToolAliases(server_tools, servers, aliases)
+        names = _find_aliases(server_tools, servers, aliases)
         every = [
-            _entry(server, spec, naming, names.of(server, spec.name), aliases)
+            _entry(server, spec, naming, names[server, spec.name], aliases)
             for server, specs in server_tools.items()
             for spec in specs
         ]
@@ -206,37 +207,42 @@ def _spec(server: str, tool: Tool, clean: Sanitizer) -> ToolSpec:
     )
 
 
-class _ToolAliases:
-    """The aliases of all tools. Raise `ConfigError` for one in `aliases` that names no tool, or two.
+def _find_aliases(
+    server_tools: ServerTools, servers: Mapping[str, MCPServerConfig], aliases: Aliases
+) -> dict[tuple[str, str], tuple[str, ...]]:
+    """Return the aliases of each tool, by its server and name.
 
-    One that a server lists has no effect if it is a tool's name, or if two servers list it.
+    An alias that a server lists has no effect if it is a tool's name, or if two tools list it. Raise `ConfigError` for
+    one in `aliases` that names no tool, or that is a name of another one.
     """
+    tools = {(server, spec.name): spec for server, specs in server_tools.items() for spec in specs}
+    prefixes = {server: (server, *servers[server].aliases) for server in server_tools}
+    full_names = {f"{prefix}.{name}": (server, name) for server, name in tools for prefix in prefixes[server]}
+    short_names = {name for _, name in tools}
+    known = full_names | _unambiguous((tool[1], tool) for tool in tools)
+    owners = _unambiguous((alias, tool) for tool, spec in tools.items() for alias in spec.name_aliases)
+    owners = {alias: tool for alias, tool in owners.items() if alias not in short_names}
+    for alias, name in aliases.items():
+        if isinstance(name, str):
+            if name not in known:
+                raise ConfigError(f"aliases.{alias}: no server has a tool {did_you_mean(name, known)}")
+            if alias in short_names or alias in full_names or owners.get(alias, known[name]) != known[name]:
+                raise ConfigError(f"aliases.{alias}: this is a name of another tool than {name!r}; leave it out")
+            owners[alias] = known[name]
+    found = dict[tuple[str, str], tuple[str, ...]]()
+    for server, name in tools:
+        mine = [alias for alias, tool in owners.items() if tool == (server, name)]
+        others = [f"{prefix}.{each}" for prefix in prefixes[server] for each in (name, *mine)]
+        found[server, name] = tuple(dict.fromkeys([*mine, *others[1:]]))  # the first is the full name
+    return found
 
-    def __init__(self, server_tools: ServerTools, servers: Mapping[str, MCPServerConfig], aliases: Aliases) -> None:
-        tools = [(server, spec) for server, specs in server_tools.items() for spec in specs]
-        self._names = {server: (server, *servers[server].aliases) for server in server_tools}
-        short = Counter(spec.name for _, spec in tools)
-        full = {f"{name}.{spec.name}": (server, spec.name) for server, spec in tools for name in self._names[server]}
-        self._listed: dict[str, tuple[str, str]] = {}
-        listed = Counter(alias for _, spec in tools for alias in set(spec.name_aliases))
-        for server, spec in tools:
-            free = (alias for alias in spec.name_aliases if listed[alias] == 1 and alias not in short)
-            self._listed |= dict.fromkeys(free, (server, spec.name))
-        known = full | {spec.name: (server, spec.name) for server, spec in tools if short[spec.name] == 1}
-        for alias, tool in aliases.items():
-            if not isinstance(tool, str):
-                continue
-            if tool not in known:
-                raise ConfigError(f"aliases.{alias}: no server has a tool {did_you_mean(tool, known)}")
-            if alias in full or alias in short or self._listed.get(alias, known[tool]) != known[tool]:
-                raise ConfigError(f"aliases.{alias}: this is a name of another tool than {tool!r}; leave it out")
-            self._listed[alias] = known[tool]
 
-    def of(self, server: str, tool: str) -> tuple[str, ...]:
-        """Return the aliases of a tool, with and without its server."""
-        mine = [alias for alias, owner in self._listed.items() if owner == (server, tool)]
-        qualified = [f"{name}.{each}" for name in self._names[server] for each in (tool, *mine)]
-        return tuple(dict.fromkeys([*mine, *qualified[1:]]))
+def _unambiguous(pairs: Iterable[tuple[str, T]]) -> dict[str, T]:
+    """Return the names that stand for one thing only."""
+    meanings: dict[str, set[T]] = {}
+    for name, meaning in pairs:
+        meanings.setdefault(name, set()).add(meaning)
+    return {name: next(iter(found)) for name, found in meanings.items() if len(found) == 1}
 
 
 def _parameters(spec: ToolSpec) -> Mapping[str, Any]:
@@ -281,9 +287,7 @@ def _validate_unique_names(entries: Sequence[CatalogEntry]) -> None:
 
 def _named(entries: Sequence[CatalogEntry]) -> dict[str, CatalogEntry]:
     """Index entries by all of their names. Short names that several entries share are left out."""
-    short: dict[str, list[CatalogEntry]] = {}
-    for entry in entries:
-        short.setdefault(entry.tool, []).append(entry)
-    found = {alias: entry for entry in entries for alias in entry.aliases}
-    found |= {name: same[0] for name, same in short.items() if len(same) == 1}
-    return found | {entry.full_name: entry for entry in entries}
+    full_names = {entry.full_name: entry for entry in entries}
+    short_names = _unambiguous((entry.tool, entry.full_name) for entry in entries)
+    aliases = {alias: entry for entry in entries for alias in entry.aliases}
+    return aliases | {name: full_names[full] for name, full in short_names.items()} | full_names

@@ -41,7 +41,7 @@ _SHIPPED = Path(__file__).parent / "servers" / "tasks"
 def open_domain(reference: str) -> "MCPTaskSource":
     """Load the environment in a TOML file, or a shipped one by name.
 
-    If it has aliases of arguments, its servers are started once to check them.
+    If it has aliases, its servers are started once to check them.
     """
     shipped = _SHIPPED / f"{reference}.toml"
     config = load_environment_config(shipped if shipped.is_file() else Path(reference).expanduser())
