@@ -42,6 +42,11 @@ class MCPServerConfig(Record):
     """The program and its arguments, as a list or as one string in shell syntax."""
     url: str = ""
     """The server's URL, such as http://127.0.0.1:8000/mcp."""
+    http_tools: str = ""
+    """A JSON file with the tools of a server at `url` that does not speak MCP: a list in OpenAI's format, with name,
+    description and parameters. A call of NAME is `POST {url}/NAME`, with the arguments as JSON."""
+    http_arguments_key: str = ""
+    """The key of the arguments in the body of such a request. By default the body is the arguments."""
     env: dict[str, str] = {}
     """Environment variables of the server, in addition to PATH, HOME and a few other harmless ones."""
     cwd: str = ""
@@ -105,6 +110,10 @@ class MCPServerConfig(Record):
     def _validate_server(self) -> Self:
         if not self.command and not self.url:
             raise ConfigError("a server needs a command or a url")
+        if self.http_tools and not self.url:
+            raise ConfigError("http_tools needs the url of the tools, such as http://127.0.0.1:7001/tools")
+        if self.http_arguments_key and not self.http_tools:
+            raise ConfigError("http_arguments_key needs http_tools, the file of the tools at url")
         if self.isolation == "episode" and not self.command and not self.reset and not self.state_per_session:
             raise ConfigError(
                 "all episodes use the server at a url: set isolation = 'shared' if stateless, state_per_session = "
@@ -248,6 +257,8 @@ def _validate_server_aliases(servers: dict[str, MCPServerConfig], path: Path) ->
 
 def _placed(server: MCPServerConfig, folder: Path) -> MCPServerConfig:
     cwd = server.cwd if server.cwd.startswith("{folder}") else str(folder / server.cwd)
+    if server.http_tools:
+        server = server.replace(http_tools=str(folder / server.http_tools))
     if not server.initial_files:
         return server.replace(cwd=cwd)
     files = folder / server.initial_files
