@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from support.replica.channels import CHANNELS
+from support.replica.channels import CHANNELS, channel_id
 from support.replica.market import Company, companies
 from understudy.core.tasks import SPLITS, Difficulty, Split
 from understudy.domains.authoring.phrases import PhraseSampler
@@ -124,5 +124,13 @@ def _check(draft: Draft, writes: bool) -> TaskCheck:
         answer = (AnswerCheck(regex=rf"^\W*{re.escape(draft.alone)}\W*$"),)
     elif draft.text:
         answer = (AnswerCheck(text=draft.text, max_characters=len(draft.text) + 40),)
-    must = (CallPattern(tool=draft.must.tool, arguments=draft.must.arguments),) if draft.must else ()
+    must = (_pattern(draft.must),) if draft.must else ()
     return TaskCheck(answer=answer, calls=CallsCheck(required=must, allowed=READS) if writes else None)
+
+
+def _pattern(sent: MCPCall) -> CallPattern:
+    """Return the pattern of a call that sends exactly this message, to the channel by its ID or its name."""
+    name = next(name for name in CHANNELS if channel_id(name) == sent.arguments["channel"])
+    others = {key: value for key, value in sent.arguments.items() if key != "channel"}
+    either = f"^({sent.arguments['channel']}|#?{name})$"
+    return CallPattern(tool=sent.tool, arguments=others, argument_patterns={"channel": either})

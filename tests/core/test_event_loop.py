@@ -1,6 +1,7 @@
 """Test `run_async`, `LoopLocal` and `BackgroundLoop`, and how Ctrl-C ends a running coroutine."""
 
 import asyncio
+import contextlib
 import os
 import signal
 import sys
@@ -128,6 +129,44 @@ def test_first_error_cancels_the_others_and_waits_for_their_cleanup() -> None:
     with pytest.raises(ZeroDivisionError, match="first"):
         asyncio.run(gather_or_cancel([wait(), fail(), wait()]))
     assert ended == ["cleaned up"] * 2
+
+
+@pytest.mark.parametrize("error", [None, ZeroDivisionError])
+def test_loop_local_is_closed_before_its_loop_ends(error: type[Exception] | None) -> None:
+    closed: list[str] = []
+
+    async def close(name: str) -> None:
+        await asyncio.sleep(0.01)
+        closed.append(name)
+
+    async def use() -> None:
+        LoopLocal(lambda: "dropped", close).get()
+        early = LoopLocal(lambda: "early", close)
+        early.get()
+        await early.close()
+        assert closed == ["early"]
+        if error:
+            raise error
+
+    with pytest.raises(error) if error else contextlib.nullcontext():
+        run_async(use())
+    assert closed == ["early", "dropped"]
+
+
+def test_loop_local_of_the_background_loop_is_closed_with_it() -> None:
+    closed: list[str] = []
+
+    async def close(name: str) -> None:
+        closed.append(name)
+
+    async def use() -> str:
+        return LoopLocal(lambda: "made", close).get()
+
+    background = BackgroundLoop()
+    assert background.run(use()) == "made"
+    assert not closed
+    background.close()
+    assert closed == ["made"]
 
 
 def test_loop_local_creates_one_object_per_loop() -> None:

@@ -264,6 +264,27 @@ def test_arguments_are_finite_numbers(number: str) -> None:
     assert caught.value.kind == "invalid_arguments"
 
 
+def test_aliases_of_tools_are_listed_and_must_name_a_tool() -> None:
+    class Lamps(Toolkit):
+        tool_aliases = {"turn_on": "light"}
+
+        def light(self) -> str:
+            """Switch the lamp on."""
+            return "on"
+
+    assert [(spec.name, spec.name_aliases) for spec in Lamps.specs()] == [("light", ("turn_on",))]
+    assert tool_to_openai(Lamps.specs()[0])["function"].keys() == {"name", "description", "parameters"}
+    for wrong in ({"light": "light"}, {"turn_on": "lights"}):
+        with pytest.raises(TaskError, match="tool_aliases of Wrong"):
+
+            class Wrong(Toolkit):
+                tool_aliases = wrong
+
+                def light(self) -> str:
+                    """Switch the lamp on."""
+                    return "on"
+
+
 def test_names_that_break_a_tool_are_errors() -> None:
     with pytest.raises(TaskError, match="find cannot take `_limit`"):
 

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import psutil
 
+from understudy.core import event_loop
 from understudy.core.errors import RolloutError, ToolError
 from understudy.core.messages import ToolCall
 from understudy.sources.mcp.config import MCPServerConfig
@@ -32,7 +33,7 @@ def run_async(work: Coroutine[Any, Any, T]) -> T:
         async with asyncio.timeout(600):
             return await work
 
-    return asyncio.run(bounded())
+    return event_loop.run_async(bounded())
 
 
 async def call_result(kit: MCPToolkit, tool: str, **arguments: Any) -> str:

@@ -130,12 +130,13 @@ class MCPCallOptions(MCPServerOptions):
 @verb(app)
 def tools(options: MCPToolsOptions) -> None:
     """List the tools of a server."""
+    from understudy.core.messages import HIDDEN_FIELDS
     from understudy.envs.terminal import format_tool_list
     from understudy.sources.mcp.toolkit import MCPToolkit
 
     async def listed() -> str:
         async with MCPToolkit({"server": _server(options)}) as kit:
-            specs = [spec.model_dump(exclude={"aliases"}) for spec in kit.specs()]
+            specs = [spec.model_dump(exclude=HIDDEN_FIELDS) for spec in kit.specs()]
             return json.dumps(specs, indent=1, ensure_ascii=False) if options.as_json else format_tool_list(kit.specs())
 
     print(_run(listed(), options.server))

@@ -8,7 +8,7 @@ import atexit
 import signal
 import sys
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
 from contextlib import asynccontextmanager
 from types import FrameType
 from typing import Any, Generic, TypeVar
@@ -25,6 +25,7 @@ exit of Python.
 def run_async(main: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine in a new event loop and return its result. Raise RuntimeError if this thread runs a loop.
 
+    What has to be closed, such as sessions of servers (`LoopLocal`), is closed before the loop ends.
     The first Ctrl-C cancels `main`, which can then clean up. If `main` is running synchronous code, such as loading a
     model, KeyboardInterrupt is raised there at once. A second Ctrl-C ends the clean-up. In all cases this function
     raises KeyboardInterrupt.
@@ -33,7 +34,7 @@ def run_async(main: Coroutine[Any, Any, T]) -> T:
         main.close()
         name = getattr(main, "__name__", "the coroutine")
         raise RuntimeError(f"an event loop is running in this thread, as in a notebook: use `await {name}(...)`")
-    return asyncio.run(_with_interrupts(main))
+    return asyncio.run(_with_interrupts(_closing_loop_locals(main)))
 
 
 def _is_loop_running() -> bool:
@@ -113,11 +114,12 @@ async def gather_or_cancel(works: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
 class LoopLocal(Generic[T]):
     """An object that can only be used in the event loop that created it, such as a pool of connections.
 
-    Another loop, started after the first has ended, gets a new object.
+    Another loop, started after the first has ended, gets a new object. `run_async` and the background loop call
+    `close_made` with the object before their loop ends.
     """
 
-    def __init__(self, make: Callable[[], T]) -> None:
-        self._make = make
+    def __init__(self, make: Callable[[], T], close_made: Callable[[T], Awaitable[None]] | None = None) -> None:
+        self._make, self._close_made = make, close_made
         self._made: tuple[asyncio.AbstractEventLoop, T] | None = None
 
     def get(self) -> T:
@@ -125,7 +127,31 @@ class LoopLocal(Generic[T]):
         loop = asyncio.get_running_loop()
         if self._made is None or self._made[0] is not loop:
             self._made = loop, self._make()
+            if self._close_made and loop in _TO_CLOSE:
+                _TO_CLOSE[loop].add(self)
         return self._made[1]
+
+    async def close(self) -> None:
+        """Close the object of the running loop, if there is one; the next `get` makes a new one."""
+        loop = asyncio.get_running_loop()
+        if self._close_made and self._made and self._made[0] is loop:
+            (_, made), self._made = self._made, None
+            _TO_CLOSE.get(loop, set()).discard(self)
+            await self._close_made(made)
+
+
+_TO_CLOSE: dict[asyncio.AbstractEventLoop, set[LoopLocal[Any]]] = {}
+"""What the loops of `run_async` close before they end."""
+
+
+async def _closing_loop_locals(main: Coroutine[Any, Any, T]) -> T:
+    """Return the result of `main` after what it opened is closed, which the end of a loop would cancel at any point."""
+    loop = asyncio.get_running_loop()
+    _TO_CLOSE[loop] = set()
+    try:
+        return await main
+    finally:
+        await asyncio.gather(*(local.close() for local in _TO_CLOSE.pop(loop)))
 
 
 class BackgroundLoop:
@@ -157,7 +183,7 @@ class BackgroundLoop:
 
     def _start(self) -> None:
         ready = threading.Event()
-        self._thread = threading.Thread(target=lambda: asyncio.run(self._live(ready)), name="understudy", daemon=True)
+        self._thread = threading.Thread(target=lambda: run_async(self._live(ready)), name="understudy", daemon=True)
         self._thread.start()
         ready.wait()
         atexit.register(self.close)

@@ -17,6 +17,8 @@ from understudy.core.records import Record
 Role = Literal["system", "user", "assistant", "tool"]
 ERROR_PREFIX = "Error: "
 """Prefix of the tool message for a failed call."""
+HIDDEN_FIELDS = {"aliases", "name_aliases"}
+"""Fields of a `ToolSpec` that the model does not see."""
 
 
 class ToolCall(Record):
@@ -43,6 +45,8 @@ class ToolSpec(Record):
     aliases: dict[str, str] = {}
     """Alternative argument names that models write, mapped to the real names. They are accepted in calls and never
     shown."""
+    name_aliases: SkipJsonSchema[tuple[str, ...]] = Field(default=(), exclude_if=lambda names: not names)
+    """Alternative names of the tool that models write. They are accepted in calls and never shown."""
 
     def resolve_aliases(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Return the arguments of a call under the parameters' real names.
@@ -51,6 +55,10 @@ class ToolSpec(Record):
         """
         renamed = {self.aliases.get(key, key): value for key, value in arguments.items()}
         return renamed if len(renamed) == len(arguments) else dict(arguments)
+
+    def without_aliases(self) -> "ToolSpec":
+        """Return the tool as the model sees it."""
+        return self.replace(aliases={}, name_aliases=())
 
 
 class Message(Record):
@@ -153,4 +161,11 @@ def _call_from_wire(wire: Mapping[str, Any]) -> ToolCall:
 
 def tool_to_openai(spec: ToolSpec) -> dict[str, Any]:
     """Return the tool in the wire format, which chat templates take too."""
-    return {"type": "function", "function": spec.model_dump(exclude={"aliases"})}
+    return {"type": "function", "function": spec.model_dump(exclude=HIDDEN_FIELDS)}
+
+
+def index_tools(specs: Iterable[ToolSpec]) -> dict[str, ToolSpec]:
+    """Return tools by name and by alias. An alias that is another tool's name has no effect."""
+    specs = tuple(specs)
+    by_alias = {alias: spec for spec in specs for alias in spec.name_aliases}
+    return by_alias | {spec.name: spec for spec in specs}

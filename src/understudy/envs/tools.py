@@ -8,11 +8,11 @@ counts it.
 
 import inspect
 import json
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
-from dataclasses import dataclass
 from functools import partialmethod
+from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Protocol, get_args, get_origin, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, Field, PydanticUserError, TypeAdapter, ValidationError, create_model
@@ -28,11 +28,11 @@ from understudy.envs.state import State
 _JSON: TypeAdapter[Any] = TypeAdapter(Any)
 
 
-@dataclass(frozen=True, slots=True)
 class Alias:
-    """Alternative argument name, accepted but not in the schema: `code: Annotated[str, Alias("python_code")]`."""
+    """Alternative argument names, accepted but not in the schema: `code: Annotated[str, Alias("python_code")]`."""
 
-    name: str
+    def __init__(self, *names: str) -> None:
+        self.names = names
 
 
 class ToolProvider(Protocol):
@@ -76,6 +76,8 @@ class ToolkitBase:
     _specs: ClassVar[tuple[ToolSpec, ...]] = ()
     _not_tools: ClassVar[frozenset[str]] = frozenset()
     """Public names of the base classes, which are not tools even if a subclass overrides them."""
+    tool_aliases: ClassVar[Mapping[str, str]] = MappingProxyType({})
+    """Alternative names of tools, accepted but not shown, mapped to the tools' names."""
     _reserved_names: ClassVar[frozenset[str]] = frozenset({"specs"})
     """Names that no tool may have, because the package uses them."""
     _keeps_defaults: ClassVar[bool] = False
@@ -95,6 +97,11 @@ class ToolkitBase:
             if _looks_like_tool(member)
         ]
         problems += [
+            f"tool_aliases of {cls.__name__}: {alias} is a tool itself, or {name} is none"
+            for alias, name in cls.tool_aliases.items()
+            if alias in methods or name not in {**cls._models, **methods}
+        ]
+        problems += [
             f"tool {cls.__name__}.{name} has a name that its base class uses; give it another one"
             for name, member in public.items()
             if name in cls._reserved_names or (name == "call" and not _runs_calls(member))
@@ -109,7 +116,9 @@ class ToolkitBase:
             with _naming_the_tool(f"{cls.__name__}.{name}"):
                 if name in methods:
                     models[name] = _arguments(methods[name])
-                specs.append(_spec(name, getattr(cls, name), models[name]))
+                spec = _spec(name, getattr(cls, name), models[name])
+                names = tuple(alias for alias, real in cls.tool_aliases.items() if real == name)
+                specs.append(spec.replace(name_aliases=names))
         cls._models, cls._specs = models, tuple(specs)
 
     @classmethod
@@ -308,7 +317,7 @@ def _spec(name: str, method: Callable[..., Any], model: type[BaseModel]) -> Tool
 def _aliases(method: Callable[..., Any]) -> Iterator[tuple[str, str]]:
     for argument, hint in get_type_hints(method, include_extras=True).items():
         notes = get_args(hint)[1:] if get_origin(hint) is Annotated else ()
-        yield from ((note.name, argument) for note in notes if isinstance(note, Alias))
+        yield from ((name, argument) for note in notes if isinstance(note, Alias) for name in note.names)
 
 
 def _simplify_schema(schema: Any) -> Any:

@@ -1,5 +1,6 @@
 """Faults of real MCP servers, over stdio and over HTTP: each is one clear line, and the server's."""
 
+import asyncio
 import json
 import os
 import signal
@@ -9,6 +10,7 @@ import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -18,6 +20,7 @@ from support.mcp_kit import UNRULY, call_on_new_server, call_result, run_async, 
 from understudy.sources.mcp import session, transport
 from understudy.sources.mcp.catalog import ToolCatalog
 from understudy.sources.mcp.config import MCPServerConfig
+from understudy.sources.mcp.pool import SessionPools
 from understudy.sources.mcp.toolkit import MCPToolkit
 
 pytestmark = pytest.mark.slow
@@ -244,6 +247,25 @@ def test_bad_answer_over_http_is_the_servers_fault(
     assert said.startswith("mcp's fault: ")
     assert named in said
     assert "\n" not in said
+
+
+@pytest.mark.parametrize("isolation", ["shared", "episode"])
+def test_no_session_is_open_or_starting_after_the_pools_are_closed(
+    bad_answers: tuple[str, dict[str, tuple[int, str, bytes]]], isolation: str
+) -> None:
+    url, _ = bad_answers
+    place = {"url": url, "isolation": isolation, "state_per_session": isolation == "episode", "protocol": "legacy"}
+    servers = {"s": MCPServerConfig.model_validate({**place, "warm_sessions": 3})}
+
+    async def tasks_left() -> set[asyncio.Task[Any] | None]:
+        pools = SessionPools(servers)
+        async with MCPToolkit(servers, pools=pools):
+            pass
+        assert len(asyncio.all_tasks()) > 2  # the session, and those that are started ahead
+        await pools.close()
+        return asyncio.all_tasks() - {asyncio.current_task()}
+
+    assert asyncio.run(tasks_left()) == set()
 
 
 def test_error_that_a_server_returns_over_http_is_shown_to_the_agent(

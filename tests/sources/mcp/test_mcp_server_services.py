@@ -205,7 +205,7 @@ def test_tools_option_limits_served_tools(replica_services: Replicas) -> None:
         ("fmp_get_quote", {"symbol": "A&apikey=x"}, "symbol"),
         ("fmp_get_market_gainers", {"limit": 500}, "limit"),
         ("tavily_extract", {"url": "file:///etc/passwd"}, "url"),
-        ("slack_get_channel_history", {"channel_id": "general"}, "channel_id"),
+        ("fmp_get_stock_news", {"tickers": "A&apikey=x"}, "tickers"),
     ],
 )
 def test_invalid_arguments_send_no_request(
@@ -215,6 +215,70 @@ def test_invalid_arguments_send_no_request(
     assert said.startswith(f"bad arguments for {tool}: ")
     assert message in said
     assert not replica_services.asked
+
+
+def test_unusable_slack_channel_sends_no_request_and_names_the_tool_that_lists_channels(
+    replica_services: Replicas,
+) -> None:
+    writes = ServerOptions(allow_writes=True)
+    for tool, arguments in (
+        ("slack_get_channel_history", {"channel_id": "lunch"}),
+        ("slack_send_message", {"channel": "@ada", "message": "Soup?"}),
+        ("slack_send_message", {"channel": "U0ADA", "message": "Soup?"}),
+    ):
+        (found,) = call_tools("slack", (tool, arguments), part=writes)
+        assert isinstance(found, ToolError)
+        assert "slack_list_channels" in str(found)
+        assert repr(next(iter(arguments.values()))) in str(found)
+    assert not replica_services.asked
+
+
+@pytest.mark.parametrize("channel", ["lunch", "#lunch", "C0LUNCH"])
+def test_slack_message_goes_to_a_channel_by_id_or_name(channel: str, replica_services: Replicas) -> None:
+    call = ("send_slack_message", {"channel_id": channel, "text": "Soup?"})
+    (sent,) = call_tools("slack", call, part=ServerOptions(allow_writes=True))
+    assert sent["channel"] == "C0LUNCH"
+    assert replica_services.asked[-1].body == {"channel": channel.replace("#", "").replace("l", "#l"), "text": "Soup?"}
+
+
+DAY = str(COMPANY.days[3].date)
+
+
+@pytest.mark.parametrize(
+    ("tool", "alias", "plain"),
+    [
+        ("polygon_get_aggs", {"from": DAY, "to": DAY, "timespan": "day"}, {"start_date": DAY, "end_date": DAY}),
+        ("polygon_get_news", {"limit": 1}, {"limit": 1}),
+        ("tavily_search", {"q": "chief executive", "limit": 2}, {"query": "chief executive", "max_results": 2}),
+        ("fmp_get_quote", {"stock": TICKER}, {"symbol": TICKER}),
+        (
+            "fmp_get_income_statement",
+            {"ticker": TICKER, "period": "quarterly"},
+            {"symbol": TICKER, "period": "quarter"},
+        ),
+        ("fmp_search_ticker", {"search": COMPANY.name}, {"query": COMPANY.name}),
+        ("fmp_get_stock_news", {"symbol": f"{TICKER}, {TICKER}"}, {"tickers": [TICKER, TICKER]}),
+        ("list_slack_channels", {}, {}),
+        ("get_slack_channel_history", {"channel": "C0LUNCH"}, {"channel_id": "C0LUNCH"}),
+    ],
+)
+def test_aliases_of_the_services_mean_the_tools_and_parameters(
+    tool: str, alias: dict[str, Any], plain: dict[str, Any], replica_services: Replicas
+) -> None:
+    name = tool if "slack" not in tool else "slack_" + tool.replace("slack_", "")
+    if name.startswith("polygon"):
+        alias, plain = {**alias, "symbol": TICKER}, {**plain, "ticker": TICKER}
+    by_alias, by_name = call_tools(name.partition("_")[0], (tool, alias), (name, plain))
+    assert not isinstance(by_name, ToolError)
+    assert by_alias == by_name
+    assert by_alias
+
+
+def test_fmp_news_without_tickers_are_about_all_stocks(replica_services: Replicas) -> None:
+    for arguments in ({"limit": 5}, {"tickers": "", "limit": 5}):
+        assert len({row["symbol"] for row in call_tool("fmp_get_stock_news", **arguments)}) == 5
+        assert replica_services.asked[-1].path == "/news/stock-latest"
+    assert "at most 10" in refusal("fmp_get_stock_news", tickers=",".join("ABCDEFGHIJK"))
 
 
 def queue_responses(replica_services: Replicas, *answers: tuple[int, Any, Mapping[str, str]] | None) -> None:

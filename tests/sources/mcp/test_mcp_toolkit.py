@@ -109,7 +109,7 @@ def test_own_server_lists_the_aliases_of_its_arguments() -> None:
             return spec.aliases, result, await call_result(kit, "execute_python", python_code="1", code="2")
 
     aliases, result, both = run_async(talk())
-    assert (aliases, result) == ({"python_code": "code"}, "42")
+    assert (aliases, result) == ({"python_code": "code", "script": "code", "python": "code"}, "42")
     assert "python_code" in both
 
 

@@ -144,6 +144,8 @@ def fmp(request: Request) -> Answer:
     elif request.path == "/search-name":
         words = query["query"].lower()
         rows = [_listing(each) for each in companies().values() if words in each.name.lower()][:limit]
+    elif request.path == "/news/stock-latest":
+        rows = [_fmp_news(symbol)[int(query["page"])] for symbol in companies()]
     elif request.path == "/news/stock":
         rows = [row for symbol in query["symbols"].split(",") for row in _fmp_news(symbol)]
         rows = sorted(rows, key=lambda row: str(row["publishedDate"]), reverse=True)[:limit]

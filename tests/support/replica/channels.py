@@ -32,6 +32,8 @@ class Workspace:
         channel = str(asked.get("channel", ""))
         if method not in ("conversations.history", "chat.postMessage"):
             return {"ok": False, "error": "unknown_method"}
+        if method == "chat.postMessage" and channel.startswith("#"):
+            channel = next((known for known, name in self.channels.items() if name == channel[1:]), "")
         if channel not in self.channels:
             return {"ok": False, "error": "channel_not_found"}
         if method == "chat.postMessage":

@@ -151,5 +151,5 @@ def _kind(episode: Trajectory) -> TaskKind:
 
 
 def _tools_as_shown(episode: Trajectory, shown: ToolLookup) -> tuple[ToolSpec, ...]:
-    """Return the tools as the agent saw them, without aliases of arguments."""
-    return tuple(spec.replace(aliases={}) for spec in shown(episode.domain))
+    """Return the tools as the agent saw them, without aliases."""
+    return tuple(spec.without_aliases() for spec in shown(episode.domain))

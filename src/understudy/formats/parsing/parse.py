@@ -15,7 +15,7 @@ from types import ModuleType
 
 from understudy.core.errors import ConfigError, did_you_mean
 from understudy.core.json_values import replace_surrogates
-from understudy.core.messages import Message, ToolCall, ToolSpec
+from understudy.core.messages import Message, ToolCall, ToolSpec, index_tools
 from understudy.formats.base import ParsedMessage, ReplyStatus
 from understudy.formats.parsing import thoughts
 from understudy.formats.parsing.repair import ParseFailure
@@ -122,12 +122,12 @@ _FENCE_END = re.compile(r"\s*+```")
 def parse_reply(text: str, tool_format: str = "", tools: Sequence[ToolSpec] = ()) -> ParsedReply:
     """Parse the text of a reply. `tool_format` is the format that the model was instructed to write, "" for any.
 
-    `tools` help with names, argument types and argument aliases. A call of an unknown tool is still a call. Raise
+    `tools` help with names, argument types and aliases. A call of an unknown tool is still a call. Raise
     ConfigError for an unknown tool format, and nothing else.
     """
     if tool_format and tool_format not in TOOL_FORMATS:
         raise ConfigError(f"unknown tool format {did_you_mean(tool_format, TOOL_FORMATS)}")
-    scan = ReplyScan(f"\n{replace_surrogates(text)}", tool_format, {tool.name: tool for tool in tools})
+    scan = ReplyScan(f"\n{replace_surrogates(text)}", tool_format, index_tools(tools))
     at = _read_constructs(scan, _OPENING)
     if scan.budget.left < 0:
         scan.add_failure("", ParseFailure("length", "the reply has too many brackets, tags and calls to be parsed"))
@@ -184,7 +184,7 @@ def _build_result(scan: ReplyScan) -> ParsedReply:
     reason = next((call.parse_error for call in scan.calls if call.parse_error), "")
     unknown = next((call.name for call in scan.calls if scan.tools and call.name not in scan.tools), None)
     if not reason and unknown is not None:
-        reason = f"unknown tool {did_you_mean(unknown, scan.tools)}"
+        reason = f"unknown tool {did_you_mean(unknown, {tool.name for tool in scan.tools.values()})}"
     repairs = {kind: count for kind, count in scan.repairs.items() if count}
     return ParsedReply(
         tuple(scan.calls), content, repairs, dict(scan.parse_errors), scan.hallucinated_turn, reason, scan.has_thinking

@@ -215,11 +215,15 @@ class ReplyScan:
         self.add_call(name, arguments)
 
     def _known(self, name: str) -> str:
-        """Return the name of a known tool if `name` is one with surrounding space or the prefix `functions.`, else
-        `name`.
+        """Return the name of a known tool if `name` is one with surrounding space or the prefix `functions.`, or an
+        alias of one, else `name`.
         """
         bare = name.strip().removeprefix("functions.")
-        return bare if name not in self.tools and bare in self.tools else name
+        name = bare if name not in self.tools and bare in self.tools else name
+        if name not in self.tools:
+            return name
+        self.repairs["alias"] += name != self.tools[name].name
+        return self.tools[name].name
 
     def _unaliased(self, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
         spec = self.tools.get(name)

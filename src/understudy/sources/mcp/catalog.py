@@ -1,6 +1,7 @@
 """ToolCatalog: the tools of one or more servers, by the names that an agent uses.
 
-A tool can be called by `server.tool`. It can also be called by its own name if no other visible tool has it.
+A tool can be called by `server.tool`. It can also be called by its own name if no other visible tool has it, and by its
+aliases.
 """
 
 import json
@@ -9,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from jsonschema import SchemaError
 from jsonschema.protocols import Validator
@@ -30,13 +31,16 @@ MAX_NAME_CHARACTERS = 128
 """The longest name of a tool, in characters: that of the protocol's specification."""
 MAX_TOOLS_CHARACTERS = 1_000_000
 """The longest descriptions and schemas of all tools of a server, in characters."""
+T = TypeVar("T")
 ToolNaming = Literal["flat", "server.tool"]
 ServerTools = Mapping[str, Sequence[ToolSpec]]
 """The tools of each server, by server name. The tools have the server's own names."""
-Aliases = Mapping[str, Mapping[str, str]]
-"""Other names of arguments, by tool and name, mapped to the parameter. See `MCPEnvironmentConfig.aliases`."""
+Aliases = Mapping[str, str | Mapping[str, str]]
+"""Other names of tools, and of arguments by tool. See `MCPEnvironmentConfig.aliases`."""
 ALIASES_KEY = "understudy/aliases"
 """Key in a tool's `_meta` under which the servers of understudy list aliases of arguments."""
+NAME_ALIASES_KEY = "understudy/name_aliases"
+"""Key in a tool's `_meta` under which the servers of understudy list aliases of the tool."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +52,13 @@ class CatalogEntry:
     spec: ToolSpec
     """The specification with the name that the agent sees."""
     validator: Validator
+    aliases: tuple[str, ...] = ()
+    """Other names of the tool: aliases of its own, and of its server."""
+
+    @property
+    def full_name(self) -> str:
+        """The name with the server."""
+        return f"{self.server}.{self.tool}"
 
     def validate_arguments(self, arguments: Mapping[str, Any]) -> None:
         """Raise `ToolError` if the arguments do not match the tool's schema."""
@@ -80,29 +91,35 @@ class ToolCatalog:
     ) -> None:
         """Only `visible_tools` are shown, if given.
 
-        Raise `ConfigError` if two visible tools have one name, or if `aliases` name an unknown tool or parameter.
+        Raise `ConfigError` if two visible tools have one name, if `aliases` name an unknown tool or parameter, or if an
+        alias of a tool is the name of another one.
         """
         self.server_tools = server_tools
-        every = [_entry(server, spec, naming, aliases) for server, specs in server_tools.items() for spec in specs]
+        names = _find_aliases(server_tools, servers, aliases)
+        every = [
+            _entry(server, spec, naming, names[server, spec.name], aliases)
+            for server, specs in server_tools.items()
+            for spec in specs
+        ]
         shown = [entry for entry in every if is_allowed(servers[entry.server], entry.tool)]
         _validate_unique_names(shown)
         self.shown_entries = [entry for entry in shown if not visible_tools or entry.spec.name in visible_tools]
         """The visible tools, in the order of the servers and of their lists."""
         self._known = _named(self.shown_entries)
         self.all_entries = _named(every)
-        """All tools by both names, visible or not."""
+        """All tools by all of their names, visible or not."""
         self.validate_aliases(aliases)
         self.specs = tuple(entry.spec for entry in self.shown_entries)
         """What the agent is shown of the visible tools."""
 
     def get(self, name: str) -> CatalogEntry:
-        """Return a visible tool. Raise `ToolError` for any other name."""
+        """Return a visible tool by any of its names. Raise `ToolError` for any other name."""
         if name not in self._known:
             raise ToolError(f"unknown tool {did_you_mean(name, (spec.name for spec in self.specs))}", "unknown_tool")
         return self._known[name]
 
     def get_any(self, name: str) -> CatalogEntry:
-        """Return a tool, visible or not. Raise `TaskError` for an unknown name."""
+        """Return a tool by any of its names, visible or not. Raise `TaskError` for an unknown name."""
         if name not in self.all_entries:
             raise TaskError(f"no server has a tool {did_you_mean(name, self.all_entries)}")
         return self.all_entries[name]
@@ -115,6 +132,8 @@ class ToolCatalog:
     def validate_aliases(self, aliases: Aliases) -> None:
         """Raise `ConfigError` if an alias names an unknown tool or parameter."""
         for tool, names in aliases.items():
+            if isinstance(names, str):
+                continue
             if tool not in self.all_entries:
                 raise ConfigError(f"aliases.{tool}: no server has a tool {did_you_mean(tool, self.all_entries)}")
             parameters = _parameters(self.all_entries[tool].spec)
@@ -182,9 +201,53 @@ def _spec(server: str, tool: Tool, clean: Sanitizer) -> ToolSpec:
             f"the MCP server {server!r} has a tool whose name cannot be shown to a model: {shown}", "mcp"
         )
     about = clean(tool.description or tool.title or "")
-    listed = (tool.meta or {}).get(ALIASES_KEY)
+    listed, names = (tool.meta or {}).get(ALIASES_KEY), (tool.meta or {}).get(NAME_ALIASES_KEY)
     aliases = {alias: name for alias, name in listed.items() if isinstance(name, str)} if type(listed) is dict else {}
-    return ToolSpec(name=tool.name, description=about, parameters=map_texts(tool.input_schema, clean), aliases=aliases)
+    return ToolSpec(
+        name=tool.name,
+        description=about,
+        parameters=map_texts(tool.input_schema, clean),
+        aliases=aliases,
+        name_aliases=tuple(name for name in names if isinstance(name, str)) if type(names) is list else (),
+    )
+
+
+def _find_aliases(
+    server_tools: ServerTools, servers: Mapping[str, MCPServerConfig], aliases: Aliases
+) -> dict[tuple[str, str], tuple[str, ...]]:
+    """Return the aliases of each tool, by its server and name.
+
+    An alias that a server lists has no effect if it is a tool's name, or if two tools list it. Raise `ConfigError` for
+    one in `aliases` that names no tool, or that is a name of another one.
+    """
+    tools = {(server, spec.name): spec for server, specs in server_tools.items() for spec in specs}
+    prefixes = {server: (server, *servers[server].aliases) for server in server_tools}
+    full_names = {f"{prefix}.{name}": (server, name) for server, name in tools for prefix in prefixes[server]}
+    short_names = {name for _, name in tools}
+    known = full_names | _unambiguous((tool[1], tool) for tool in tools)
+    owners = _unambiguous((alias, tool) for tool, spec in tools.items() for alias in spec.name_aliases)
+    owners = {alias: tool for alias, tool in owners.items() if alias not in short_names}
+    for alias, name in aliases.items():
+        if isinstance(name, str):
+            if name not in known:
+                raise ConfigError(f"aliases.{alias}: no server has a tool {did_you_mean(name, known)}")
+            if alias in short_names or alias in full_names or owners.get(alias, known[name]) != known[name]:
+                raise ConfigError(f"aliases.{alias}: this is a name of another tool than {name!r}; leave it out")
+            owners[alias] = known[name]
+    found = dict[tuple[str, str], tuple[str, ...]]()
+    for server, name in tools:
+        mine = [alias for alias, tool in owners.items() if tool == (server, name)]
+        others = [f"{prefix}.{each}" for prefix in prefixes[server] for each in (name, *mine)]
+        found[server, name] = tuple(dict.fromkeys([*mine, *others[1:]]))  # the first is the full name
+    return found
+
+
+def _unambiguous(pairs: Iterable[tuple[str, T]]) -> dict[str, T]:
+    """Return the names that stand for one thing only."""
+    meanings: dict[str, set[T]] = {}
+    for name, meaning in pairs:
+        meanings.setdefault(name, set()).add(meaning)
+    return {name: next(iter(found)) for name, found in meanings.items() if len(found) == 1}
 
 
 def _parameters(spec: ToolSpec) -> Mapping[str, Any]:
@@ -195,13 +258,16 @@ def _parameters(spec: ToolSpec) -> Mapping[str, Any]:
 def _effective_aliases(server: str, spec: ToolSpec, aliases: Aliases) -> dict[str, str]:
     """Return the aliases of a tool's arguments: for its parameters, under names that no parameter has."""
     parameters = _parameters(spec)
-    listed = {**spec.aliases, **aliases.get(spec.name, {}), **aliases.get(f"{server}.{spec.name}", {})}
+    configured = (aliases.get(name) for name in (spec.name, f"{server}.{spec.name}"))
+    listed = dict(spec.aliases)
+    for names in configured:
+        listed |= names if isinstance(names, Mapping) else {}
     return {alias: name for alias, name in listed.items() if name in parameters and alias not in parameters}
 
 
-def _entry(server: str, spec: ToolSpec, names: ToolNaming, aliases: Aliases) -> CatalogEntry:
-    shown = spec.replace(aliases=_effective_aliases(server, spec, aliases))
-    if names == "server.tool":
+def _entry(server: str, spec: ToolSpec, naming: ToolNaming, names: tuple[str, ...], aliases: Aliases) -> CatalogEntry:
+    shown = spec.replace(aliases=_effective_aliases(server, spec, aliases), name_aliases=names)
+    if naming == "server.tool":
         shown = shown.replace(name=f"{server}.{spec.name}")
     kind = validator_for(spec.parameters)
     try:
@@ -210,7 +276,7 @@ def _entry(server: str, spec: ToolSpec, names: ToolNaming, aliases: Aliases) -> 
         raise RolloutError(
             f"the MCP server {server!r} has a tool {spec.name!r} whose schema is invalid: {e.message}", "mcp"
         ) from e
-    return CatalogEntry(server, spec.name, shown, kind(spec.parameters, registry=Registry()))
+    return CatalogEntry(server, spec.name, shown, kind(spec.parameters, registry=Registry()), names)
 
 
 def _validate_unique_names(entries: Sequence[CatalogEntry]) -> None:
@@ -225,9 +291,8 @@ def _validate_unique_names(entries: Sequence[CatalogEntry]) -> None:
 
 
 def _named(entries: Sequence[CatalogEntry]) -> dict[str, CatalogEntry]:
-    """Index entries by both names. Short names that several entries share are left out."""
-    short: dict[str, list[CatalogEntry]] = {}
-    for entry in entries:
-        short.setdefault(entry.tool, []).append(entry)
-    found = {name: same[0] for name, same in short.items() if len(same) == 1}
-    return found | {f"{entry.server}.{entry.tool}": entry for entry in entries}
+    """Index entries by all of their names. Short names that several entries share are left out."""
+    full_names = {entry.full_name: entry for entry in entries}
+    short_names = _unambiguous((entry.tool, entry.full_name) for entry in entries)
+    aliases = {alias: entry for entry in entries for alias in entry.aliases}
+    return aliases | {name: full_names[full] for name, full in short_names.items()} | full_names

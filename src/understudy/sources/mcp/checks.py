@@ -118,7 +118,7 @@ class CallPattern(Record):
     """A call by its tool and some of its arguments. Other arguments may have any value."""
 
     tool: str
-    """`tool` or `server.tool`; * matches anything."""
+    """`tool`, `server.tool` or an alias; * matches anything."""
     arguments: dict[str, Any] = {}
     """Values that must be equal."""
     argument_patterns: dict[str, str] = {}
@@ -133,7 +133,7 @@ class CallPattern(Record):
 
     def matches(self, made: ServerCall) -> bool:
         """Return whether the call matches."""
-        if not (fnmatchcase(made.tool, self.tool) or fnmatchcase(f"{made.server}.{made.tool}", self.tool)):
+        if not any(fnmatchcase(name, self.tool) for name in made.names):
             return False
         if any(key not in made.arguments for key in (*self.arguments, *self.argument_patterns)):
             return False

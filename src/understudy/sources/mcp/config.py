@@ -42,6 +42,11 @@ class MCPServerConfig(Record):
     """The program and its arguments, as a list or as one string in shell syntax."""
     url: str = ""
     """The server's URL, such as http://127.0.0.1:8000/mcp."""
+    http_tools: str = ""
+    """A JSON file with the tools of a server at `url` that does not speak MCP: a list in OpenAI's format, with name,
+    description and parameters. A call of NAME is `POST {url}/NAME`, with the arguments as JSON."""
+    http_arguments_key: str = ""
+    """The key of the arguments in the body of such a request. By default the body is the arguments."""
     env: dict[str, str] = {}
     """Environment variables of the server, in addition to PATH, HOME and a few other harmless ones."""
     cwd: str = ""
@@ -50,6 +55,8 @@ class MCPServerConfig(Record):
     """A folder whose files are copied into {folder}."""
     headers: dict[str, str] = {}
     """Headers of each HTTP request."""
+    aliases: tuple[str, ...] = ()
+    """Other names of the server in tasks, such as `python_execution` in `python_execution.execute_python`."""
     protocol: Literal["auto", "legacy"] = "auto"
     """`legacy` uses the handshake from before 2026-07-28 and does not ask the server for a newer version first."""
     isolation: Literal["episode", "shared"] = "episode"
@@ -103,6 +110,10 @@ class MCPServerConfig(Record):
     def _validate_server(self) -> Self:
         if not self.command and not self.url:
             raise ConfigError("a server needs a command or a url")
+        if self.http_tools and not self.url:
+            raise ConfigError("http_tools needs the url of the tools, such as http://127.0.0.1:7001/tools")
+        if self.http_arguments_key and not self.http_tools:
+            raise ConfigError("http_arguments_key needs http_tools, the file of the tools at url")
         if self.isolation == "episode" and not self.command and not self.reset and not self.state_per_session:
             raise ConfigError(
                 "all episodes use the server at a url: set isolation = 'shared' if stateless, state_per_session = "
@@ -190,16 +201,21 @@ class MCPEnvironmentConfig(Record):
     """Servers by name."""
     tool_naming: Literal["flat", "server.tool"] = "flat"
     """How tools are named for the agent."""
-    aliases: dict[str, dict[str, str]] = {}
-    """Other names of arguments that models write, by tool (`tool`, or `server.tool`) and other name, mapped to the
-    parameter: `execute_python = {python_code = "code"}`. An alias has no effect if the tool has a parameter of its
-    name."""
+    aliases: dict[str, str | dict[str, str]] = {}
+    """Other names that models and tasks use. Of a tool, mapped to the tool (`tool`, or `server.tool`): `post_note =
+    "add_note"`. Of arguments, by tool and other name, mapped to the parameter: `execute_python = {python_code =
+    "code"}`. An alias of an argument has no effect if the tool has a parameter of its name."""
     limits: MCPLimits = MCPLimits()
     """Limits of an episode. A task's own limits take precedence."""
     reward: RewardConfig = RewardConfig()
     """The reward of an episode."""
     cassette: CassetteConfig = CassetteConfig()
     """Recorded answers of the servers."""
+
+    @property
+    def server_names(self) -> tuple[str, ...]:
+        """The names of the servers in tasks, with their aliases."""
+        return (*self.servers, *(alias for server in self.servers.values() for alias in server.aliases))
 
 
 def load_environment_config(path: Path) -> MCPEnvironmentConfig:
@@ -216,6 +232,7 @@ def load_environment_config(path: Path) -> MCPEnvironmentConfig:
     if not named or (config.server and config.servers):
         raise ConfigError(f"{path}: give either one [server], or several as [servers.NAME]")
     servers = {key: _placed(server, folder) for key, server in named.items()}
+    _validate_server_aliases(servers, path)
     tape = config.cassette
     return config.replace(
         name=name,
@@ -227,8 +244,21 @@ def load_environment_config(path: Path) -> MCPEnvironmentConfig:
     )
 
 
+def _validate_server_aliases(servers: dict[str, MCPServerConfig], path: Path) -> None:
+    """Raise `ConfigError` if two servers have one name or alias."""
+    owners = {name: name for name in servers}
+    for name, server in servers.items():
+        for alias in server.aliases:
+            if (owner := owners.setdefault(alias, name)) != name or alias in servers:
+                raise ConfigError(
+                    f"{path}: the alias {alias!r} of the server {name!r} is a name of {owner!r}; choose another one"
+                )
+
+
 def _placed(server: MCPServerConfig, folder: Path) -> MCPServerConfig:
     cwd = server.cwd if server.cwd.startswith("{folder}") else str(folder / server.cwd)
+    if server.http_tools:
+        server = server.replace(http_tools=str(folder / server.http_tools))
     if not server.initial_files:
         return server.replace(cwd=cwd)
     files = folder / server.initial_files

@@ -58,6 +58,7 @@ class LiveServers:
         self.catalog = catalog or ToolCatalog({}, {}, naming)
         self._naming, self._follows_changes = naming, catalog is None
         self._pools = pools or SessionPools(servers)
+        self._owns_pools = pools is None
         self._max_seconds, self._seconds_spent = max_seconds, 0.0
         self._on_progress = on_progress
         self._sessions: dict[str, MCPSession] = {}
@@ -134,11 +135,13 @@ class LiveServers:
             self._seconds_spent += time.monotonic() - began
 
     async def close(self) -> None:
-        """Return the sessions to their pools."""
+        """Return the sessions to their pools. Pools that no other episode uses are closed."""
         for server in [*self._sessions]:
             history = self.history[server]
             reusable = history == EMPTY_HISTORY or (self._is_set_up and history == self._setup_history[server])
             self._pools[server].release(self._sessions.pop(server), history if reusable else None)
+        if self._owns_pools:
+            await self._pools.close()
 
     async def _renew(self, server: str) -> None:
         """Replace a failed session. If the episode has no session of this server, the next call gets one."""

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Coroutine, Mapping
 from contextlib import suppress
 from typing import Protocol
+from weakref import WeakSet
 
 from understudy.core.errors import RolloutError
 from understudy.core.event_loop import LoopLocal
@@ -21,6 +22,8 @@ from understudy.sources.mcp.session import MCPSession
 
 MAX_BACKOFF_SECONDS = 60.0
 """The longest delay between failing starts, in seconds."""
+CLOSE_SECONDS = 5.0
+"""Seconds that the servers of a pool have to end when it is closed."""
 
 
 class SessionPool(Protocol):
@@ -42,6 +45,9 @@ class SessionPool(Protocol):
     async def replace(self, session: MCPSession) -> MCPSession:
         """Replace a failed session, without waiting for a free place."""
 
+    async def close(self) -> None:
+        """End all sessions, and wait until they have ended, at most `CLOSE_SECONDS`."""
+
 
 class SessionStarter:
     """Starts sessions. Each failed start increases the delay before the next start, for all callers."""
@@ -49,6 +55,7 @@ class SessionStarter:
     def __init__(self, name: str, config: MCPServerConfig) -> None:
         self.name, self.config = name, config
         self._failures, self._not_before = 0, 0.0
+        self._started = WeakSet[MCPSession]()
 
     async def start(self) -> MCPSession:
         """Return a new session. Raise the last error if `max_start_attempts` attempts fail."""
@@ -63,11 +70,18 @@ class SessionStarter:
         try:
             await session.open()
             opened = True
+            self._started.add(session)
         finally:
             self._failures = 0 if opened else self._failures + 1
             wait = min(MAX_BACKOFF_SECONDS, self.config.backoff * 2 ** max(0, self._failures - 1))
             self._not_before = time.monotonic() + (wait if self._failures else 0.0)
         return session
+
+    async def close(self) -> None:
+        """End all started sessions, and wait until they have ended."""
+        for session in self._started:
+            session.close()
+        await asyncio.gather(*(session.wait_closed() for session in self._started))
 
 
 class ExclusiveSessionPool:
@@ -123,6 +137,15 @@ class ExclusiveSessionPool:
         """Start a new session in the same place. Waiting for another place could deadlock an episode that holds
         sessions of other servers."""
         return await self._start_session(session)
+
+    async def close(self) -> None:
+        """End all sessions, also those that are being started ahead."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(CLOSE_SECONDS):
+                for task in self._tasks:
+                    task.cancel()
+                await asyncio.gather(*self._tasks, return_exceptions=True)
+                await self._starter.close()
 
     def _return_place(self, session: MCPSession | None) -> None:
         self._waiting += session is not None
@@ -226,13 +249,22 @@ class SharedSessionPool:
         self.release(session, None)
         return await self.acquire(EMPTY_HISTORY)
 
+    async def close(self) -> None:
+        """End all sessions."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(CLOSE_SECONDS):
+                await self._starter.close()
+
 
 class SessionPools:
-    """The pools of an environment's servers. Sessions belong to an event loop, and end with it."""
+    """The pools of an environment's servers. Sessions belong to an event loop, and end before it ends.
+
+    A loop that `asyncio.run` starts ends them too, but does not wait for their end.
+    """
 
     def __init__(self, servers: Mapping[str, MCPServerConfig]) -> None:
         self.servers = servers
-        self._pools = LoopLocal[dict[str, SessionPool]](dict)
+        self._pools = LoopLocal[dict[str, SessionPool]](dict, _close_pools)
 
     def __getitem__(self, name: str) -> SessionPool:
         pools = self._pools.get()
@@ -242,3 +274,11 @@ class SessionPools:
                 ExclusiveSessionPool(starter) if starter.config.isolation == "episode" else SharedSessionPool(starter)
             )
         return pools[name]
+
+    async def close(self) -> None:
+        """End all sessions of the running loop, and wait for their end."""
+        await self._pools.close()
+
+
+async def _close_pools(pools: Mapping[str, SessionPool]) -> None:
+    await asyncio.gather(*(pool.close() for pool in pools.values()))

@@ -26,10 +26,10 @@ from mcp.types.version import HANDSHAKE_PROTOCOL_VERSIONS, MODERN_PROTOCOL_VERSI
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from understudy.core.errors import ConfigError, ToolError, did_you_mean
-from understudy.core.messages import ToolCall, ToolSpec
+from understudy.core.messages import ToolCall, ToolSpec, index_tools
 from understudy.core.version import __version__
 from understudy.envs.tools import ToolProvider
-from understudy.sources.mcp.catalog import ALIASES_KEY
+from understudy.sources.mcp.catalog import ALIASES_KEY, NAME_ALIASES_KEY
 
 HOST = "127.0.0.1"
 PATH = "/mcp"
@@ -331,8 +331,12 @@ def _server(offer: ServerDefinition, find: FindSession, lifespan: Any) -> Server
 
     async def call_tool(context: Context, asked: types.CallToolRequestParams) -> types.CallToolResult:
         session = await find(context)
+        spec, arguments = index_tools(session.tools.specs()).get(asked.name), asked.arguments or {}
+        made = ToolCall(name=asked.name, arguments=arguments)
+        if spec:
+            made = ToolCall(name=spec.name, arguments=spec.resolve_aliases(arguments))
         try:
-            text = await session.tools.call(ToolCall(name=asked.name, arguments=asked.arguments or {}))
+            text = await session.tools.call(made)
         except (ToolError, ConfigError) as e:
             return types.CallToolResult(content=[types.TextContent(text=str(e))], is_error=True)
         return types.CallToolResult(content=[types.TextContent(text=text)])
@@ -364,7 +368,13 @@ def _server(offer: ServerDefinition, find: FindSession, lifespan: Any) -> Server
 
 def _tool(spec: ToolSpec, writes: frozenset[str] | None) -> types.Tool:
     hints = None if writes is None else types.ToolAnnotations(read_only_hint=spec.name not in writes)
-    meta = {ALIASES_KEY: spec.aliases} if spec.aliases else None
+    meta: dict[str, Any] = {ALIASES_KEY: spec.aliases} if spec.aliases else {}
+    if spec.name_aliases:
+        meta[NAME_ALIASES_KEY] = list(spec.name_aliases)
     return types.Tool(
-        name=spec.name, description=spec.description, input_schema=spec.parameters, annotations=hints, _meta=meta
+        name=spec.name,
+        description=spec.description,
+        input_schema=spec.parameters,
+        annotations=hints,
+        _meta=meta or None,
     )

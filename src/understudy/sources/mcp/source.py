@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from understudy.core.errors import ConfigError, TaskError, did_you_mean
-from understudy.core.event_loop import LoopLocal
+from understudy.core.event_loop import LoopLocal, run_async
 from understudy.core.messages import ToolCall, ToolSpec
 from understudy.core.tasks import Split, Task, assign_splits
 from understudy.envs.rewards import FactRules
@@ -34,13 +34,14 @@ from understudy.sources.task_files.call_sequences import CallSequence
 from understudy.sources.task_files.step_references import resolve_references
 
 T = TypeVar("T")
+C = TypeVar("C", MCPCall, CallPattern)
 _SHIPPED = Path(__file__).parent / "servers" / "tasks"
 
 
 def open_domain(reference: str) -> "MCPTaskSource":
     """Load the environment in a TOML file, or a shipped one by name.
 
-    If it has aliases of arguments, its servers are started once to check them.
+    If it has aliases, its servers are started once to check them.
     """
     shipped = _SHIPPED / f"{reference}.toml"
     config = load_environment_config(shipped if shipped.is_file() else Path(reference).expanduser())
@@ -64,11 +65,15 @@ class MCPEnvironmentResources:
         self._locks = LoopLocal[defaultdict[str, asyncio.Lock]](lambda: defaultdict(asyncio.Lock))
 
     @functools.cached_property
+    def listed_tasks(self) -> list[MCPTask]:
+        """The tasks as the file lists them. They need no server."""
+        return read_mcp_tasks(Path(self.config.tasks), self.config.server_names) if self.config.tasks else []
+
+    @functools.cached_property
     def tasks(self) -> dict[str, MCPTask]:
-        """The tasks by id. References in their gold calls are values."""
-        if not self.config.tasks:
-            return {}
-        return {task.id: task for task in self.resolve(read_mcp_tasks(Path(self.config.tasks), self.config.servers))}
+        """The tasks by id. References in their gold calls are values, and aliases are the tools and parameters."""
+        tasks = [resolve_task_aliases(task, self._full_catalog) for task in self.listed_tasks]
+        return {task.id: task for task in self.resolve(tasks)}
 
     def resolve(self, tasks: Sequence[MCPTask]) -> list[MCPTask]:
         """Return the tasks with values in place of references in gold calls. For this, the gold calls are made.
@@ -189,7 +194,7 @@ class MCPTaskSource(ExternalSource):
     @property
     def families(self) -> tuple[str, ...]:
         """The families of the tasks; that of a task without one if there are no tasks yet."""
-        tasks = (*self.resources.tasks.values(), *self.resources.added.values())
+        tasks = (*self.resources.listed_tasks, *self.resources.added.values())
         return tuple(dict.fromkeys(task.family for task in tasks)) or (DEFAULT_FAMILY,)
 
     @property
@@ -200,7 +205,7 @@ class MCPTaskSource(ExternalSource):
     @property
     def domain_policy(self) -> str:
         """The agent's rules. If each task has its own, those of the first task."""
-        own = (task.domain_policy for task in self.resources.tasks.values() if task.domain_policy)
+        own = (task.domain_policy for task in self.resources.listed_tasks if task.domain_policy)
         return self.resources.config.domain_policy or next(own, "")
 
     def task_policy(self, task: Task) -> str:
@@ -251,12 +256,12 @@ class MCPTaskSource(ExternalSource):
         return sequence.replace(steps=tuple(steps))
 
     def _to_mcp_task(self, sequence: CallSequence) -> MCPTask:
-        task = from_sequence(sequence, self.resources.config.servers)
+        task = from_sequence(sequence, self.resources.config.server_names)
         for call in task.gold:
             if call.tool not in self._catalog.all_entries:
                 known = did_you_mean(call.tool, self._catalog.all_entries)
                 raise TaskError(f"task {task.id}: no server of {self.name} has a tool {known}")
-        return task
+        return resolve_task_aliases(task, self._catalog)
 
     def tasks(self, split: Split) -> list[Task]:
         """Return the tasks of a split that the slice selects."""
@@ -304,7 +309,7 @@ class MCPTaskSource(ExternalSource):
 
     @property
     def _names(self) -> dict[str, str]:
-        """The name that the agent sees of each tool, by both of its names."""
+        """The name that the agent sees of each tool, by all of its names."""
         return {name: entry.spec.name for name, entry in self._catalog.all_entries.items()}
 
     def gold_writes(self, task: Task) -> tuple[ToolCall, ...]:
@@ -337,11 +342,10 @@ class MCPTaskSource(ExternalSource):
         if unknown := [call.name for call in task.gold_calls if call.name not in self._catalog.all_entries]:
             raise TaskError(f"task {task.id}: a gold call names {unknown[0]!r}, which no server of {self.name} has")
         known = self._catalog.all_entries
-        full_names = ((known[call.name], call.arguments) for call in self.gold_writes(task))
-        writes = [MCPCall(tool=f"{entry.server}.{entry.tool}", arguments=sent) for entry, sent in full_names]
-        entries = {f"{entry.server}.{entry.tool}": entry for entry in known.values()}
+        writes = [MCPCall(tool=known[c.name].full_name, arguments=c.arguments) for c in self.gold_writes(task)]
+        entries = {entry.full_name: entry for entry in known.values()}
         reads = [CallPattern(tool=name) for name, entry in entries.items() if self._is_read_only(entry)]
-        return MCPTask.from_task(task, writes, reads)
+        return resolve_task_aliases(MCPTask.from_task(task, writes, reads), self._catalog)
 
     def _is_read_only(self, entry: CatalogEntry) -> bool:
         config = self.resources.config.servers[entry.server]
@@ -353,6 +357,34 @@ class MCPTaskSource(ExternalSource):
         return ToolCatalog(
             self.resources.server_tools, config.servers, config.tool_naming, self.task_slice.tools, config.aliases
         )
+
+
+def resolve_task_aliases(task: MCPTask, catalog: ToolCatalog) -> MCPTask:
+    """Return the task with the tools' names and parameters in place of aliases.
+
+    A pattern that matches several tools stays as it is. `CallPattern.matches` compares it with the aliases too.
+    """
+
+    def resolve(call: C) -> C:
+        entry = catalog.all_entries.get(call.tool)
+        if entry is None:
+            return call
+        call = call.replace(arguments=entry.spec.resolve_aliases(call.arguments))
+        if isinstance(call, CallPattern):
+            call = call.replace(argument_patterns=entry.spec.resolve_aliases(call.argument_patterns))
+        return call.replace(tool=entry.full_name) if call.tool in entry.aliases else call
+
+    check = task.check
+    calls = check.calls and check.calls.replace(
+        required=tuple(map(resolve, check.calls.required)),
+        allowed=None if check.calls.allowed is None else tuple(map(resolve, check.calls.allowed)),
+        forbidden=tuple(map(resolve, check.calls.forbidden)),
+    )
+    return task.replace(
+        setup=tuple(map(resolve, task.setup)),
+        gold=tuple(map(resolve, task.gold)),
+        check=check.replace(calls=calls, state=tuple(map(resolve, check.state))),
+    )
 
 
 async def _list_tools(servers: Mapping[str, MCPServerConfig]) -> dict[str, tuple[ToolSpec, ...]]:
@@ -373,4 +405,4 @@ def _run_in_thread(work: Coroutine[Any, Any, T]) -> T:
     This thread may already have a running event loop.
     """
     with ThreadPoolExecutor(1) as thread:
-        return thread.submit(asyncio.run, work).result()
+        return thread.submit(run_async, work).result()

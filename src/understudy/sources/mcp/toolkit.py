@@ -37,6 +37,13 @@ class ServerCall:
     arguments: dict[str, Any]
     failed: bool
     """Whether the tool returned an error."""
+    aliases: tuple[str, ...] = ()
+    """Aliases of the tool."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names by which a pattern may refer to the tool."""
+        return (self.tool, f"{self.server}.{self.tool}", *self.aliases)
 
 
 class MCPToolkit:
@@ -114,7 +121,7 @@ class MCPToolkit:
         entry.validate_arguments(arguments)
         self._count(entry)
         reply = await self._servers.call(entry, arguments)
-        self.server_calls.append(ServerCall(entry.server, entry.tool, arguments, reply.is_error))
+        self.server_calls.append(ServerCall(entry.server, entry.tool, arguments, reply.is_error, entry.aliases))
         if reply.is_error:
             raise ToolError(reply.text or "the tool failed without a message")
         return reply.text

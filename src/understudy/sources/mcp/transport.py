@@ -24,6 +24,7 @@ from mcp.os.posix.utilities import terminate_posix_process_tree
 
 from understudy.core.errors import ConfigError, RolloutError
 from understudy.sources.mcp.config import MCPServerConfig
+from understudy.sources.mcp.http_tools import http_tools_server
 from understudy.sources.mcp.secrets import Secrets
 from understudy.sources.mcp.stdio import open_stdio
 
@@ -129,7 +130,7 @@ class ServerLog:
 
 @asynccontextmanager
 async def open_transport(config: MCPServerConfig, fill: PlaceholderResolver, log: ServerLog) -> AsyncIterator[Any]:
-    """Return a transport for the SDK's client to open."""
+    """Return a transport for the SDK's client to open, or a server in this process."""
     try:
         if not config.url:
             yield open_stdio(
@@ -148,6 +149,9 @@ async def open_transport(config: MCPServerConfig, fill: PlaceholderResolver, log
             client = await stack.enter_async_context(
                 httpx2.AsyncClient(headers=headers, timeout=timeout, event_hooks=hooks)
             )
+            if config.http_tools:
+                yield http_tools_server(url, client, Path(config.http_tools), config.http_arguments_key)
+                return
             yield streamable_http_client(url, http_client=client, max_sse_event_size=MAX_MESSAGE_BYTES)
     finally:
         await log.end()

@@ -81,8 +81,8 @@ class _Prompt:
 
 
 def _without_aliases(tools: Sequence[ToolSpec]) -> tuple[ToolSpec, ...]:
-    """Return the tools as prompts show them, sorted by name: without the aliases of arguments."""
-    return tuple(sorted((tool.replace(aliases={}) for tool in tools), key=lambda tool: tool.name))
+    """Return the tools as prompts show them, sorted by name: without aliases."""
+    return tuple(sorted((tool.without_aliases() for tool in tools), key=lambda tool: tool.name))
 
 
 def _domain_policy(demonstration: Demonstration) -> str:

@@ -20,7 +20,13 @@ class PythonTools(AsyncToolkit):
         self._interpreter = interpreter
 
     async def execute_python(
-        self, code: Annotated[str, Alias("python_code"), Field(max_length=100_000, description="Python 3 code.")]
+        self,
+        code: Annotated[
+            str,
+            Alias("python_code", "script", "python"),
+            Field(max_length=100_000, description="Python 3 code."),
+        ],
+        description: Annotated[str, Field(max_length=2000, description="What the code does. It has no effect.")] = "",
     ) -> str:
         """Run Python code. Return its printed output and the value of its last expression.
 

@@ -10,10 +10,15 @@ from pydantic import Field
 
 from understudy.core.errors import ToolError
 from understudy.core.records import Record
-from understudy.envs.tools import AsyncToolkit
+from understudy.envs.tools import Alias, AsyncToolkit
 from understudy.sources.mcp.services.web import APIClient, account_from_env, validate_answer
 
-Symbol = Annotated[str, Field(pattern=r"^[A-Za-z0-9.^\-]{1,24}$", description="Ticker symbol, such as AAPL.")]
+Symbol = Annotated[
+    str,
+    Alias("ticker", "stock"),
+    Field(pattern=r"^[A-Za-z0-9.^\-]{1,24}$", description="Ticker symbol, such as AAPL."),
+]
+MAX_TICKERS = 10
 Few = Annotated[int, Field(ge=1, le=50, description="Maximum number of results.")]
 R = TypeVar("R", bound=Record)
 
@@ -140,10 +145,11 @@ class FMP(AsyncToolkit):
         return await self._one(CompanyProfile, "profile", symbol)
 
     async def fmp_get_income_statement(
-        self, symbol: Symbol, period: Literal["annual", "quarter"] = "annual", limit: Few = 4
+        self, symbol: Symbol, period: Literal["annual", "quarter", "quarterly"] = "annual", limit: Few = 4
     ) -> list[IncomeStatement]:
         """List the latest income statements of a company, newest first."""
-        answer = await self._web.get("income-statement", symbol=symbol.upper(), period=period, limit=limit)
+        span = "annual" if period == "annual" else "quarter"
+        answer = await self._web.get("income-statement", symbol=symbol.upper(), period=span, limit=limit)
         return self._some(IncomeStatement, answer, symbol)[:limit]
 
     async def fmp_get_market_gainers(self, limit: Few = 10) -> list[Mover]:
@@ -156,7 +162,11 @@ class FMP(AsyncToolkit):
 
     async def fmp_search_ticker(
         self,
-        query: Annotated[str, Field(min_length=1, max_length=80, description="Part of a company's name.")],
+        query: Annotated[
+            str,
+            Alias("search_query", "q", "search"),
+            Field(min_length=1, max_length=80, description="Part of a company's name."),
+        ],
         limit: Few = 10,
     ) -> list[Listing]:
         """Find the ticker symbol of a company by its name."""
@@ -164,12 +174,22 @@ class FMP(AsyncToolkit):
 
     async def fmp_get_stock_news(
         self,
-        tickers: Annotated[list[Symbol], Field(min_length=1, max_length=10, description="Ticker symbols.")],
+        tickers: Annotated[
+            list[Annotated[str, Field(pattern=r"^[A-Za-z0-9.^\-]{1,24}$")]]
+            | Annotated[str, Field(pattern=r"^[A-Za-z0-9.^, \-]{0,250}$")],
+            Alias("symbols", "symbol", "ticker", "stock"),
+            Field(description="Ticker symbols, as a list or separated by commas. Without any, news about all stocks."),
+        ] = "",
         limit: Few = 10,
     ) -> list[News]:
-        """List the latest news about one or more stocks, newest first."""
-        symbols = ",".join(ticker.upper() for ticker in tickers)
-        return _rows(News, await self._web.get("news/stock", symbols=symbols, limit=limit))[:limit]
+        """List the latest news about one or more stocks, or about all stocks, newest first."""
+        named = [word.strip() for word in tickers.split(",")] if isinstance(tickers, str) else tickers
+        symbols = [word.upper() for word in named if word]
+        if len(symbols) > MAX_TICKERS:
+            raise ToolError(f"fmp: {len(symbols)} tickers; ask for at most {MAX_TICKERS} in one call")
+        if not symbols:
+            return _rows(News, await self._web.get("news/stock-latest", page=0, limit=limit))[:limit]
+        return _rows(News, await self._web.get("news/stock", symbols=",".join(symbols), limit=limit))[:limit]
 
     async def fmp_get_change_percent(self, symbol: Symbol) -> PriceChange:
         """Return the price changes of a stock over periods of one day to ten years, in percent."""

@@ -11,12 +11,16 @@ from urllib.parse import quote
 from pydantic import Field, field_validator
 
 from understudy.core.records import Record
-from understudy.envs.tools import AsyncToolkit
+from understudy.envs.tools import Alias, AsyncToolkit
 from understudy.sources.mcp.services.web import APIClient, account_from_env, validate_answer
 
-Ticker = Annotated[str, Field(pattern=r"^[A-Za-z0-9.:\-]{1,24}$", description="Ticker symbol, such as AAPL.")]
+Ticker = Annotated[
+    str,
+    Alias("symbol", "stock"),
+    Field(pattern=r"^[A-Za-z0-9.:\-]{1,24}$", description="Ticker symbol, such as AAPL."),
+]
 Few = Annotated[int, Field(ge=1, le=50, description="Maximum number of articles.")]
-_SPANS = {"daily": "day", "hourly": "hour", "minute": "minute"}
+_SPANS = {"daily": "day", "day": "day", "hourly": "hour", "hour": "hour", "minute": "minute"}
 
 
 class Bar(Record, extra="ignore"):
@@ -118,15 +122,15 @@ class Polygon(AsyncToolkit):
     async def polygon_get_aggs(
         self,
         ticker: Ticker,
-        start_date: Annotated[datetime.date, Field(description="First day, YYYY-MM-DD.")],
-        end_date: Annotated[datetime.date, Field(description="Last day, YYYY-MM-DD.")],
-        frequency: Literal["daily", "hourly", "minute"] = "daily",
+        start_date: Annotated[datetime.date, Alias("from"), Field(description="First day, YYYY-MM-DD.")],
+        end_date: Annotated[datetime.date, Alias("to"), Field(description="Last day, YYYY-MM-DD.")],
+        frequency: Annotated[Literal["daily", "day", "hourly", "hour", "minute"], Alias("timespan")] = "daily",
         limit: Annotated[int, Field(ge=1, le=5000, description="Maximum number of bars, from the oldest.")] = 120,
     ) -> Bars:
         """List the open, high, low and close prices and the volume of a ticker by day, hour or minute, oldest first."""
         where = f"v2/aggs/ticker/{quote(ticker.upper())}/range/1/{_SPANS[frequency]}/{start_date}/{end_date}"
         # the service's limit counts the minute bars of which hour bars consist
-        base = 50_000 if frequency == "hourly" else limit
+        base = 50_000 if _SPANS[frequency] == "hour" else limit
         bars = validate_answer(Bars, await self._web.get(where, adjusted="true", sort="asc", limit=base), "polygon")
         return bars.replace(results=bars.results[:limit])
 

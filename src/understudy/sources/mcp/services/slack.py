@@ -4,18 +4,23 @@ API documentation: https://docs.slack.dev/reference/methods. The header `Authori
 reports an error with status 200 and `"ok": false`. Too many requests are status 429 with Retry-After.
 """
 
+import re
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
 from understudy.core.errors import ToolError
 from understudy.core.records import Record
-from understudy.envs.tools import AsyncToolkit
+from understudy.envs.tools import Alias, AsyncToolkit
 from understudy.sources.mcp.services.web import APIClient, account_from_env, validate_answer
 
-Channel = Annotated[str, Field(pattern=r"^[CGD][A-Z0-9]{2,30}$", description="Channel ID, such as C012AB3CD.")]
+_CHANNEL_ID = re.compile(r"[CGD][A-Z0-9]{2,30}")
+_CHANNEL_NAME = re.compile(r"#?([^\s#@A-Z]{1,80})")
+_FIND_CHANNEL = "use slack_list_channels to find the channel ID"
 _ADVICE = {
-    "channel_not_found": "use slack_list_channels to find the channel ID",
+    "channel_not_found": _FIND_CHANNEL,
     "not_in_channel": "the app must first be invited to the channel",
     "is_archived": "the channel is archived; choose another one",
     "msg_too_long": "shorten the message",
@@ -97,6 +102,13 @@ class Slack(AsyncToolkit):
     """Three read-only tools, and `slack_send_message`, which `--allow-writes` enables."""
 
     write_tools: ClassVar[frozenset[str]] = frozenset({"slack_send_message"})
+    tool_aliases: ClassVar[Mapping[str, str]] = MappingProxyType(
+        {
+            "list_slack_channels": "slack_list_channels",
+            "get_slack_channel_history": "slack_get_channel_history",
+            "send_slack_message": "slack_send_message",
+        }
+    )
 
     def __init__(self, web: APIClient) -> None:
         self._web = web
@@ -120,19 +132,36 @@ class Slack(AsyncToolkit):
 
     async def slack_get_channel_history(
         self,
-        channel_id: Channel,
+        channel_id: Annotated[
+            str, Alias("channel"), Field(max_length=80, description="Channel ID, such as C012AB3CD.")
+        ],
         limit: Annotated[int, Field(ge=1, le=200, description="Maximum number of messages.")] = 20,
     ) -> SlackHistory:
         """List the latest messages of a channel, newest first."""
+        if not _CHANNEL_ID.fullmatch(channel_id):
+            raise ToolError(f"slack: channel_id {channel_id!r} is no channel ID; {_FIND_CHANNEL}")
         answer = await self._web.get("conversations.history", channel=channel_id, limit=limit)
         return validate_answer(SlackHistory, _fine(answer), "slack")
 
     async def slack_send_message(
         self,
-        channel: Channel,
-        message: Annotated[str, Field(min_length=1, max_length=4000, description="Text of the message.")],
+        channel: Annotated[
+            str,
+            Alias("channel_id"),
+            Field(max_length=81, description="Channel ID, such as C012AB3CD, or a public channel's name."),
+        ],
+        message: Annotated[
+            str,
+            Alias("msg", "text"),
+            Field(min_length=1, max_length=4000, description="Text of the message."),
+        ],
     ) -> SentMessage:
         """Send a message to a channel."""
+        if not _CHANNEL_ID.fullmatch(channel):
+            name = _CHANNEL_NAME.fullmatch(channel)
+            if name is None:
+                raise ToolError(f"slack: channel {channel!r} is neither a channel's ID nor its name; {_FIND_CHANNEL}")
+            channel = f"#{name[1]}"
         answer = await self._web.post_write("chat.postMessage", {"channel": channel, "text": message})
         return validate_answer(SentMessage, _fine(answer), "slack")
 

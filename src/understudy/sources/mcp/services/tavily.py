@@ -10,10 +10,14 @@ from pydantic import Field
 
 from understudy.core.errors import ToolError
 from understudy.core.records import Record
-from understudy.envs.tools import AsyncToolkit
+from understudy.envs.tools import Alias, AsyncToolkit
 from understudy.sources.mcp.services.web import APIClient, account_from_env, validate_answer
 
-Query = Annotated[str, Field(min_length=1, max_length=400, description="A search query of a few words, or a question.")]
+Query = Annotated[
+    str,
+    Alias("search_query", "q", "search"),
+    Field(min_length=1, max_length=400, description="A search query of a few words, or a question."),
+]
 Depth = Annotated[Literal["basic", "advanced"], Field(description="An advanced search costs twice as much.")]
 MAX_PAGE_CHARACTERS = 20_000
 """Maximum characters of a page's text. The rest is cut off."""
@@ -75,7 +79,7 @@ class Tavily(AsyncToolkit):
         self,
         query: Query,
         search_depth: Depth = "basic",
-        max_results: Annotated[int, Field(ge=1, le=20, description="Maximum number of pages.")] = 5,
+        max_results: Annotated[int, Alias("limit"), Field(ge=1, le=20, description="Maximum number of pages.")] = 5,
         include_images: Annotated[bool, Field(description="Whether to list the URLs of images too.")] = False,
     ) -> SearchResults:
         """Search the web. Return pages, most relevant first, each with the passages relevant to the query."""
