@@ -119,6 +119,9 @@ class AlgorithmConfig(Record):
     gradient, `k3` is GRPO's in the loss. With `gae`, `k1` is part of the reward that the critic's values predict;
     the others are part of the loss.
     """
+    entropy_coef: float = Field(default=0.0, ge=0.0, allow_inf_nan=False)
+    """Weight of an entropy bonus, which keeps the policy from becoming deterministic (0.01 is usual). It is part of the
+    advantages, like the KL penalty. 0 turns it off."""
     reference: ReferenceConfig = ReferenceConfig()
     """The model that the KL penalty compares the policy with."""
     shaping: ShapingConfig = ShapingConfig()
@@ -138,6 +141,11 @@ class AlgorithmConfig(Record):
     def most_trained_episodes(self) -> int:
         """The number of episodes of a group that an update trains on at most."""
         return min(self.group_size, self.max_trained_episodes or self.group_size)
+
+    @property
+    def num_optimizer_steps(self) -> int:
+        """The number of optimizer steps of an RL step at most."""
+        return self.num_minibatches * self.update_epochs
 
     @property
     def _compares_episodes(self) -> bool:
