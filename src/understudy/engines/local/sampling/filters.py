@@ -1,9 +1,9 @@
 """Sampling with filters, which may differ between the rows of a batch.
 
 The order is vLLM's: repetition, frequency and presence penalty, temperature, min-p, top-k, top-p. Each filter works on
-what the one before it left. top-p is nucleus sampling (Holtzman et al. 2019, arXiv:1904.09751), min-p that of Nguyen et al. 2024
-(arXiv:2407.01082), and the repetition penalty that of CTRL (Keskar et al. 2019, arXiv:1909.05858), over prompt and
-reply. Frequency and presence penalties are those of OpenAI's API, over the reply. Ties with the last token of top-k
+what the one before it left. top-p is nucleus sampling (Holtzman et al. 2019, arXiv:1904.09751), min-p that of Nguyen et
+al. 2024 (arXiv:2407.01082), and the repetition penalty that of CTRL (Keskar et al. 2019, arXiv:1909.05858), over prompt
+and reply. Frequency and presence penalties are those of OpenAI's API, over the reply. Ties with the last token of top-k
 are kept. Rows are computed independently, in float64.
 """
 
