@@ -298,7 +298,7 @@ def test_entropy_bonus_is_part_of_the_advantages_of_groups_without_variance_too(
     assert plain.advantages is not None
     assert with_bonus.advantages is not None
     torch.testing.assert_close(with_bonus.advantages - plain.advantages, -0.1 * batch.logprobs * batch.mask)
-    equal = make_group(1.0, 1.0)
+    equal = make_group(make_episodes(1.0, 1.0))
     assert trainable_groups([equal], config.algorithm.replace(entropy_coef=0.0)) == []
     assert [len(group.episodes) for group in trainable_groups([equal], config.algorithm)] == [2]
 

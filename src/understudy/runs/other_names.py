@@ -54,7 +54,7 @@ _NAMES_OF_KEYS = {
     "engine.vllm.max_model_len": "vllm_max_model_length",
     "epochs": "max_epochs num_epochs num_train_epochs total_epochs",
     "eval.every": "eval_interval eval_steps test_freq",
-    "eval.temperature": "generator.eval_sampling_params.temperature",
+    "eval.temperature": "eval_sampling_params.temperature generator.eval_sampling_params.temperature",
     "eval.trials": "eval_n_samples_per_prompt num_trials",
     "keep_checkpoints": "max_ckpts_to_keep save_total_limit",
     "limits.max_episode_tokens": "max_input_length max_total_length",
@@ -205,6 +205,8 @@ _NAMES_OF_REASONS = {
         "generator.eval_sampling_params.min_p generator.eval_sampling_params.max_generate_length"
     ),
     "engine.gradient_checkpointing turns it on; leave this out": "gradient_checkpointing_use_reentrant",
+    "engine.sharding=fsdp shards an update over processes": "deepspeed deepspeed_config fsdp_config",
+    "there is one way to play episodes; leave this out": "rollout_strategy",
     "engine.dtype; auto is bfloat16 where the device has it": "bf16 fp16 model_dtype model.dtype mixed_precision",
     "engine.finetune decides: full, lora or qlora": (
         "use_lora lora.enabled lora_mode.enabled full_finetune_mode.enabled load_in_8bit"
@@ -212,7 +214,10 @@ _NAMES_OF_REASONS = {
     "engine.sampler decides: auto, torch or vllm": "vllm.enabled use_vllm generator.backend",
     "give it to vLLM as engine.vllm.server_args": "enforce_eager max_num_batched_tokens enable_chunked_prefill",
     "there is none: code of a model is never executed": "trust_remote_code",
-    _TOOLS: "rollout.tools.allow_list rollout.tools.timeout_seconds rollout.tools.retry_attempts allow_list",
+    _TOOLS: (
+        "rollout.tools.allow_list rollout.tools.timeout_seconds rollout.tools.retry_attempts tools.allow_list "
+        "allow_list"
+    ),
     "there is none in the local engine; engine.kind=skyrl gives it to SkyRL as engine.{name}": (
         "trainer. generator. trainer generator"
     ),
