@@ -53,7 +53,7 @@ class OtherNames:
     keys: Mapping[str, Sequence[str]]
     """Name -> the keys that it may mean."""
     reasons: Mapping[str, str]
-    """Name without a key -> which key is nearest, or why there is none. `{name}` in a reason is the name."""
+    """Name without a key -> which key is nearest, or why there is none."""
     converted: Collection[str]
     """Names that are replaced by other settings before they are looked up."""
     sections: Mapping[str, Collection[str]]
@@ -76,7 +76,7 @@ class OtherNames:
         starts = [start for start in self.reasons if start.endswith(".") and name.startswith(start)]
         for known in (name, self.without_section(name), *sorted(starts, key=len, reverse=True)):
             if known in self.reasons:
-                return self.reasons[known].replace("{name}", name)
+                return self.reasons[known]
         return ""
 
 

@@ -33,8 +33,13 @@ def translate(config_type: type[Record], overrides: Sequence[str]) -> list[str]:
     have no key.
     """
     translations = find_translations(config_type, overrides)
-    if reasons := [each.reason for each in translations if each.reason]:
-        raise ConfigError("; ".join(reasons))
+    names: dict[str, list[str]] = {}
+    for each in translations:
+        if each.reason:
+            names.setdefault(each.reason, []).append(each.given.partition("=")[0].strip())
+    if names:
+        texts = [f"{', '.join(map(repr, given))}: {reason}" for reason, given in names.items()]
+        raise ConfigError(f"unknown key {'; '.join(texts)}")
     return [setting for each in translations for setting in each.settings]
 
 
@@ -75,16 +80,16 @@ def _translate_key(config_type: type[Record], name: str, override: str) -> Trans
         settings = (f"{key}={OTHER_VALUES.get(key, {}).get(value, value)}",) if "=" in override else (key,)
         return Translation(override, settings, is_other_name=is_other_name(config_type, name))
     if not matching_keys(config_type, name) and (reason := other_names(config_type).find_reason(name)):
-        return Translation(override, reason=f"unknown key {name!r}: {reason}", is_other_name=True)
+        return Translation(override, reason=reason, is_other_name=True)
     return Translation(override, (override,))
 
 
 def _convert(name: str, override: str, known: Mapping[str, str]) -> Translation:
-    given, value = override.partition("=")[0].strip(), _parts(override)[1]
+    value = _parts(override)[1]
     try:
         return Translation(override, CONVERSIONS[name](value.strip("'\""), known), is_other_name=True)
     except ValueError as e:
-        return Translation(override, reason=f"{given}={value} cannot be converted: {e}", is_other_name=True)
+        return Translation(override, reason=f"{value} cannot be converted: {e}", is_other_name=True)
 
 
 def _parts(setting: str) -> tuple[str, str]:
@@ -128,6 +133,13 @@ def _to_dual_clip(bound: str, known: Mapping[str, str]) -> Sequence[str]:
     return (f"algorithm.loss.dual_clip={bound}",)
 
 
+def _to_test_set(paths: str, known: Mapping[str, str]) -> Sequence[str]:
+    files = [path.strip(" '\"") for path in paths.strip("[]").split(",")]
+    if len(files) != 1:
+        raise ValueError("a test set is one file; give each as data.tests.NAME=FILE")
+    return (f"data.tests.retail={files[0]}",)
+
+
 def _to_reference(model: str, known: Mapping[str, str]) -> Sequence[str]:
     if known.get("model", "").strip("'\"") == model:
         return ()  # the reference is the policy at the start of RL
@@ -162,6 +174,7 @@ CONVERSIONS: Mapping[str, Conversion] = {
     "reference_ema_decay": _to_ema_reference("ema_decay"),
     "ref_policy_update_frequency": _to_ema_reference("sync_steps"),
     "reference_update_interval": _to_ema_reference("sync_steps"),
+    "retail_val_data": _to_test_set,
     "trainer.ref.model.path": _to_reference,
     "use_kl_estimator_k3": _if_true("algorithm.kl_estimator=k3", "algorithm.kl_estimator=k1"),
 }

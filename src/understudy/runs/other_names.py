@@ -36,7 +36,6 @@ _NAMES_OF_KEYS = {
     "algorithm.loss_aggregation": "loss_agg_mode loss_reduction",
     "algorithm.preset": "algorithm.name",
     "algorithm.update_epochs": "num_iterations ppo_epochs update_epochs_per_batch",
-    "data.tests.retail": "retail_val_data",
     "data.tests.": "data.test_data. test_data.",
     "data.train": "train_data train_files data_path",
     "data.validation": "val_data val_files validation_data_path",
@@ -218,7 +217,7 @@ _NAMES_OF_REASONS = {
         "rollout.tools.allow_list rollout.tools.timeout_seconds rollout.tools.retry_attempts tools.allow_list "
         "allow_list"
     ),
-    "there is none in the local engine; engine.kind=skyrl gives it to SkyRL as engine.{name}": (
+    "there is none in the local engine; engine.kind=skyrl gives [engine.trainer] and [engine.generator] to SkyRL": (
         "trainer. generator. trainer generator"
     ),
     "there is none: TARGET and the keys of [data] name the tasks and their environment": "environment. environment",
@@ -287,7 +286,7 @@ _NAMES_OF_SECTIONS = {
 _CONVERTED_NAMES = (
     "adam_betas load_in_4bit trainer.algorithm.clip_ratio_c policy_mini_batch_size ppo_mini_batch_size "
     "num_warmup_steps ref_policy_ema_alpha reference_ema_decay ref_policy_update_frequency "
-    "reference_update_interval trainer.ref.model.path use_kl_estimator_k3"
+    "reference_update_interval retail_val_data trainer.ref.model.path use_kl_estimator_k3"
 )
 OTHER_NAMES = OtherNames(
     keys={**{name: (key,) for name, key in _split(_NAMES_OF_KEYS).items()}, **_AMBIGUOUS_NAMES},
