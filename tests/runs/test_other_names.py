@@ -65,6 +65,7 @@ def error_of(*settings: str) -> str:
         ("generator.sampling_params.top_k=-1", "sampling.top_k", 0),
         ("generator.sampling_params.frequency_penalty=0.5", "sampling.frequency_penalty", 0.5),
         ("generator.eval_sampling_params.temperature=0.5", "eval.temperature", 0.5),
+        ("+generator.max_model_len=18024", "engine.vllm.max_model_len", 18024),
         ("generator.max_input_length=16384", "limits.max_episode_tokens", 16384),
         ("trainer.eval_interval=-1", "eval.every", 0),
         ("trainer.max_ckpts_to_keep=-1", "keep_checkpoints", 0),

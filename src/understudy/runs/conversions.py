@@ -54,8 +54,11 @@ def describe_other_names(config_type: type[Record], overrides: Sequence[str]) ->
 
 
 def find_translations(config_type: type[Record], overrides: Sequence[str]) -> list[Translation]:
-    """Return the translation of each override. Conversions use the values of the others."""
-    others = other_names(config_type)
+    """Return the translation of each override. Conversions use the values of the others.
+
+    A `+` before a name, which Hydra needs for a new key, is left out.
+    """
+    overrides, others = [override.lstrip("+") for override in overrides], other_names(config_type)
     names = [override.partition("=")[0].strip() for override in overrides]
     plain = [name.replace("-", "_") for name in names]
     plain = [name if name in others.converted else others.without_section(name) for name in plain]

@@ -23,7 +23,13 @@ from understudy.engines.local.model import LocalModel
 from understudy.engines.local.optimizer import MasterAdamW
 from understudy.engines.local.scoring import MicrobatchStates, compute_states, select_own_rows, states_logprobs
 from understudy.engines.local.transfers import to_device, to_host
-from understudy.engines.local.update_metrics import StepMetrics, exceeds_target_kl, read_metrics, reduce_metrics
+from understudy.engines.local.update_metrics import (
+    StepMetrics,
+    exceeds_target_kl,
+    read_metrics,
+    reduce_metrics,
+    skipped_minibatches,
+)
 from understudy.engines.local.value_head import ValueHead
 from understudy.engines.process_group import ProcessGroup
 
@@ -78,7 +84,7 @@ class WeightUpdate:
             step_metrics = [sum_across_ranks(self.process_group, sums) | norms for sums, norms in own_metrics]
             self.model.gather_weights()
             validate_same_weights(self.process_group, self.optimizer.fingerprint())
-        return reduce_metrics(step_metrics)
+        return reduce_metrics(step_metrics) | skipped_minibatches(self.loss, len(minibatches) - len(steps))
 
     def _take_step(self, minibatch: Batch) -> OptimizerStep:
         """Take one optimizer step.

@@ -72,6 +72,11 @@ def exceeds_target_kl(loss: LossConfig, sums: Mapping[str, float]) -> bool:
     return 0 < loss.target_kl * sums["trained_tokens"] < sums.get("approx_kl", 0.0)
 
 
+def skipped_minibatches(loss: LossConfig, count: int) -> dict[str, float]:
+    """Return the number of minibatches that `loss.target_kl` skipped as a metric, if it is set."""
+    return {"skipped_minibatches": float(count)} if loss.target_kl else {}
+
+
 def _ratios(steps: Sequence[Mapping[str, float]]) -> dict[str, float]:
     first, *later = steps
     ratios = {f"first_minibatch_{name}": first[name] / first["trained_tokens"] for name in ("ratio", "ratio_mse")}
