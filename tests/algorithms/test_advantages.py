@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from understudy.algorithms.advantages import (
+    add_entropy_bonus,
     apply_kl_penalty,
     episode_advantages,
     group_advantages,
@@ -130,6 +131,19 @@ def test_kl_penalty_has_the_gradient_of_the_expected_kl() -> None:
     kl = (logits.softmax(-1) * (logits.log_softmax(-1) - reference)).sum()
     (expected,) = torch.autograd.grad(coefficient * kl, logits)
     torch.testing.assert_close(found, expected)
+
+
+def test_entropy_bonus_matches_hand_computed_values_and_the_gradient_of_the_entropy() -> None:
+    mask = torch.tensor([[False, True, True]])
+    found = add_entropy_bonus(torch.ones(1, 3), torch.tensor([[9.0, -1.0, -2.0]]), mask, 0.5)
+    assert found.tolist() == [[1.0, 1.5, 2.0]]
+    logits = torch.tensor([[0.3, -1.0, 2.0, 0.1]], dtype=torch.float64, requires_grad=True)
+    logprobs = action_logprobs(logits.expand(4, -1)[None], torch.arange(4)[None])
+    old, every = logprobs.detach(), torch.ones(1, 4, dtype=torch.bool)
+    bonus = add_entropy_bonus(torch.zeros(1, 4, dtype=torch.float64), old, every, 0.3)
+    loss, _ = ppo_loss(logprobs, old, bonus * old.exp(), every, 0.2, 0.2)  # each action by its probability
+    entropy = -(logits.softmax(-1) * logits.log_softmax(-1)).sum()
+    torch.testing.assert_close(torch.autograd.grad(loss, logits), torch.autograd.grad(-0.3 * entropy, logits))
 
 
 def test_kl_penalty_has_the_reinforce_gradient_on_sampled_tokens() -> None:

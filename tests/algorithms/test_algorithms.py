@@ -40,6 +40,7 @@ from understudy.runs.presets import preset_names
 from understudy.runs.run import Run
 from understudy.train.loop import train
 from understudy.train.phases.rl import collate_groups, compute_advantages, make_minibatches
+from understudy.train.selection import trainable_groups
 
 DOCS = ROOT / "docs" / "algorithms.md"
 TOY = (
@@ -287,6 +288,19 @@ def test_critic_advantages_and_returns_match_hand_computed_values() -> None:
     assert white.advantages is not None
     assert float(white.advantages[batch.mask].mean()) == pytest.approx(0.0, abs=1e-6)
     assert float(white.advantages[batch.mask].std()) == pytest.approx(1.0, abs=1e-5)
+
+
+def test_entropy_bonus_is_part_of_the_advantages_of_groups_without_variance_too() -> None:
+    settings = ("algorithm.advantage_estimator=grpo", "algorithm.entropy_coef=0.1")
+    batch, config = batch_with_values(*settings)
+    plain = compute_advantages(batch, config.replace(algorithm=config.algorithm.replace(entropy_coef=0.0)))
+    with_bonus = compute_advantages(batch, config)
+    assert plain.advantages is not None
+    assert with_bonus.advantages is not None
+    torch.testing.assert_close(with_bonus.advantages - plain.advantages, -0.1 * batch.logprobs * batch.mask)
+    equal = make_group(make_episodes(1.0, 1.0))
+    assert trainable_groups([equal], config.algorithm.replace(entropy_coef=0.0)) == []
+    assert [len(group.episodes) for group in trainable_groups([equal], config.algorithm)] == [2]
 
 
 K3_GRADIENT = 1 - math.exp(-2)

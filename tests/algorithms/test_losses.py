@@ -1,6 +1,7 @@
 """Tests of the policy losses: hand-computed values, finite differences, and sums over any split of the tokens."""
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor
 
 from understudy.algorithms.config import LossConfig
 from understudy.algorithms.losses import cispo_loss, compute_loss, gspo_loss, nll_loss, ppo_loss
+from understudy.core.errors import ConfigError
 
 CLIP = (0.2, 0.3)
 hypothesis_settings = settings(deadline=None, derandomize=True)
@@ -43,6 +45,32 @@ def test_ppo_loss_and_metrics_match_hand_computed_values() -> None:
     assert grad.tolist() == pytest.approx([-0.5, 0.0, 0.0, 2.0, -3.3, 0.0])
 
 
+def test_dual_clip_bounds_the_loss_of_negative_advantages_by_hand_computed_values() -> None:
+    # Bound 3: of the ratios 2, 5 and 7 with negative advantages only 5 and 7 are above it. 5 with a positive advantage
+    # is clipped to 1.3 as ever.
+    logprobs = logprobs_with_ratios(2.0, 5.0, 5.0, 7.0)
+    advantages = torch.tensor([-1.0, -1.0, 1.0, -2.0], dtype=torch.float64)
+    loss, metrics = ppo_loss(logprobs, torch.zeros(4), advantages, torch.ones(4, dtype=torch.bool), *CLIP, 3.0)
+    assert loss.item() == pytest.approx(2.0 + 3.0 - 1.3 + 6.0)
+    assert metrics["clip_fraction"].item() == 3
+    (grad,) = torch.autograd.grad(loss, logprobs)
+    assert grad.tolist() == pytest.approx([2.0, 0.0, 0.0, 0.0])
+
+
+@pytest.mark.parametrize(
+    ("settings", "error"),
+    [
+        ({"dual_clip": 0.5}, "dual_clip = 0.5"),
+        ({"dual_clip": 3.0, "kind": "cispo"}, "dual_clip = 3.0 .*'cispo'"),
+        ({"target_kl": 0.1, "kind": "nll"}, "target_kl = 0.1 .*'nll'"),
+        ({"target_kl": 0.1, "kind": "my_module:loss"}, "target_kl = 0.1 .*'my_module:loss'"),
+    ],
+)
+def test_settings_of_other_losses_are_refused(settings: dict[str, Any], error: str) -> None:
+    with pytest.raises(ConfigError, match=error):
+        LossConfig(**settings)
+
+
 @pytest.mark.parametrize(
     ("ratio", "advantage", "moves"),
     [
@@ -73,7 +101,13 @@ def test_ppo_is_the_policy_gradient_on_policy() -> None:
 
 
 @pytest.mark.parametrize(
-    "loss", [LossConfig(clip_high=0.3), LossConfig(kind="gspo", clip_high=0.3), LossConfig(kind="nll")]
+    "loss",
+    [
+        LossConfig(clip_high=0.3),
+        LossConfig(clip_high=0.3, dual_clip=1.5),
+        LossConfig(kind="gspo", clip_high=0.3),
+        LossConfig(kind="nll"),
+    ],
 )
 @pytest.mark.parametrize("seed", range(5))
 def test_loss_gradients_match_finite_differences(loss: LossConfig, seed: int) -> None:
@@ -88,7 +122,9 @@ def test_loss_gradients_match_finite_differences(loss: LossConfig, seed: int) ->
     assert grad[mask].any()
 
 
-@pytest.mark.parametrize("loss", [LossConfig(), LossConfig(kind="cispo"), LossConfig(kind="nll")])
+@pytest.mark.parametrize(
+    "loss", [LossConfig(), LossConfig(dual_clip=1.5), LossConfig(kind="cispo"), LossConfig(kind="nll")]
+)
 @hypothesis_settings
 @given(values=st.lists(st.tuples(number, number, number, st.booleans()), min_size=2, max_size=9), cut=st.data())
 def test_token_losses_add_up_over_any_split_of_tokens(

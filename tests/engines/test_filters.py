@@ -1,4 +1,4 @@
-"""Tests of top-p, top-k, min-p, repetition penalty and stop strings, against plain Python and through the engine."""
+"""Tests of top-p, top-k, min-p, penalties and stop strings, against plain Python and through the engine."""
 
 import asyncio
 import math
@@ -30,15 +30,20 @@ FILTERED = (
     SamplingParams(max_response_tokens=12, min_p=0.3, temperature=1.5),
     SamplingParams(max_response_tokens=12, repetition_penalty=1.8),
     SamplingParams(max_response_tokens=12, repetition_penalty=1.3, temperature=0.0),
+    SamplingParams(max_response_tokens=12, frequency_penalty=0.5, presence_penalty=0.3),
     SamplingParams(max_response_tokens=12, top_p=0.9, top_k=20, min_p=0.05, repetition_penalty=1.2, temperature=0.9),
 )
 
 
-def reference_sample(logits: Sequence[float], s: SamplingParams, seen: Sequence[int], uniform: float) -> int:
+def reference_sample(
+    logits: Sequence[float], s: SamplingParams, seen: Sequence[int], uniform: float, prompt_length: int = 0
+) -> int:
     """Return the sampled token of one row, by the definitions of the filters."""
-    scores = list(logits)
+    scores, reply = list(logits), list(seen[prompt_length:])
     for i in set(seen):
         scores[i] = scores[i] / s.repetition_penalty if scores[i] > 0 else scores[i] * s.repetition_penalty
+    for i in range(len(scores)):
+        scores[i] -= s.frequency_penalty * reply.count(i) + s.presence_penalty * (i in reply)
     if s.temperature == 0:
         return scores.index(max(scores))
     weights = [math.exp((x - max(scores)) / s.temperature) for x in scores]
@@ -68,6 +73,8 @@ SAMPLINGS = st.builds(
     top_k=st.sampled_from([0, 1, 4, 100]),
     min_p=st.sampled_from([0.0, 0.05, 0.6]),
     repetition_penalty=st.sampled_from([0.7, 1.0, 1.6]),
+    frequency_penalty=st.sampled_from([-0.5, 0.0, 1.25]),
+    presence_penalty=st.sampled_from([0.0, 0.75]),
 )
 ROWS = st.lists(
     st.tuples(LOGITS, SAMPLINGS, st.lists(st.integers(0, 8), max_size=4), st.floats(0, 0.999)), min_size=1, max_size=5
@@ -80,14 +87,16 @@ def test_filtered_sampling_matches_the_reference_for_each_row(rows: list[tuple])
     logits = torch.tensor([row[0] for row in rows])
     uniforms = torch.tensor([row[3] for row in rows])
     seen = [torch.tensor(row[2], dtype=torch.int64) for row in rows]
-    tokens, logprobs, _ = filters.sample_filtered(logits, [row[1] for row in rows], seen, uniforms)
+    starts = [len(ids) // 2 for ids in seen]
+    tokens, logprobs, _ = filters.sample_filtered(logits, [row[1] for row in rows], seen, uniforms, None, starts)
     assert tokens.tolist() == [
-        reference_sample(x, s, ids, float(u)) for (x, s, ids, _), u in zip(rows, uniforms, strict=True)
+        reference_sample(x, s, ids, float(u), n) for (x, s, ids, _), u, n in zip(rows, uniforms, starts, strict=True)
     ]
     for i, (_, sampling, _, _) in enumerate(rows):
         full = (logits[i].double() / (sampling.temperature or 1.0)).log_softmax(-1)
         assert float(logprobs[i]) == pytest.approx(float(full[tokens[i]]), abs=1e-5)
-        alone = filters.sample_filtered(logits[i : i + 1], [sampling], seen[i : i + 1], uniforms[i : i + 1])
+        one = slice(i, i + 1)
+        alone = filters.sample_filtered(logits[one], [sampling], seen[one], uniforms[one], None, starts[one])
         assert (alone[0][0], alone[1][0]) == (tokens[i], logprobs[i])
 
 
@@ -208,6 +217,19 @@ def test_large_repetition_penalty_prevents_repeated_tokens(folder: Path) -> None
     )
     assert len(set(reply.tokens)) == 60
     assert not set(reply.tokens) & set(b"Order 12, order 12, order\0")
+
+
+def test_penalties_count_the_reply_and_not_the_prompt(folder: Path) -> None:
+    """A penalty of 2 for each time moves the greedy reply away from repeated tokens, but only from its own."""
+    greedy = SamplingParams(max_response_tokens=30, temperature=0.0)
+    plain, first, penalized = sample_prompts(
+        engine_of(folder),
+        [greedy, greedy.replace(frequency_penalty=2.0, max_response_tokens=1), greedy.replace(frequency_penalty=2.0)],
+    )
+    assert len(set(penalized.tokens)) > len(set(plain.tokens))
+    (alone,) = sample_prompts(engine_of(folder), [greedy.replace(max_response_tokens=1)])
+    assert alone.tokens == plain.tokens[:1], "the first token of a reply has no penalty"
+    assert len(first.tokens) == 1
 
 
 def test_reply_ends_with_the_token_that_completes_a_stop_string(folder: Path) -> None:

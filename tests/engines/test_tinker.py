@@ -36,6 +36,7 @@ from understudy.engines.local.config import LocalEngineConfig, LoraConfig
 from understudy.engines.local.engine import LocalEngine
 from understudy.engines.models import make_tiny_model
 from understudy.engines.tinker import adapters, client, wire
+from understudy.engines.tinker.capabilities import SERVER_CAPABILITIES, native_loss_name
 from understudy.engines.tinker.client import TinkerClient
 from understudy.engines.tinker.config import TinkerEngineConfig
 from understudy.engines.tinker.engine import TinkerEngine
@@ -85,6 +86,8 @@ def test_defaults_of_keys_that_the_server_decides() -> None:
         ("eval.temperature=0.5", "eval.temperature = 0.5"),
         ("sampling.min_p=0.1", "sampling.min_p = 0.1"),
         ("sampling.repetition_penalty=1.1", "sampling.repetition_penalty = 1.1"),
+        ("sampling.frequency_penalty=0.5", "sampling.frequency_penalty = 0.5"),
+        ("sampling.presence_penalty=0.5", "sampling.presence_penalty = 0.5"),
         ("algorithm.advantage_estimator=gae", "critic"),
     ],
 )
@@ -117,6 +120,12 @@ def test_hosted_server_supports_clipping_and_weight_decay() -> None:
         with pytest.raises(ConfigError, match=re.escape(setting.partition("=")[0])):
             asyncio.run(prepare_run(config("engine.server_kind=skyrl-jax", setting)))
         assert asyncio.run(prepare_run(config("engine.server_kind=hosted", setting))).domain.name == "toy"
+
+
+def test_no_server_has_dual_clip_itself() -> None:
+    for able in SERVER_CAPABILITIES.values():
+        assert native_loss_name(LossConfig(dual_clip=3.0), able) == ""
+    assert native_loss_name(LossConfig(), SERVER_CAPABILITIES["hosted"]) == "ppo"
 
 
 def test_tinker_engine_supports_a_reference_but_no_critic(tiny: Path) -> None:
@@ -212,9 +221,9 @@ def gradient(value: Tensor, leaf: Tensor) -> Tensor:
 
 
 @settings(deadline=None)
-@given(SHAPES, st.sampled_from(KINDS))
-def test_linear_coefficients_have_the_gradient_of_each_loss(lengths: list[tuple[int, int]], kind: Any) -> None:
-    batch, loss = random_batch(lengths), LossConfig(kind=kind)
+@given(SHAPES, st.sampled_from([*(LossConfig(kind=kind) for kind in KINDS), LossConfig(dual_clip=1.1)]))
+def test_linear_coefficients_have_the_gradient_of_each_loss(lengths: list[tuple[int, int]], loss: LossConfig) -> None:
+    batch = random_batch(lengths)
     leaf = current_logprobs(batch).requires_grad_()
     assert batch.advantages is not None
     value, _ = losses.compute_loss(loss, leaf, batch.logprobs, batch.advantages, batch.mask)

@@ -12,7 +12,7 @@ from understudy.algorithms.config import LossConfig
 from understudy.engines.local.config import LocalEngineConfig, OptimizerConfig
 from understudy.engines.local.engine import LocalEngine
 from understudy.engines.local.optimizer import MasterAdamW
-from understudy.engines.local.update_metrics import reduce_metrics
+from understudy.engines.local.update_metrics import exceeds_target_kl, reduce_metrics
 from understudy.engines.models import find_model
 
 
@@ -57,6 +57,33 @@ def test_relative_change_is_zero_when_the_update_rounds_away(dtype: str, rate: f
     change = float(optimizer.relative_change)
     assert change == pytest.approx(float((after - before.float()).norm() / after.norm()))
     assert (change > 0) is moves
+
+
+def small_batch() -> Batch:
+    batch = Batch.from_rows([[row, row + 1, row + 2] for row in range(10, 40, 10)], [[False, True, True]] * 3)
+    return batch.replace(advantages=torch.tensor([[-1.0], [1.0], [0.5]]) * batch.mask)
+
+
+@pytest.mark.parametrize(("target_kl", "steps"), [(0.0, 4), (1e6, 4), (1e-9, 1)])
+def test_target_kl_skips_the_remaining_minibatches(target_kl: float, steps: int) -> None:
+    """The log-probabilities of the batch are 0, far from the model's, so the first minibatch exceeds a small target."""
+    engine, reported = LocalEngine(find_model("tiny"), LocalEngineConfig(dtype="float32")), []
+    loss = LossConfig(target_kl=target_kl)
+    found = asyncio.run(engine.update([small_batch()] * 4, loss, 1e-5, lambda index, logprobs: reported.append(index)))
+    assert (reported, found["trained_tokens"]) == ([*range(steps)], 6.0 * steps)
+    assert found.get("skipped_minibatches") == (4.0 - steps if target_kl else None)
+    assert exceeds_target_kl(LossConfig(target_kl=0.1), {"approx_kl": 0.7, "trained_tokens": 6.0})
+    assert not exceeds_target_kl(LossConfig(target_kl=0.1), {"approx_kl": 0.5, "trained_tokens": 6.0})
+    assert not exceeds_target_kl(LossConfig(target_kl=0.1), {"trained_tokens": 0.0})
+
+
+def test_eps_of_adam_divides_the_first_step() -> None:
+    """The first step of Adam is rate * g / (|g| + eps)."""
+    weight = torch.nn.Parameter(torch.zeros(1))
+    optimizer = MasterAdamW({"w": weight}, OptimizerConfig(eps=0.5, max_grad_norm=10.0))
+    (0.5 * weight).sum().backward()
+    optimizer.step(0.1)
+    assert weight.item() == pytest.approx(-0.1 * 0.5 / (0.5 + 0.5))
 
 
 @pytest.mark.parametrize("rewards", [(-0.5, 0.5, 0.0), (0.0, 0.0, 0.0)])

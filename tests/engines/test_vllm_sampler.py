@@ -199,6 +199,7 @@ def test_only_enabled_filters_are_sent_to_vllm(tmp_path: Path) -> None:
         vllm, WeightSync(lambda folder: None, tmp_path, lora=False), VllmConfig(), unused_tokenizer, 64, vocab_size=256
     )
     filters = {"top_p": 0.9, "top_k": 3, "min_p": 0.1, "repetition_penalty": 1.5}
+    filters |= {"frequency_penalty": 0.5, "presence_penalty": -0.5}
     run(lambda: sampler.sample([1], SamplingParams(**filters), 0))  # type: ignore[arg-type]
     assert {name: vllm.params.get(name) for name in filters} == filters
     run(lambda: sampler.sample([1], SamplingParams(), 0))

@@ -23,6 +23,7 @@ INDIRECT_REQUIREMENTS = {
     "pydantic_core": "pydantic",
     "pynvml": "nvidia-ml-py, which is optional",
     "typing_extensions": "pydantic",
+    "yaml": "transformers",
     **dict.fromkeys(("skyrl", "skyrl_gym", "ray", "loguru", "aiohttp", "vllm"), "an environment of its own"),
 }
 """Imported modules that are not named in the requirements, and the requirement that provides them."""

@@ -127,6 +127,9 @@ def test_resume_accepts_other_inference_engines_but_not_another_loss(tmp_path: P
             {"loss_reduction": "seq_mean_token_sum_norm", "max_seq_len": 400},
         ),
         (("algorithm.kl_coef=0",), {"use_kl_loss": False, "use_kl_in_reward": False}),
+        ((), {"use_entropy_loss": False, "policy_loss_type": "regular"}),
+        (("algorithm.entropy_coef=0.01",), {"use_entropy_loss": True, "entropy_loss_coef": 0.01}),
+        (("algorithm.loss.dual_clip=3",), {"policy_loss_type": "dual_clip", "clip_ratio_c": 3.0}),
         (
             ("algorithm.kl_coef=0.04", "algorithm.kl_estimator=k3"),
             {"use_kl_loss": True, "use_kl_in_reward": False, "kl_loss_coef": 0.04, "kl_estimator_type": "k3"},
@@ -196,6 +199,8 @@ def test_explicit_overrides_replace_mapped_keys(tiny: Path) -> None:
         (("algorithm.loss.kind=nll",), "algorithm.loss.kind"),
         (("algorithm.kl_coef=1", "algorithm.reference.kind=ema"), "algorithm.reference.kind"),
         (("algorithm.min_lr_ratio=0.1",), "algorithm.min_lr_ratio"),
+        (("algorithm.loss.target_kl=0.1",), "algorithm.loss.target_kl"),
+        (("engine.optimizer.eps=1e-5",), "engine.optimizer.eps"),
         (("algorithm.max_trained_episodes=4",), "algorithm.max_trained_episodes"),
         (("algorithm.groups_per_batch=6", "algorithm.num_minibatches=4"), "algorithm.num_minibatches"),
         (("algorithm.advantage_estimator=gae", "algorithm.critic.action_level=turn"), "algorithm.critic.action_level"),

@@ -164,6 +164,16 @@ def apply_kl_penalty(
     return advantages - kl_coef * penalty
 
 
+def add_entropy_bonus(advantages: Tensor, logprobs: Tensor, mask: Tensor, entropy_coef: float) -> Tensor:
+    """Return `advantages` [B, T] minus `entropy_coef` times the log-probabilities [B, T] of the sampled tokens.
+
+    Multiply by `token_weights` afterwards. On policy, the expected gradient is that of PPO's entropy bonus (Schulman et
+    al. 2017, arXiv:1707.06347, eq. 9; `entropy_coeff` in verl), whose gradient is the mean of -log p * grad(log p)
+    over the sampled token. verl sums over all tokens instead of sampling one.
+    """
+    return advantages - entropy_coef * torch.where(mask, logprobs, 0.0)
+
+
 def tis_weights(trainer_logprobs: Tensor, sampler_logprobs: Tensor, mask: Tensor, cap: float) -> Tensor:
     """Return truncated importance weights [B, T]: the trainer's probability over the sampler's, at most `cap`.
 

@@ -1,9 +1,10 @@
 """Config sections of `algorithm`. Imports no torch, so that a config can be read without it."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field, StringConstraints
+from pydantic import Field, StringConstraints, model_validator
 
+from understudy.core.errors import ConfigError
 from understudy.core.records import Record
 
 FunctionReference = Annotated[str, StringConstraints(pattern=r"^[\w.]+:\w+$")]
@@ -34,6 +35,26 @@ class LossConfig(Record):
     clip_high: float = Field(default=0.2, ge=0.0)
     """Upper clip range. Above `1 + clip_high` a probability ratio gets no gradient that raises it further. DAPO uses
     0.28."""
+    dual_clip: float = Field(default=0.0, ge=0.0, allow_inf_nan=False)
+    """For `ppo`: upper bound, above 1, of the probability ratio of a token with a negative advantage; above it the
+    token gets no gradient (dual-clip PPO; verl's `clip_ratio_c`, 3 there). 0 disables it."""
+    target_kl: float = Field(default=0.0, ge=0.0, allow_inf_nan=False)
+    """For `ppo`, `gspo` and `cispo`: after a minibatch whose `approx_kl`, the mean KL to the weights that sampled in
+    nats a token, exceeds this, skip the remaining minibatches and epochs of the step. 0 disables it."""
+
+    @model_validator(mode="after")
+    def _validate_kind(self) -> Self:
+        if self.dual_clip and (self.dual_clip <= 1.0 or self.kind != "ppo"):
+            raise ConfigError(
+                f"algorithm.loss.dual_clip = {self.dual_clip} with algorithm.loss.kind = {self.kind!r}; allowed: a "
+                "number above 1 with 'ppo', or 0"
+            )
+        if self.target_kl and (self.kind == "nll" or is_custom(self.kind)):
+            raise ConfigError(
+                f"algorithm.loss.target_kl = {self.target_kl} with algorithm.loss.kind = {self.kind!r}, which reports "
+                "no approx_kl; allowed: 'ppo', 'gspo' and 'cispo', or set it to 0"
+            )
+        return self
 
 
 class CriticConfig(Record):

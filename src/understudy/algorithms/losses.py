@@ -13,14 +13,22 @@ from understudy.algorithms.custom import custom_loss
 
 
 def ppo_loss(
-    logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, mask: Tensor, clip_low: float, clip_high: float
+    logprobs: Tensor,
+    old_logprobs: Tensor,
+    advantages: Tensor,
+    mask: Tensor,
+    clip_low: float,
+    clip_high: float,
+    dual_clip: float = 0.0,
 ) -> LossOutput:
     """Return the negated sum of PPO's clipped surrogate (Schulman et al. 2017, arXiv:1707.06347, eq. 7).
 
-    At ratio 1, in the first on-policy step, its gradient is the policy gradient, -advantages * grad(logprobs).
+    At ratio 1, in the first on-policy step, its gradient is the policy gradient, -advantages * grad(logprobs). With
+    `dual_clip` above 1, the surrogate of a negative advantage is at least `dual_clip * advantage`, as in dual-clip PPO
+    (Ye et al. 2020, "Mastering Complex Control in MOBA Games with Deep Reinforcement Learning", arXiv:1912.09729).
     """
     log_ratio = _log_ratio(logprobs, old_logprobs, mask)
-    return _clipped_surrogate(log_ratio.exp(), log_ratio, advantages, mask, clip_low, clip_high)
+    return _clipped_surrogate(log_ratio.exp(), log_ratio, advantages, mask, clip_low, clip_high, dual_clip)
 
 
 def gspo_loss(
@@ -116,8 +124,9 @@ def compute_loss(
     if loss.kind == "gspo":
         assert sequence_ids is not None
         return gspo_loss(logprobs, old_logprobs, advantages, mask, sequence_ids, loss.clip_low, loss.clip_high)
-    kinds = {"ppo": ppo_loss, "cispo": cispo_loss}
-    return kinds[loss.kind](logprobs, old_logprobs, advantages, mask, loss.clip_low, loss.clip_high)
+    if loss.kind == "cispo":
+        return cispo_loss(logprobs, old_logprobs, advantages, mask, loss.clip_low, loss.clip_high)
+    return ppo_loss(logprobs, old_logprobs, advantages, mask, loss.clip_low, loss.clip_high, loss.dual_clip)
 
 
 def _log_ratio(logprobs: Tensor, old: Tensor, mask: Tensor) -> Tensor:
@@ -141,12 +150,22 @@ def _number_sequences(sequence_ids: Tensor) -> Tensor:
 
 
 def _clipped_surrogate(
-    ratio: Tensor, log_ratio: Tensor, advantages: Tensor, mask: Tensor, clip_low: float, clip_high: float
+    ratio: Tensor,
+    log_ratio: Tensor,
+    advantages: Tensor,
+    mask: Tensor,
+    clip_low: float,
+    clip_high: float,
+    dual_clip: float = 0.0,
 ) -> LossOutput:
     clipped = ratio.clamp(1 - clip_low, 1 + clip_high)
-    loss = -_sum(torch.minimum(ratio * advantages, clipped * advantages), mask)
+    surrogate = torch.minimum(ratio * advantages, clipped * advantages)
     is_clipped = (clipped * advantages < ratio * advantages).detach()
-    return loss, _metrics(ratio.detach(), log_ratio.detach(), is_clipped, mask)
+    if dual_clip:
+        is_below = (advantages < 0) & (surrogate < dual_clip * advantages).detach()
+        surrogate = torch.where(is_below, dual_clip * advantages, surrogate)
+        is_clipped = is_clipped | is_below
+    return -_sum(surrogate, mask), _metrics(ratio.detach(), log_ratio.detach(), is_clipped, mask)
 
 
 def _metrics(ratio: Tensor, log_ratio: Tensor, is_clipped: Tensor, mask: Tensor) -> dict[str, Tensor]:

@@ -152,8 +152,11 @@ def validate_unused_options(options: Options, fields: Iterable[str], beside: str
 
 
 def _find_key(options: type[Options], name: str) -> tuple[type[Record] | None, str, str]:
-    """Return the record that has a key (None if none has), the full key, and for a boolean the value of `--name`."""
-    from understudy.core.settings import find_field, matching_keys
+    """Return the record that has a key (None if none has), the full key, and for a boolean the value of `--name`.
+
+    A name of another library is returned as it is, because its value may have to be converted.
+    """
+    from understudy.core.settings import find_field, is_known_name, is_other_name
 
     own = {**_own_keys(options), **options.abbreviations}
     for word, flag in ((name, "true"), (re.sub("^no[-_]", "", name), "false")):
@@ -162,8 +165,8 @@ def _find_key(options: type[Options], name: str) -> tuple[type[Record] | None, s
         for owner in _owners(options):
             full, field = find_field(owner, key)
             is_flag = field is not None and bool in (field.annotation, *get_args(field.annotation))
-            if is_flag or (flag == "true" and (field or matching_keys(owner, plain))):
-                return owner, full, flag if is_flag else ""
+            if is_flag or (flag == "true" and (field or is_known_name(owner, plain))):
+                return owner, key if is_other_name(owner, key) else full, flag if is_flag else ""
     section, dot, _ = name.partition(".")
     if dot and section in options.model_fields:  # the record explains its unknown keys, and so does the config
         return options, name, ""

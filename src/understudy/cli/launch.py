@@ -21,6 +21,7 @@ from understudy.engines.models import find_model
 from understudy.engines.process_group import SINGLE_PROCESS, ProcessGroup, RankInfo, init_rank
 from understudy.runs.agents import missing_package_error
 from understudy.runs.config import TrainConfig, parse_config
+from understudy.runs.conversions import describe_other_names
 from understudy.runs.epochs import resolve_epochs
 from understudy.runs.run import Run, next_run_folder, read_run_config, validate_new_folder
 from understudy.runs.scratch_run import make_scratch_run
@@ -196,7 +197,8 @@ def dry_run(
             found = run_async(on_ray(config, folder))
         else:
             found = run_async(run_preflight(config, folder, processes))
-        return found.replace(notes=(length, *found.notes)) if length else found
+        named = describe_other_names(TrainConfig, split_arguments(settings)[1])
+        return found.replace(notes=(*(line for line in (named, length) if line), *found.notes))
     except ModuleNotFoundError as e:
         raise missing_package_error(e, "training") from e
 
@@ -267,7 +269,8 @@ def open_run(settings: Sequence[str], out: Path | None, resume: Path | None, pro
         if fitted.misfit:
             raise ConfigError(fitted.misfit)
         run = Run.create(out or next_run_folder(resolved.name), fitted.config)
-        run.warnings += [line for line in (length, tracked, fitted.changes) if line]
+        named = describe_other_names(TrainConfig, split_arguments(settings)[1])
+        run.warnings += [line for line in (named, length, tracked, fitted.changes) if line]
         return OpenedRun(run, fitted.plan)
     if out is not None:
         raise ConfigError("--resume and --out exclude each other; give one of them")

@@ -11,14 +11,14 @@ A field may hold:
 - a table of records, such as `dict[str, EndpointConfig]`, with one section `[endpoints.NAME]` for each;
 - one of several record types that differ in their field `kind`. A section without a `kind` is of the first type.
 
-A config type may have a class variable `other_names`: names that users of other libraries write, each with the keys
-that it may mean.
+A config type may have a class variable `other_names`, the `OtherNames` that users of other libraries write for its
+keys.
 """
 
 import json
 import re
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
@@ -41,6 +41,46 @@ _MAX_SHOWN = 200
 NO_VALUES: Mapping[str, Any] = {}
 _TABLE_NAME = "NAME"
 """Stands for the name of an entry of a table of records in a dotted key."""
+
+
+@dataclass(frozen=True)
+class OtherNames:
+    """Names of other libraries, and what they mean here.
+
+    A name that ends in a dot stands for all names that begin with it.
+    """
+
+    keys: Mapping[str, Sequence[str]]
+    """Name -> the keys that it may mean."""
+    reasons: Mapping[str, str]
+    """Name without a key -> which key is nearest, or why there is none."""
+    converted: Collection[str]
+    """Names that are replaced by other settings before they are looked up."""
+    sections: Mapping[str, Collection[str]]
+    """Dotted section -> its names that mean the same without the section."""
+
+    def without_section(self, name: str) -> str:
+        """Return a name of a known section without that section, and other names unchanged."""
+        section, _, word = name.rpartition(".")
+        return word if word in self.sections.get(section, ()) else name
+
+    def find_keys(self, name: str) -> Sequence[str]:
+        """Return the keys that a name may mean; none if it is unknown."""
+        if name in self.keys:
+            return self.keys[name]
+        starts = [start for start in self.keys if start.endswith(".") and name.startswith(start)]
+        return [key + name.removeprefix(start) for start in starts for key in self.keys[start]]
+
+    def find_reason(self, name: str) -> str:
+        """Return why a name has no key, or an empty text."""
+        starts = [start for start in self.reasons if start.endswith(".") and name.startswith(start)]
+        for known in (name, self.without_section(name), *sorted(starts, key=len, reverse=True)):
+            if known in self.reasons:
+                return self.reasons[known]
+        return ""
+
+
+_NO_OTHER_NAMES = OtherNames({}, {}, (), {})
 
 
 def load_toml(config_type: type[C], path: str | Path, overrides: Sequence[str] = ()) -> C:
@@ -180,9 +220,33 @@ def missing_keys(config: Record, values: Mapping[str, Any], path: str = "") -> l
 
 def matching_keys(config_type: type[Record], name: str) -> list[str]:
     """Return the dotted keys that a short name or another library's name may mean, such as `group_size`."""
-    others: Mapping[str, Sequence[str]] = getattr(config_type, "other_names", {})
-    ends = [path for path, _ in _paths(config_type) if f".{path}".endswith(f".{name}")]
-    return list(dict.fromkeys([*others.get(name, ()), *ends]))
+    others = other_names(config_type)
+    if keys := others.find_keys(name):
+        return list(dict.fromkeys([*keys, *_matching_ends(config_type, name)]))
+    name = others.without_section(name)
+    return list(dict.fromkeys([*others.find_keys(name), *_matching_ends(config_type, name)]))
+
+
+def _matching_ends(config_type: type[Record], name: str) -> Iterator[str]:
+    return (path for path, _ in _paths(config_type) if f".{path}".endswith(f".{name}"))
+
+
+def other_names(config_type: type[Record]) -> OtherNames:
+    """Return the names of other libraries for the keys of a config type."""
+    return getattr(config_type, "other_names", _NO_OTHER_NAMES)
+
+
+def is_known_name(config_type: type[Record], name: str) -> bool:
+    """Return whether a name means a key, or there is a reason why it means none."""
+    is_known = bool(matching_keys(config_type, name) or other_names(config_type).find_reason(name))
+    return is_known or is_other_name(config_type, name)
+
+
+def is_other_name(config_type: type[Record], name: str) -> bool:
+    """Return whether a name is another library's name for keys of the config, with `-` or `_`."""
+    others, plain = other_names(config_type), name.replace("-", "_")
+    word = others.without_section(plain)
+    return bool(word != plain or others.find_keys(plain) or {plain, word} & {*others.converted})
 
 
 def find_field(config_type: type[Record], name: str) -> tuple[str, FieldInfo | None]:
@@ -190,7 +254,7 @@ def find_field(config_type: type[Record], name: str) -> tuple[str, FieldInfo | N
 
     A name is a key, its end, or another library's name for it. It may have `-` for `_`.
     """
-    if found := _walk(config_type, name):
+    if found := _walk(config_type, name) or _walk(config_type, other_names(config_type).without_section(name)):
         return found
     match matching_keys(config_type, name.replace("-", "_")):
         case [key] if f".{_TABLE_NAME}." not in key and (found := _walk(config_type, key)):
@@ -260,7 +324,9 @@ class _Section:
             owners = " or ".join(kinds)
             raise ConfigError(f"{self.source}: {self.kind} has no key {name!r}; only {owners} has it. Leave it out")
         own = sorted(self.path + field for field in self.record.model_fields)
-        if meant := matching_keys(self.root, key):
+        if reason := other_names(self.root).find_reason(name):
+            raise ConfigError(f"{self.source}: unknown key {name!r}: {reason}")
+        if meant := [*other_names(self.root).find_keys(name)] or matching_keys(self.root, key):
             meant = [path for path in meant if path.startswith(self.path)] or meant
             raise ConfigError(f"{self.source}: unknown key {name!r}; did you mean {' or '.join(meant)}?")
         raise ConfigError(f"{self.source}: unknown key {did_you_mean(name, own)}")

@@ -47,6 +47,7 @@ Temperature = Annotated[float, Field(ge=0.0, le=100.0), AfterValidator(_validate
 TopP = Annotated[float, Field(ge=1e-6, le=1.0)]
 TopK = Annotated[int, Field(le=MAX_TOKEN_COUNT)]
 MinP = Annotated[float, Field(ge=0.0, lt=1.0)]
+Penalty = Annotated[float, Field(ge=-2.0, le=2.0)]
 
 
 class SamplingParams(Record):
@@ -67,13 +68,22 @@ class SamplingParams(Record):
     """Repetition penalty: for tokens that occur in the prompt or the reply, divide positive logits by this and
     multiply negative ones by it. 1 disables it.
     """
+    frequency_penalty: Penalty = 0.0
+    """Subtract this from the logit of a token once for each time that it occurs in the reply. 0 disables it."""
+    presence_penalty: Penalty = 0.0
+    """Subtract this from the logits of tokens that occur in the reply. 0 disables it."""
     stop: tuple[Annotated[str, Field(min_length=1)], ...] = ()
     """Strings that end a reply. The token that completes one is the last of the reply."""
 
     @property
     def has_filters(self) -> bool:
         """True if tokens are not drawn from the plain softmax at `temperature`."""
-        return (self.top_p, self.top_k, self.min_p, self.repetition_penalty) != (1.0, 0, 0.0, 1.0)
+        return (self.top_p, self.top_k, self.min_p) != (1.0, 0, 0.0) or self.has_penalties
+
+    @property
+    def has_penalties(self) -> bool:
+        """True if a token's probability depends on whether it has occurred."""
+        return (self.repetition_penalty, self.frequency_penalty, self.presence_penalty) != (1.0, 0.0, 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +91,7 @@ class Completion:
     """A sampled reply, including its stop token or the token that completes a stop string.
 
     `logprobs` are those of the unfiltered softmax at the sampling temperature, even if top-p, top-k, min-p or a
-    repetition penalty was applied. The trainer computes the same quantity, so importance ratios compare like with like.
+    penalty was applied. The trainer computes the same quantity, so importance ratios compare like with like.
     """
 
     tokens: list[int]
@@ -239,6 +249,8 @@ class Trainer(Protocol):
         on_logprobs: LogprobsCallback | None = None,
     ) -> dict[str, float]:
         """Take one optimizer step per minibatch, in order. Return metrics: means over trained tokens or over steps.
+
+        With `loss.target_kl`, the minibatches after one whose `approx_kl` exceeds it are skipped.
 
         A batch with `returns` also trains the critic. A batch with `returns` but no `advantages` trains only the
         critic's value head. `on_logprobs` receives the log-probabilities that the policy loss was computed from.

@@ -29,7 +29,7 @@ from understudy.clients.chat import DEFAULT_ENDPOINT, EndpointConfig, Endpoints
 from understudy.core.errors import ConfigError, did_you_mean
 from understudy.core.records import Record
 from understudy.core.secrets import validate_no_secrets
-from understudy.core.settings import merge_nested, parse_toml, parse_values, read_text, with_full_key
+from understudy.core.settings import OtherNames, merge_nested, parse_toml, parse_values, read_text
 from understudy.core.tasks import Split
 from understudy.engines.config import EngineConfig
 from understudy.engines.interface import SamplingParams, Temperature
@@ -41,6 +41,7 @@ from understudy.formats import FormatConfig
 from understudy.rollouts.curriculum import CurriculumConfig
 from understudy.rollouts.reward_shaping import ShapingConfig
 from understudy.rollouts.rollout import EpisodeLimits
+from understudy.runs.conversions import translate
 from understudy.runs.health import HealthConfig
 from understudy.runs.other_names import OTHER_NAMES
 from understudy.runs.presets import DEFAULT_PRESET, preset_names, preset_text
@@ -122,6 +123,9 @@ class AlgorithmConfig(Record):
     gradient, `k3` is GRPO's in the loss. With `gae`, `k1` is part of the reward that the critic's values predict;
     the others are part of the loss.
     """
+    entropy_coef: float = Field(default=0.0, ge=0.0, allow_inf_nan=False)
+    """Weight of an entropy bonus, which keeps the policy from becoming deterministic (0.01 is usual). It is part of the
+    advantages, like the KL penalty. 0 turns it off."""
     reference: ReferenceConfig = ReferenceConfig()
     """The model that the KL penalty compares the policy with."""
     shaping: ShapingConfig = ShapingConfig()
@@ -141,6 +145,11 @@ class AlgorithmConfig(Record):
     def most_trained_episodes(self) -> int:
         """The number of episodes of a group that an update trains on at most."""
         return min(self.group_size, self.max_trained_episodes or self.group_size)
+
+    @property
+    def num_optimizer_steps(self) -> int:
+        """The number of optimizer steps of an RL step at most."""
+        return self.num_minibatches * self.update_epochs
 
     @property
     def _compares_episodes(self) -> bool:
@@ -234,7 +243,7 @@ MAX_OBSERVATION_TOKENS = 8192
 class TrainConfig(Record):
     """The configuration of a training run."""
 
-    other_names: ClassVar[Mapping[str, tuple[str, ...]]] = OTHER_NAMES
+    other_names: ClassVar[OtherNames] = OTHER_NAMES
 
     domain: str | tuple[str, ...] = "retail"
     """A shipped domain, your own as `module:attribute`, a benchmark's, such as `tau-bench:PATH#retail`, or a file of
@@ -393,10 +402,11 @@ def parse_config(
     """Parse a config's TOML text, with `a.b=value` overrides.
 
     An override may have a short key, such as `group_size=4`, if only one key ends with it, or another library's name
-    for a key. Each of `layers` overrides the text and the layers before it. An `algorithm.preset` in a layer or an
-    override takes precedence over what is below: the preset replaces the keys of `algorithm` that both set.
+    for a key (see `runs.conversions`). Each of `layers` overrides the text and the layers before it. An
+    `algorithm.preset` in a layer or an override takes precedence over what is below: the preset replaces the keys of
+    `algorithm` that both set.
     """
-    overrides = [with_full_key(TrainConfig, override) for override in overrides]
+    overrides = translate(TrainConfig, overrides)
     above: list[tuple[str, Mapping[str, Any]]] = []
     for layer in layers:
         values = parse_values(layer.text, layer.source)

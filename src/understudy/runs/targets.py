@@ -32,6 +32,7 @@ from understudy.core.settings import dump_toml, loads_toml, matching_keys, read_
 from understudy.envs.task_source import FULL_SLICE, TaskSource, with_reward_policy
 from understudy.runs.config import ConfigLayer, TrainConfig, load_config, parse_config
 from understudy.runs.eval_spec import is_eval_folder, read_spec
+from understudy.runs.foreign_configs import YAML_SUFFIXES, explain_yaml
 from understudy.runs.presets import DEFAULT_PRESET, preset_names, preset_text
 from understudy.runs.run import CONFIG_FILE, PROVENANCE_FILE, is_run_folder, validate_config_file
 from understudy.sources.loading import list_names, load_source
@@ -161,6 +162,8 @@ def read_layer(name: str, what: str) -> ConfigLayer:
         return ConfigLayer(name, read_text(target.text))
     if keys := matching_keys(TrainConfig, name):
         raise ConfigError(f"{name!r} is a key of the config; set it by {' or '.join(f'{key}=VALUE' for key in keys)}")
+    if (path := Path(os.path.expanduser(name))).is_file() and path.suffix in YAML_SUFFIXES:
+        raise ConfigError(explain_yaml(path))
     known = [*preset_names(), *algorithm_presets()]
     found = f"{name!r} is {TARGET_KINDS[target.kind]}" if target else f"unknown config {did_you_mean(name, known)}"
     raise ConfigError(
@@ -178,6 +181,8 @@ def find_target(text: str, allowed: Sequence[TargetKind] = CONFIG_KINDS) -> Targ
     if text in algorithm_presets():
         raise ConfigError(f"{text!r} is an algorithm; name what to train on before it, such as: retail {text}")
     if target is None and (path := Path(os.path.expanduser(text))).is_file():
+        if path.suffix in YAML_SUFFIXES:
+            raise ConfigError(explain_yaml(path))
         suffixes = did_you_mean(path.suffix, (*SUFFIXES, ".toml"))
         raise ConfigError(f"{text}: unknown file suffix {suffixes}")
     if target is None and "/" in text:

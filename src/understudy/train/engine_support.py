@@ -6,6 +6,7 @@ Every setting is honoured, or refused before the run starts. docs/cluster.md lis
 from collections.abc import Iterator
 
 from understudy.algorithms.config import CriticConfig
+from understudy.engines.local.config import OptimizerConfig
 from understudy.engines.skyrl_config import SkyRLEngineConfig
 from understudy.engines.tinker import capabilities
 from understudy.engines.tinker.config import TinkerEngineConfig
@@ -82,6 +83,12 @@ def _unsupported_algorithm(algorithm: AlgorithmConfig, engine: SkyRLEngineConfig
             "engine.trainer.algorithm.policy_loss_type"
         )
         yield UnsupportedSetting("algorithm.loss.kind", algorithm.loss.kind, reason)
+    if algorithm.loss.target_kl:
+        reason = "SkyRL cannot end an update early; set it to 0"
+        yield UnsupportedSetting("algorithm.loss.target_kl", algorithm.loss.target_kl, reason)
+    if engine.optimizer.eps != OptimizerConfig().eps:
+        reason = "SkyRL's optimizer has a fixed one; leave it out"
+        yield UnsupportedSetting("engine.optimizer.eps", engine.optimizer.eps, reason)
     if algorithm.reference.kind == "ema":
         reason = "SkyRL has no moving average as reference; set it to frozen"
         yield UnsupportedSetting("algorithm.reference.kind", "ema", reason)

@@ -50,6 +50,10 @@ _WITHOUT_EFFECT: Mapping[str, tuple[Callable[[TrainConfig], bool], str]] = {
         lambda config: config.algorithm.loss.kind == "nll",
         "algorithm.loss.kind = 'nll' clips nothing",
     ),
+    "algorithm.loss.target_kl": (
+        lambda config: config.algorithm.loss.target_kl > 0 and config.algorithm.num_optimizer_steps == 1,
+        "a step with one minibatch and one epoch skips none",
+    ),
     "algorithm.max_resampled_groups": (
         lambda config: (
             config.algorithm.advantage_estimator in ("gae", "zero") and config.algorithm.max_resampled_groups > 0
@@ -146,7 +150,7 @@ def config_warnings(config: TrainConfig) -> list[str]:
             "temperature 1; see docs/finetuning.md"
         )
     if sampling.has_filters:
-        on = sampling.model_dump(include={"top_p", "top_k", "min_p", "repetition_penalty"}, exclude_defaults=True)
+        on = sampling.model_dump(exclude={"max_response_tokens", "temperature", "stop"}, exclude_defaults=True)
         named = ", ".join(f"sampling.{name} = {value}" for name, value in on.items())
         lines.append(
             f"{named}: replies are sampled from a different distribution than the trained one; see docs/finetuning.md"

@@ -10,13 +10,14 @@ from understudy.runs.config import AlgorithmConfig
 def trainable_groups(groups: Sequence[Group], algorithm: AlgorithmConfig) -> list[Group]:
     """Return the groups of a step with the episodes to train on. Groups without any are left out.
 
-    With a KL penalty, all scored episodes of a group can be trained on. The same holds for `reinforce_pp`, which
-    divides by the standard deviation over the whole batch, unless the rewards are equal within every group. At most
-    `algorithm.max_trained_episodes` of each group are kept.
+    With a KL penalty or an entropy bonus, all scored episodes of a group can be trained on. The same holds for
+    `reinforce_pp`, which divides by the standard deviation over the whole batch, unless the rewards are equal within
+    every group. At most `algorithm.max_trained_episodes` of each group are kept.
     """
     estimator = algorithm.advantage_estimator
     trainable = [Group(group.task, group.trainable_episodes(estimator)) for group in groups]
-    if algorithm.kl_coef or (estimator == "reinforce_pp" and any(group.episodes for group in trainable)):
+    compares_groups = estimator == "reinforce_pp" and any(group.episodes for group in trainable)
+    if algorithm.kl_coef or algorithm.entropy_coef or compares_groups:
         trainable = [Group(group.task, group.scored_episodes) for group in groups]
     most = algorithm.most_trained_episodes
     return [Group(group.task, highest_and_lowest(group.episodes, most)) for group in trainable if group.episodes]

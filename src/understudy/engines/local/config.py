@@ -33,6 +33,8 @@ class OptimizerConfig(Record):
     """Decay rate of the first moment."""
     beta2: float = Field(default=0.99, ge=0.0, lt=1.0)
     """Decay rate of the second moment."""
+    eps: float = Field(default=1e-8, gt=0.0, allow_inf_nan=False)
+    """Added to the root of the second moment, by which an update is divided."""
     max_grad_norm: float = Field(default=1.0, gt=0.0)
     """Maximum global norm of the gradient. Larger gradients are scaled down to it."""
 

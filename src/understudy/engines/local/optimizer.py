@@ -41,6 +41,7 @@ class MasterAdamW:
         self._adam = torch.optim.AdamW(
             list(self.masters.values()),
             betas=(self._config.beta1, self._config.beta2),
+            eps=self._config.eps,
             weight_decay=self._config.weight_decay,
             fused=True,
         )

@@ -23,7 +23,13 @@ from understudy.engines.local.model import LocalModel
 from understudy.engines.local.optimizer import MasterAdamW
 from understudy.engines.local.scoring import MicrobatchStates, compute_states, select_own_rows, states_logprobs
 from understudy.engines.local.transfers import to_device, to_host
-from understudy.engines.local.update_metrics import StepMetrics, read_metrics, reduce_metrics
+from understudy.engines.local.update_metrics import (
+    StepMetrics,
+    exceeds_target_kl,
+    read_metrics,
+    reduce_metrics,
+    skipped_minibatches,
+)
 from understudy.engines.local.value_head import ValueHead
 from understudy.engines.process_group import ProcessGroup
 
@@ -59,21 +65,26 @@ class WeightUpdate:
     """Forward passes so far."""
 
     def run(self, minibatches: Sequence[Batch], on_logprobs: LogprobsCallback | None) -> dict[str, float]:
-        """Take one optimizer step for each minibatch. Return the metrics, over all ranks.
+        """Take one optimizer step for each minibatch, up to one that exceeds `loss.target_kl`. Return the metrics, over
+        all ranks.
 
         `on_logprobs` gets the log-probabilities of each minibatch. Raise ConfigError if memory runs out, and
         RolloutError if the weights of the ranks differ afterwards or a rank is lost.
         """
         with self.process_group.detect_lost_ranks():
             with memory_errors_as_config_errors("engine.max_tokens_per_microbatch", self.max_tokens):
-                steps = [self._take_step(minibatch) for minibatch in minibatches]
+                steps = []
+                for minibatch in minibatches:
+                    steps.append(self._take_step(minibatch))
+                    if self.loss.target_kl and self._exceeds_target_kl(steps[-1]):
+                        break
                 own_metrics = read_metrics([step.metrics for step in steps])
                 if on_logprobs:
-                    self._report_logprobs(minibatches, steps, on_logprobs)
+                    self._report_logprobs(minibatches[: len(steps)], steps, on_logprobs)
             step_metrics = [sum_across_ranks(self.process_group, sums) | norms for sums, norms in own_metrics]
             self.model.gather_weights()
             validate_same_weights(self.process_group, self.optimizer.fingerprint())
-        return reduce_metrics(step_metrics)
+        return reduce_metrics(step_metrics) | skipped_minibatches(self.loss, len(minibatches) - len(steps))
 
     def _take_step(self, minibatch: Batch) -> OptimizerStep:
         """Take one optimizer step.
@@ -101,6 +112,11 @@ class WeightUpdate:
             self.process_group.all_reduce_(self.critic.unreduced_gradients)
             step.metrics.norms["value_grad_norm"] = self.critic.step()
         return step
+
+    def _exceeds_target_kl(self, step: OptimizerStep) -> bool:
+        """Return whether the policy was too far from the sampler's before this step, on all ranks together."""
+        ((own_sums, _),) = read_metrics([step.metrics])
+        return exceeds_target_kl(self.loss, sum_across_ranks(self.process_group, own_sums))
 
     def _report_logprobs(
         self, minibatches: Sequence[Batch], steps: Sequence[OptimizerStep], on_logprobs: LogprobsCallback

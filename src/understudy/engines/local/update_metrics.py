@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
+from understudy.algorithms.config import LossConfig
 from understudy.engines.local.transfers import read_numbers
 
 MetricSums = defaultdict[str, float]
@@ -63,6 +64,17 @@ def reduce_metrics(step_sums: Sequence[Mapping[str, float]]) -> dict[str, float]
     means = {name: value / max(1, over.get(name, tokens)) for name, value in sums.items()}
     moving = [step for step in step_sums if {"ratio", "ratio_mse"} <= step.keys() and step["trained_tokens"]]
     return means | (_ratios(moving) if moving else {})
+
+
+def exceeds_target_kl(loss: LossConfig, sums: Mapping[str, float]) -> bool:
+    """Return whether the mean `approx_kl` of an optimizer step, given its sums, is above `loss.target_kl`, if that is
+    set."""
+    return 0 < loss.target_kl * sums["trained_tokens"] < sums.get("approx_kl", 0.0)
+
+
+def skipped_minibatches(loss: LossConfig, count: int) -> dict[str, float]:
+    """Return the number of minibatches that `loss.target_kl` skipped as a metric, if it is set."""
+    return {"skipped_minibatches": float(count)} if loss.target_kl else {}
 
 
 def _ratios(steps: Sequence[Mapping[str, float]]) -> dict[str, float]:

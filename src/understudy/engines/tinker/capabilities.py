@@ -62,6 +62,7 @@ def unsupported_by_server(engine: TinkerEngineConfig) -> Iterator[UnsupportedSet
         "max_grad_norm": able.clips_gradients,
         "beta1": able.sets_adam_betas,
         "beta2": able.sets_adam_betas,
+        "eps": able.sets_adam_betas,
         "weight_decay": able.sets_weight_decay,
     }
     for name, is_taken in takes.items():
@@ -76,7 +77,7 @@ def unsupported_sampling(sampling: SamplingParams, section: str) -> Iterator[Uns
     if sampling.temperature not in (0.0, 1.0):
         reason = "the Tinker API returns log-probabilities at temperature 1; allowed: 1, and 0 for greedy decoding"
         yield UnsupportedSetting(f"{section}.temperature", sampling.temperature, reason)
-    for name in ("min_p", "repetition_penalty"):
+    for name in ("min_p", "repetition_penalty", "frequency_penalty", "presence_penalty"):
         if getattr(sampling, name) != getattr(SamplingParams(), name):
             reason = "the Tinker API does not support it; leave it out"
             yield UnsupportedSetting(f"{section}.{name}", getattr(sampling, name), reason)
@@ -90,5 +91,5 @@ def unsupported_reference(reference: ReferenceConfig) -> Iterator[UnsupportedSet
 
 
 def native_loss_name(loss: LossConfig, capabilities: ServerCapabilities) -> str:
-    """Return the server's name of a loss that it implements, or an empty string."""
-    return loss.kind if loss.kind in capabilities.native_losses else ""
+    """Return the server's name of a loss that it implements, or an empty string. No server has dual clipping."""
+    return loss.kind if loss.kind in capabilities.native_losses and not loss.dual_clip else ""

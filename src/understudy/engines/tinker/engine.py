@@ -30,7 +30,7 @@ from understudy.engines.interface import (
 )
 from understudy.engines.local.config import OptimizerConfig
 from understudy.engines.local.engine import TOLERANCE
-from understudy.engines.local.update_metrics import reduce_metrics
+from understudy.engines.local.update_metrics import exceeds_target_kl, reduce_metrics, skipped_minibatches
 from understudy.engines.models.folder import read_vocab_size
 from understudy.engines.process_group import SINGLE_PROCESS, ProcessGroup
 from understudy.engines.reference_config import FROZEN_REFERENCE, ReferenceConfig
@@ -163,7 +163,9 @@ class TinkerEngine:
             sums.append(await self._step(model, batch, loss, learning_rate, logprobs))
             if on_logprobs:
                 on_logprobs(index, logprobs)
-        return reduce_metrics(sums)
+            if exceeds_target_kl(loss, sums[-1]):
+                break
+        return reduce_metrics(sums) | skipped_minibatches(loss, len(minibatches) - len(sums))
 
     def set_reference(self, config: ReferenceConfig = FROZEN_REFERENCE) -> None:
         """Set the reference to the current weights. The server stores a second copy of the adapters."""

@@ -10,7 +10,6 @@ from understudy.engines.tinker.rows import FloatList, TinkerRow
 
 LossRequest = tuple[str, list[Any], dict[str, float] | None]
 """Name, data and constants of a loss for a forward and backward pass."""
-_EPSILON = 1e-8  # PyTorch's default for Adam
 
 
 def to_model_input(tokens: Sequence[int]) -> Any:
@@ -43,7 +42,7 @@ def to_adam_params(learning_rate: float, optimizer: OptimizerConfig, clips_gradi
         learning_rate=learning_rate,
         beta1=optimizer.beta1,
         beta2=optimizer.beta2,
-        eps=_EPSILON,
+        eps=optimizer.eps,
         weight_decay=optimizer.weight_decay,
         grad_clip_norm=optimizer.max_grad_norm if bounded else 0.0,
     )

@@ -195,7 +195,12 @@ class VllmSampler:
 def _filters(sampling: SamplingParams) -> dict[str, Any]:
     """Return vLLM's parameters for the filters in use."""
     named = {"top_p": sampling.top_p, "top_k": sampling.top_k, "min_p": sampling.min_p}
-    return {**named, "repetition_penalty": sampling.repetition_penalty} if sampling.has_filters else {}
+    penalties = {
+        "repetition_penalty": sampling.repetition_penalty,
+        "frequency_penalty": sampling.frequency_penalty,
+        "presence_penalty": sampling.presence_penalty,
+    }
+    return named | penalties if sampling.has_filters else {}
 
 
 @dataclass

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from torch import Tensor
 
 from understudy.algorithms.advantages import (
+    add_entropy_bonus,
     apply_kl_penalty,
     episode_advantages,
     has_group_variance,
@@ -237,6 +238,8 @@ def compute_advantages(batch: Batch, config: TrainConfig) -> Batch:
     if batch.ref_logprobs is not None and not (algorithm.uses_critic and algorithm.kl_estimator == "k1"):
         args = batch.logprobs, batch.ref_logprobs, batch.mask, algorithm.kl_coef, algorithm.kl_estimator
         advantages = apply_kl_penalty(advantages, *args)
+    if algorithm.entropy_coef:
+        advantages = add_entropy_bonus(advantages, batch.logprobs, batch.mask, algorithm.entropy_coef)
     return batch.replace(advantages=advantages)
 
 
@@ -260,7 +263,7 @@ def has_only_rounding(batch: Batch, config: TrainConfig, tolerance: LogprobToler
     never only rounding: a teacher that differs this little is still one to learn from.
     """
     algorithm = config.algorithm
-    if batch.ref_logprobs is None or algorithm.reference.kind == "model":
+    if batch.ref_logprobs is None or algorithm.reference.kind == "model" or algorithm.entropy_coef:
         return False
     if algorithm.uses_critic or _reward_advantages(batch, algorithm).any():
         return False

@@ -137,13 +137,15 @@ def _algorithm(config: TrainConfig) -> SkyRLKeys:
     in_reward = bool(algorithm.kl_coef) and algorithm.kl_estimator == "k1"
     keys: SkyRLKeys = {
         **ADVANTAGES[algorithm.advantage_estimator],
-        "policy_loss_type": LOSSES[algorithm.loss.kind],
+        "policy_loss_type": "dual_clip" if algorithm.loss.dual_clip else LOSSES[algorithm.loss.kind],
         "loss_reduction": algorithm.loss_aggregation,
         "max_seq_len": config.limits.max_turns * config.sampling.max_response_tokens
         if algorithm.loss_aggregation == "seq_mean_token_sum_norm"
         else None,
         "eps_clip_low": algorithm.loss.clip_low,
         "eps_clip_high": algorithm.loss.clip_high,
+        "use_entropy_loss": bool(algorithm.entropy_coef),
+        "entropy_loss_coef": algorithm.entropy_coef,
         "cispo.cispo_eps_clip_low": algorithm.loss.clip_low,
         "cispo.cispo_eps_clip_high": algorithm.loss.clip_high,
         "use_kl_in_reward": in_reward,
@@ -154,6 +156,8 @@ def _algorithm(config: TrainConfig) -> SkyRLKeys:
         "lambd": algorithm.critic.gae_lambda if algorithm.uses_critic else 1.0,
         "value_clip": algorithm.critic.value_clip or None,
     }
+    if algorithm.loss.dual_clip:
+        keys["clip_ratio_c"] = algorithm.loss.dual_clip
     if algorithm.tis_cap:
         keys["off_policy_correction.tis_ratio_type"] = "token"
         keys["off_policy_correction.token_tis_ratio_clip_high"] = algorithm.tis_cap

@@ -88,6 +88,8 @@ class SkyRLSampler:
             "top_k": sampling.top_k or -1,
             "min_p": sampling.min_p,
             "repetition_penalty": sampling.repetition_penalty,
+            "frequency_penalty": sampling.frequency_penalty,
+            "presence_penalty": sampling.presence_penalty,
             "seed": seed,
             "stop_token_ids": sorted(stop_tokens),
             "ignore_eos": True,  # only the stop tokens of the format end a reply

@@ -1,9 +1,10 @@
 """Sampling with filters, which may differ between the rows of a batch.
 
-The order is vLLM's: repetition penalty, temperature, min-p, top-k, top-p. Each filter works on what the one before it
-left. top-p is nucleus sampling (Holtzman et al. 2019, arXiv:1904.09751), min-p that of Nguyen et al. 2024
-(arXiv:2407.01082), and the penalty that of CTRL (Keskar et al. 2019, arXiv:1909.05858), over prompt and reply. Ties
-with the last token of top-k are kept. Rows are computed independently, in float64.
+The order is vLLM's: repetition, frequency and presence penalty, temperature, min-p, top-k, top-p. Each filter works on
+what the one before it left. top-p is nucleus sampling (Holtzman et al. 2019, arXiv:1904.09751), min-p that of Nguyen et
+al. 2024 (arXiv:2407.01082), and the repetition penalty that of CTRL (Keskar et al. 2019, arXiv:1909.05858), over prompt
+and reply. Frequency and presence penalties are those of OpenAI's API, over the reply. Ties with the last token of top-k
+are kept. Rows are computed independently, in float64.
 """
 
 from collections.abc import Sequence
@@ -44,10 +45,12 @@ def sample_filtered(
     previous_tokens: Sequence[Tensor],
     uniforms: Tensor,
     num_candidates: int | None = None,
+    prompt_lengths: Sequence[int] | None = None,
 ) -> FilteredSample:
     """Return one token for each row of logits [S, V].
 
-    `previous_tokens` are the token ids [n] (int64) before each row, on the CPU. The token is the inverse of the
+    `previous_tokens` are the token ids [n] (int64) before each row, on the CPU. The first `prompt_lengths` of them, by
+    default none, are not part of the reply. The token is the inverse of the
     cumulative distribution of the remaining tokens, in the vocabulary's order, at uniforms [S] in [0, 1). A row with
     NaN gets any token, with the log-probability NaN. Top-p sorts the `num_candidates` most likely tokens only; None
     sorts all, so that every row is exact.
@@ -55,6 +58,8 @@ def sample_filtered(
     wide = logits.double()
     columns = _columns(params, wide)
     penalized = _penalized(wide, params, previous_tokens, columns.penalty)
+    replies = [ids[n:] for ids, n in zip(previous_tokens, prompt_lengths or [0] * len(params), strict=True)]
+    penalized = _without_repeats(penalized, params, replies)
     count = min(num_candidates or wide.shape[-1], wide.shape[-1])
     filtered, is_exact = _filter_scores(penalized / columns.temperature, params, columns, count)
     sums = filtered.cumsum(-1)
@@ -84,6 +89,16 @@ def _penalized(logits: Tensor, samplings: Sequence[SamplingParams], seen: Sequen
     places = torch.cat([row * logits.shape[-1] + seen[row] for row in rows])
     known.view(-1).index_fill_(0, to_device(places, logits.device), True)
     return torch.where(known, torch.where(logits > 0, logits / penalty, logits * penalty), logits)
+
+
+def _without_repeats(logits: Tensor, samplings: Sequence[SamplingParams], replies: Sequence[Tensor]) -> Tensor:
+    """Return logits [S, V] minus the frequency and presence penalties of the tokens of each reply."""
+    rows = [row for row, s in enumerate(samplings) if s.frequency_penalty or s.presence_penalty]
+    reduced = logits.clone() if rows else logits
+    for row in rows:
+        tokens, counts = (to_device(x, logits.device) for x in torch.unique(replies[row], return_counts=True))
+        reduced[row, tokens] -= samplings[row].frequency_penalty * counts + samplings[row].presence_penalty
+    return reduced
 
 
 def _filter_scores(

@@ -447,9 +447,9 @@ def _prefix(slot: CacheSlot) -> int:
 def _kind(sampling: SamplingParams) -> tuple[bool, float, float]:
     """Return the key by which rows are grouped for sampling.
 
-    Rows with top-p, top-k or a repetition penalty share one key. Other rows are grouped by temperature and min-p.
+    Rows with top-p, top-k or a penalty share one key. Other rows are grouped by temperature and min-p.
     """
-    if (sampling.top_p, sampling.top_k, sampling.repetition_penalty) != (1.0, 0, 1.0):
+    if (sampling.top_p, sampling.top_k) != (1.0, 0) or sampling.has_penalties:
         return True, 0.0, 0.0
     return False, sampling.temperature, sampling.min_p
 
@@ -474,15 +474,17 @@ def _draw(
     filtered, temperature, min_p = _kind(rows[0].sampling)
     samplings = [row.sampling for row, draft in rows_and_drafts for _ in range(len(draft) + 1)] if filtered else []
     seen = [ids for row, draft in rows_and_drafts for ids in _previous_tokens(row, draft)] if filtered else []
+    starts = [len(row.prompt) for row, draft in rows_and_drafts for _ in range(len(draft) + 1)] if filtered else []
 
     def repeat(entries: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
         index = to_device(torch.tensor(entries), logits.device)
         params, previous = [samplings[i] for i in entries], [seen[i] for i in entries]
-        return filters.sample_filtered(logits[index], params, previous, uniforms[index])[:2]
+        lengths = [starts[i] for i in entries]
+        return filters.sample_filtered(logits[index], params, previous, uniforms[index], None, lengths)[:2]
 
     if filtered:
         first = filters.NUM_CANDIDATES.get(logits.device.type)
-        tokens, logprobs, is_exact = filters.sample_filtered(logits, samplings, seen, uniforms, first)
+        tokens, logprobs, is_exact = filters.sample_filtered(logits, samplings, seen, uniforms, first, starts)
         is_exact = is_exact | is_broken
     else:
         tokens, logprobs = kernels.sample_tokens(logits, temperature, uniforms, min_p)
@@ -491,8 +493,8 @@ def _draw(
 
 
 def _previous_tokens(row: SampleRequest, draft: Sequence[int]) -> Iterator[torch.Tensor]:
-    """Yield the token ids before each token to sample, or empty tensors without a repetition penalty."""
-    if row.sampling.repetition_penalty == 1.0:
+    """Yield the token ids before each token to sample, or empty tensors without a penalty."""
+    if not row.sampling.has_penalties:
         yield from [torch.empty(0, dtype=torch.int64)] * (len(draft) + 1)
         return
     every = torch.tensor([*row.sequence, *draft])
