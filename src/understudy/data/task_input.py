@@ -55,14 +55,9 @@ class TaskInput:
 
     def detect_form(self) -> InputForm:
         """Return the kind of the first readable row. Raise ConfigError if only a part of the rows are questions."""
-        if (
-            self._read
-            and "prompts" in self._read.count_kinds()
-            and len(self._read.count_kinds().keys() - {UNREADABLE.name}) > 1
-        ):
-            raise ConfigError(
-                f"{self.name} has questions and other rows ({', '.join(self._read.count_kinds())}); put them into two files"
-            )
+        kinds = self._read.count_kinds() if self._read else {}
+        if "prompts" in kinds and len(kinds.keys() - {UNREADABLE.name}) > 1:
+            raise ConfigError(f"{self.name} has questions and other rows ({', '.join(kinds)}); put them into two files")
         rows = (item.value for file in self.files for item in file.rows() if isinstance(item, Item))
         kind = find_kind(next(rows, {"scenario": {}, "gold": ()}))
         if kind is SKYRL_ROWS:
