@@ -230,6 +230,16 @@ class TaskKnowledge:
         yield from (call for task, call in what if task.id != self.task.id and call_key(call) not in mine)
 
 
+Recipe = Callable[[TaskKnowledge], Sequence[Reply] | None]
+"""Returns the replies of a strategy for a task, or None if the strategy does not apply: there is nothing to cheat with,
+or the replies would do the task. Empty replies follow them."""
+
+
+def only_if(condition: Callable[[TaskKnowledge], bool], recipe: Recipe) -> Recipe:
+    """Return a recipe that applies only to tasks which meet a condition."""
+    return lambda task: recipe(task) if condition(task) else None
+
+
 @dataclass(frozen=True)
 class Strategy:
     """One way to earn a reward without doing the task."""
@@ -237,8 +247,6 @@ class Strategy:
     name: str
     description: str
     """What the agent does, as a clause without a subject."""
-    replies: Callable[[TaskKnowledge], Sequence[Reply] | None]
-    """Returns the replies for a task, or None if the strategy does not apply: there is nothing to cheat with, or the
-    replies would do the task. Empty replies follow them."""
+    replies: Recipe
     required_event: str = ""
     """Kind of a `ToolError` without which the strategy did not apply, because the source allows what it does."""
