@@ -72,15 +72,16 @@ def view(options: ViewOptions) -> None:
 
 def _as_text(folder: Path, step: int | None, episode: int | None) -> str:
     from understudy.evaluation import explain_stored as why
-    from understudy.evaluation import report
+    from understudy.evaluation.reports.files import format_unfinished, read_report
+    from understudy.evaluation.reports.text import report_to_text
     from understudy.viewer import run_text
     from understudy.viewer.library import is_evaluation
 
     if step is not None or episode is not None:
         return run_text.format_run(folder, step, episode)
     if is_evaluation(folder):
-        unfinished = report.format_unfinished(folder)
-        return f"{folder}: {unfinished}" if unfinished else report.read_report(folder).format_table()
+        unfinished = format_unfinished(folder)
+        return f"{folder}: {unfinished}" if unfinished else report_to_text(read_report(folder))
     return "\n\n".join(filter(None, [run_text.format_run(folder), why.format_failures(folder)]))
 
 

@@ -7,7 +7,8 @@ from understudy.core.errors import ConfigError
 from understudy.core.records import Record
 from understudy.core.tasks import Task, task_fingerprint
 from understudy.evaluation.noise import NO_VARIATION, noise_between
-from understudy.evaluation.report import EvalReport, format_rate, nan_to_none
+from understudy.evaluation.reports.as_json import nan_to_none
+from understudy.evaluation.reports.report import EvalReport, format_rate
 from understudy.evaluation.result import EvalResult, ResultRow, gain_p_value, merge_results, success_gain
 from understudy.evaluation.statistics import MeanEstimate, describe_difference
 

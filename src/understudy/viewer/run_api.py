@@ -8,7 +8,7 @@ from typing import Any
 from pydantic_core import from_json
 
 from understudy.core.errors import ConfigError
-from understudy.evaluation.report import read_report
+from understudy.evaluation.reports.files import read_report
 from understudy.runs import metrics
 from understudy.runs.config import TrainConfig
 from understudy.runs.phases import phase_spans

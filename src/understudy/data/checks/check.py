@@ -182,49 +182,49 @@ class AdversarialOptions:
     strategies: Sequence[Strategy] = STRATEGIES
 
 
-def check(domain: TaskSource, adversarial: AdversarialOptions | None = None) -> DomainReport:
+def check(source: TaskSource, adversarial: AdversarialOptions | None = None) -> DomainReport:
     """Run `check_async` in its own event loop. Raise RuntimeError if one is running."""
-    return run_async(check_async(domain, adversarial=adversarial))
+    return run_async(check_async(source, adversarial=adversarial))
 
 
 async def check_async(
-    domain: TaskSource,
+    source: TaskSource,
     track: ProgressTracker = lambda items, what: items,
     adversarial: AdversarialOptions | None = None,
     max_step_seconds: float | None = None,
 ) -> DomainReport:
-    """Play all frozen tasks of the domain's slice with gold and noop, and compare the tasks with each other.
+    """Play all frozen tasks of the source with gold and noop, and compare the tasks with each other.
 
     Then try unusual calls and replies on some of them, and `adversarial` strategies if given. The report does not
     depend on which task is played first. `max_step_seconds` is as in `check_limits`. Raise TaskError if a call does not
     return within its time limit.
     """
-    tasks: TasksBySplit = {split: domain.tasks(split) for split in SPLITS}
-    played = await _play_tasks(domain, tasks, track, max_step_seconds)
-    probes = [await _probe(source, played, track, max_step_seconds) for source in list_sources(domain)]
+    tasks: TasksBySplit = {split: source.tasks(split) for split in SPLITS}
+    played = await _play_tasks(source, tasks, track, max_step_seconds)
+    probes = [await _probe(leaf, played, track, max_step_seconds) for leaf in list_sources(source)]
     attacks = list[AdversarialReport]()
     if adversarial:
-        for source in list_sources(domain):
+        for leaf in list_sources(source):
             attacks.append(
-                await play_strategies(source, adversarial.num_tasks, adversarial.seed, adversarial.strategies, track)
+                await play_strategies(leaf, adversarial.num_tasks, adversarial.seed, adversarial.strategies, track)
             )
     every = [each for split in SPLITS for each in played[split]]
-    files = tuple(list_file_summaries(domain))
+    files = tuple(list_file_summaries(source))
     duplicates, alike = _near_duplicates(tasks, within_splits=not files)
     problems = [
         *(problem for each in every for problem in each.problems),
-        *(_Problem("shared_rows", text) for source in list_sources(domain) for text in _shared_rows(source)),
+        *(_Problem("shared_rows", text) for leaf in list_sources(source) for text in _shared_rows(leaf)),
         *(_Problem("lost_episode", text) for each in probes for text in each.lost_episodes),
         *(_Problem("strategy_rewarded", _paid(attack.source, r)) for attack in attacks for r in attack.failures),
         *(_Problem("refused_row", text) for summary in files for text in summary.refusals),
-        *_leaks(domain, tasks),
+        *_leaks(source, tasks),
         *_repeated_ids(tasks),
         *duplicates,
     ]
     problems.sort(key=lambda problem: list(PROBLEM_TITLES).index(problem.kind))
     called = {call.name for each in every for call in each.task.gold_calls}
     warnings = [detail for summary in files for detail in summary.details]
-    if not domain.domain_policy:
+    if not source.domain_policy:
         warnings.append("the domain policy is empty, so the agent gets no instructions")
     if refused := [each for each in every if each.refused_calls]:
         warnings.append(
@@ -235,7 +235,7 @@ async def check_async(
             f"{len(lacking)} tasks have no answer and no gold calls, such as {lacking[0].id}; RL can train on them, "
             "SFT cannot"
         )
-    if not domain.tool_specs:
+    if not source.tool_specs:
         warnings.append("the agent has no tools; if it should have some, add public methods with docstrings")
     if alike:
         first, task = alike[0]
@@ -243,9 +243,9 @@ async def check_async(
             f"{len(alike)} pairs of tasks of one split are nearly the same, such as {task.id} and {first.id}"
         )
     return DomainReport(
-        domain=domain.name,
+        domain=source.name,
         splits=tuple(_report_split(split, played[split]) for split in SPLITS),
-        unused_tools=tuple(spec.name for spec in domain.tool_specs if spec.name not in called),
+        unused_tools=tuple(spec.name for spec in source.tool_specs if spec.name not in called),
         problems=tuple(problem.text for problem in problems),
         problem_groups=tuple(_group_problems(problems, Counter(each.task.family for each in every))),
         warnings=(*warnings, *(text for each in probes for text in each.tool_exceptions)),
@@ -275,14 +275,14 @@ def _paid(source: str, result: StrategyResult) -> str:
 
 
 async def _play_tasks(
-    domain: TaskSource, tasks: TasksBySplit, track: ProgressTracker, max_step_seconds: float | None
+    source: TaskSource, tasks: TasksBySplit, track: ProgressTracker, max_step_seconds: float | None
 ) -> Mapping[Split, Sequence[_PlayedTask]]:
     """Return the results in the order of the tasks. Tasks whose episodes start servers are played side by side."""
-    places = {source.name: asyncio.Semaphore(_concurrency(source)) for source in list_sources(domain)}
+    places = {leaf.name: asyncio.Semaphore(_concurrency(leaf)) for leaf in list_sources(source)}
 
     async def play(split: Split, task: Task) -> _PlayedTask:
         async with places.setdefault(task.domain, asyncio.Semaphore(1)):
-            return await _play_task(domain, split, task, max_step_seconds)
+            return await _play_task(source, split, task, max_step_seconds)
 
     works = {split: [asyncio.ensure_future(play(split, task)) for task in tasks[split]] for split in SPLITS}
     every = [work for split in SPLITS for work in works[split]]
@@ -300,25 +300,25 @@ def _concurrency(source: TaskSource) -> int:
     return MAX_CONCURRENT_TASKS if isinstance(source, ExternalSource) and source.starts_servers() else 1
 
 
-async def _play_task(domain: TaskSource, split: Split, task: Task, max_step_seconds: float | None) -> _PlayedTask:
+async def _play_task(source: TaskSource, split: Split, task: Task, max_step_seconds: float | None) -> _PlayedTask:
     problems: list[_Problem] = []
     try:
-        source = find_source(domain, task.domain)
-        texts = find_task_problems(source, split, task)
+        leaf = find_source(source, task.domain)
+        texts = find_task_problems(leaf, split, task)
         problems += (_Problem("malformed", text, task) for text in texts)
-        if task.family not in domain.families:
+        if task.family not in source.families:
             problems.append(_Problem("malformed", f"task {task.id}: the domain has no family {task.family!r}", task))
         # noop first: it changes nothing, so that a server can serve the gold episode too
-        limits = check_limits(source, max_step_seconds)
-        noop = await play_once(source, task, NoopAgent(), limits)
-        gold = await play_once(source, task, GoldAgent(), limits)
+        limits = check_limits(leaf, max_step_seconds)
+        noop = await play_once(leaf, task, NoopAgent(), limits)
+        gold = await play_once(leaf, task, GoldAgent(), limits)
     except HangingError:
         raise
     except TaskError as e:
         return _PlayedTask(task, [*problems, _Problem("task_fails", str(e), task)])
     failed = dict.fromkeys(_failure(task, episode) for episode in (gold, noop) if episode.score is None)
     problems += (_Problem("lost_episode", text, task) for text in failed)
-    lacks_gold = lacks_reference(source, task)
+    lacks_gold = lacks_reference(leaf, task)
     if gold.score and noop.score:
         problems += _reward_problems(task, None if lacks_gold else gold.score, noop.score)
     if wrong := [kind for kind in WRONG_CALLS if kind in gold.event_counts]:
@@ -377,9 +377,9 @@ def _group_problems(problems: Sequence[_Problem], family_sizes: Mapping[str, int
     return iter(sorted(found, key=lambda group: (kinds.index(group.kind), -group.num_tasks)))
 
 
-async def score_agent(domain: TaskSource, task: Task, agent: Agent) -> Score:
+async def score_agent(source: TaskSource, task: Task, agent: Agent) -> Score:
     """Return the reward of an agent on a task. Raise TaskError if the episode fails."""
-    episode = await play_episode(domain, task, agent, _SCORE_LIMITS, seed=0)
+    episode = await play_episode(source, task, agent, _SCORE_LIMITS, seed=0)
     if episode.score is None:
         raise TaskError(_failure(task, episode))
     return episode.score
@@ -406,13 +406,13 @@ def _reward_problems(task: Task, gold: Score | None, noop: Score) -> Iterator[_P
         yield _Problem("noop_rewarded", f"task {task.id}: doing nothing earns {noop.reward:g}", task)
 
 
-def find_task_problems(domain: TaskSource, split: Split, task: Task) -> Iterator[str]:
+def find_task_problems(source: TaskSource, split: Split, task: Task) -> Iterator[str]:
     """Yield the problems of a single task."""
-    shown = {spec.name for spec in domain.tool_specs}
-    for name in sorted({call.name for call in task.gold_calls} - shown):
+    tools = {spec.name for spec in source.tool_specs}
+    for name in sorted({call.name for call in task.gold_calls} - tools):
         yield f"task {task.id}: a gold turn calls {name}, which is not one of the agent's tools"
-    if (task.domain, task.split) != (domain.name, split):
-        yield f"task {task.id}: it is stored in {domain.name}/{split}, but its fields say {task.domain}/{task.split}"
+    if (task.domain, task.split) != (source.name, split):
+        yield f"task {task.id}: it is stored in {source.name}/{split}, but its fields say {task.domain}/{task.split}"
     for text in filter(gives_consent, _user_texts(task) if task.scenario.goals else ()):
         yield f"task {task.id}: the user's text {text!r} would count as consent to a change"
 
@@ -468,14 +468,14 @@ def _pairs(tasks: Iterable[Task], key: Callable[[Task], Hashable]) -> Iterator[t
         seen.setdefault(known, task)
 
 
-def _leaks(domain: TaskSource, tasks: TasksBySplit) -> Iterator[_Problem]:
+def _leaks(source: TaskSource, tasks: TasksBySplit) -> Iterator[_Problem]:
     """Yield what a later split shares with an earlier one: users and other rows, or whole scenarios."""
     owners = dict[Hashable, tuple[Split, Task]]()
     for split in SPLITS:
         for task in tasks[split]:
             script = (task.scenario.opening, task.scenario.facts, repr(task.scenario.goals))
             scenario = script if task.scenario.opening else (task.scenario.instructions,)
-            for thing in (scenario, *domain.split_row_keys(task)):
+            for thing in (scenario, *source.split_row_keys(task)):
                 owner, first = owners.setdefault(thing, (split, task))
                 if owner != split:
                     what = "its scenario" if thing is scenario else " ".join(map(str, thing))

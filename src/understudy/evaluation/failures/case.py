@@ -102,10 +102,10 @@ def build_case(
     After a diverged replay, or without a state, the calls are read from the replay or from the messages, and no rows
     are known.
     """
-    domain = find_source(source, task.domain)
+    leaf = find_source(source, task.domain)
     told = episode.score is not None and episode.score.parts.get("facts_told") == 1.0
     missing = () if told else tuple(find_missing_facts(source, task, episode.messages))
-    if replay.divergence or not isinstance(domain, StatefulSource):
+    if replay.divergence or not isinstance(leaf, StatefulSource):
         stated = () if replay.divergence else replay.turns
         return FailureCase(
             task,
@@ -115,7 +115,7 @@ def build_case(
             missing,
         )
     final = flatten_changes(replay.turns[-1].state_changes) if replay.turns else {}
-    goal = flatten_changes(domain.gold_changes(task))
+    goal = flatten_changes(leaf.gold_changes(task))
     calls = tuple(_executed_calls(replay.turns))
     return FailureCase(task, episode, scripted_user, calls, missing, goal, final, has_state=True)
 

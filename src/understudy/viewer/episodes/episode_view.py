@@ -163,9 +163,9 @@ def _replayed(context: EpisodeContext) -> tuple[ReplayResult | None, str]:
     if context.source is None or context.task is None:
         task = context.episode.task_id
         return None, f"Database changes are not shown: task {task} or its domain cannot be loaded."
-    domain = find_source(context.source, context.task.domain)
-    if not isinstance(domain, StatefulSource):
-        return None, f"Database changes are not shown: {domain.name} does not expose its state."
+    leaf = find_source(context.source, context.task.domain)
+    if not isinstance(leaf, StatefulSource):
+        return None, f"Database changes are not shown: {leaf.name} does not expose its state."
     try:
         playing = replay_episode(context.source, context.task, context.episode, context.scripted_user)
         played = BACKGROUND_LOOP.run(playing)
@@ -226,23 +226,26 @@ def _answers(turn: ReplayedTurn) -> Sequence[Message]:
 
 def _changed(context: EpisodeContext, played: ReplayResult | None) -> dict[int, tuple[StateEdit, ...]]:
     """Return the database changes of each reply, by message index."""
-    domain = _domain(context)
-    if not played or not domain or not context.task:
+    leaf = _stateful_leaf(context)
+    if not played or not leaf or not context.task:
         return {}
-    world, before, found = domain.initial_state(context.task), dict[str, Any](), dict[int, tuple[StateEdit, ...]]()
+    world = leaf.initial_state(context.task)
+    before: dict[str, Any] = {}
+    edits: dict[int, tuple[StateEdit, ...]] = {}
     for turn in played.turns:
-        found[turn.message_index] = diff_states(world, before, turn.state_changes)
+        edits[turn.message_index] = diff_states(world, before, turn.state_changes)
         before = dict(turn.state_changes)
-    return found
+    return edits
 
 
-def _domain(context: EpisodeContext) -> StatefulSource | None:
-    found = find_source(context.source, context.task.domain) if context.source and context.task else None
-    return found if isinstance(found, StatefulSource) else None
+def _stateful_leaf(context: EpisodeContext) -> StatefulSource | None:
+    leaf = find_source(context.source, context.task.domain) if context.source and context.task else None
+    return leaf if isinstance(leaf, StatefulSource) else None
 
 
 def _goal(context: EpisodeContext, played: ReplayResult | None) -> TaskOutcomeView | None:
-    task, domain = context.task, _domain(context)
+    task = context.task
+    leaf = _stateful_leaf(context)
     if task is None or context.source is None:
         return None
     score = context.episode.score
@@ -250,9 +253,9 @@ def _goal(context: EpisodeContext, played: ReplayResult | None) -> TaskOutcomeVi
     missed = [] if told else find_missing_facts(context.source, task, context.episode.messages)
     outputs = tuple((output, output not in missed) for output in task.outputs)
     goal = TaskOutcomeView(instructions=task.scenario.instructions, messages=task.gold, outputs=outputs)
-    if not domain or not played:
+    if not leaf or not played:
         return goal
-    world, gold = domain.initial_state(task), domain.gold_changes(task)
+    world, gold = leaf.initial_state(task), leaf.gold_changes(task)
     left = played.turns[-1].state_changes if played.turns else {}
     return goal.replace(edits=diff_states(world, {}, gold), missing_edits=diff_states(world, left, gold))
 
