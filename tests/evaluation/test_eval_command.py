@@ -22,9 +22,9 @@ from support.run_evaluations import write_run_evaluation
 from understudy.cli.main import app as cli_app
 from understudy.cli.main import main
 from understudy.core.tasks import Score
+from understudy.core.terminal import PersonLeft
 from understudy.core.trajectory import read_trajectories
 from understudy.envs import domain as domain_module
-from understudy.envs.terminal import PersonLeft
 from understudy.envs.users.consent import gives_consent
 from understudy.evaluation.noise import NO_VARIATION
 from understudy.evaluation.reports.files import read_report

@@ -25,13 +25,13 @@ from understudy.core.event_loop import run_async
 from understudy.core.files import os_errors_as_config_errors
 from understudy.core.messages import Message, ToolSpec
 from understudy.core.tasks import Score, Split, Task
+from understudy.core.terminal import InputEnded
 from understudy.core.trajectory import Trajectory
 from understudy.engines.models import MODELS
 from understudy.envs.environment import Environment, StepResult
 from understudy.envs.state import State
 from understudy.envs.state_diff import StateEdit, diff_states
 from understudy.envs.task_source import StatefulSource, TaskSource, find_source
-from understudy.envs.terminal import InputEnded
 from understudy.evaluation.failures.causes import FAILURE_KINDS, EpisodeFailure
 from understudy.evaluation.failures.explain import find_failures
 from understudy.evaluation.reports.report import EvalReport

@@ -225,7 +225,7 @@ def _play(
     """
     from understudy.cli.live import EvalView
     from understudy.core.event_loop import run_async
-    from understudy.envs.terminal import PersonLeft
+    from understudy.core.terminal import PersonLeft
     from understudy.evaluation.runner import prepare_eval, run_eval
     from understudy.runs.storage.episode_store import SPEC_FILE, has_progress
     from understudy.runs.storage.locking import folder_lock

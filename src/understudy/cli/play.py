@@ -11,12 +11,13 @@ from understudy.core.errors import ConfigError, did_you_mean
 from understudy.core.event_loop import run_async
 from understudy.core.messages import Message, ToolSpec
 from understudy.core.tasks import Scenario, Split, Task
+from understudy.core.terminal import PersonLeft, print_conversation, read_line
 from understudy.core.trajectory import Trajectory
 from understudy.envs.environment import Environment
 from understudy.envs.task_source import TaskSource, find_task
-from understudy.envs.terminal import PersonLeft, format_tool_list, parse_typed_reply, print_conversation, read_line
 from understudy.envs.tools import UserTools
 from understudy.envs.users import HumanUser, UserFactory
+from understudy.formats.typed_calls import format_tool_list, parse_typed_reply
 from understudy.rollouts.agent import Agent, GoldAgent, HumanAgent
 from understudy.rollouts.fork import Fork
 from understudy.rollouts.rollout import EpisodeLimits, rollout

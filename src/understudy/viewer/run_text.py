@@ -8,8 +8,8 @@ from typing import Any
 
 from understudy.core.errors import ConfigError
 from understudy.core.messages import Message, ToolCall
+from understudy.core.terminal import escape_control_characters
 from understudy.core.trajectory import Trajectory, read_numbered_trajectories
-from understudy.envs.terminal import escape_control_characters
 from understudy.runs.config import TrainConfig
 from understudy.runs.phases import phase_spans
 from understudy.runs.run import (

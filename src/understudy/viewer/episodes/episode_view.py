@@ -5,7 +5,7 @@ replay is not possible, a note says why, and the page shows what is stored.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import takewhile, zip_longest
 from typing import Any
 
@@ -13,9 +13,9 @@ from understudy.core.errors import TaskError
 from understudy.core.event_loop import BACKGROUND_LOOP
 from understudy.core.messages import Message, ToolCall, ToolSpec
 from understudy.core.records import Record
-from understudy.core.tasks import Score, Task
+from understudy.core.tasks import Task
 from understudy.core.trajectory import Trajectory
-from understudy.envs.grading import UNREWARDED_PARTS
+from understudy.envs.grading import PartEvidence, affects_reward, explain_part
 from understudy.envs.state_diff import StateEdit, diff_states
 from understudy.envs.task_source import StatefulSource, TaskSource, find_missing_facts, find_source
 from understudy.evaluation.failures.case import build_case
@@ -281,49 +281,17 @@ def _causes(context: EpisodeContext, played: ReplayResult | None) -> Iterator[Ca
 def _parts(
     context: EpisodeContext, goal: TaskOutcomeView | None, played: ReplayResult | None
 ) -> Iterator[ScorePartView]:
-    score = context.episode.score
-    for name, value in score.parts.items() if score else ():
+    episode, score = context.episode, context.episode.score
+    if score is None:
+        return
+    evidence = PartEvidence(score, episode.num_turns, episode.stop_reason)
+    if goal:
+        missing = [output for output, is_told in goal.outputs if not is_told]
+        evidence = replace(evidence, task=context.task, missing_outputs=missing)
+    if goal and played:
+        refused = sum(kind in ("unconfirmed", "forbidden") for turn in played.turns for kind in turn.errors)
+        evidence = replace(evidence, num_state_differences=len(goal.missing_edits), num_refused_writes=refused)
+    for name, value in score.parts.items():
         yield ScorePartView(
-            name=name,
-            value=value,
-            required=name not in UNREWARDED_PARTS and (name != "policy_compliance" or _policy_counts(score)),
-            reason=_part_reason(name, value, context, goal, played),
+            name=name, value=value, required=affects_reward(name, score), reason=explain_part(name, evidence)
         )
-
-
-def _policy_counts(score: Score | None) -> bool:
-    """Return whether violations of the policy changed the reward, or would have."""
-    if score is None or "reward_with_policy" not in score.parts:
-        return False
-    return score.reward == score.parts["reward_with_policy"]
-
-
-def _part_reason(
-    name: str, value: float, context: EpisodeContext, goal: TaskOutcomeView | None, played: ReplayResult | None
-) -> str:
-    """Return the reason for the value of a score's part; "" if it is not known."""
-    episode = context.episode
-    if name == "within_limits":
-        return (
-            "the user ended the conversation"
-            if value
-            else f"cut off by {episode.stop_reason} after {episode.num_turns} replies"
-        )
-    if name == "policy_compliance" and episode.score and episode.score.violations:
-        return "; ".join(f"{found.kind} in message {found.message}: {found.text}" for found in episode.score.violations)
-    if goal is None or context.task is None:
-        return ""
-    if name == "facts_told" and goal.outputs:
-        missed = [output for output, is_told in goal.outputs if not is_told]
-        return f"not told: {', '.join(missed)}" if missed else "all required facts were told"
-    if name == "facts_told":
-        return "no facts are required"
-    if name == "turn_efficiency":
-        return f"{episode.num_turns} replies; gold has {len(context.task.gold_turns)}"
-    if played is None:
-        return ""
-    if name == "state_match":
-        count = len(goal.missing_edits)
-        return f"{count} {'value differs' if count == 1 else 'values differ'} from gold" if count else "equal to gold"
-    broken = [kind for turn in played.turns for kind in turn.errors if kind in ("unconfirmed", "forbidden")]
-    return f"policy violations: {len(broken)}" if name == "policy_compliance" and broken else ""
