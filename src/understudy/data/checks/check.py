@@ -10,7 +10,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from understudy.core.errors import TaskError, ToolErrorKind
+from understudy.core.errors import ConfigError, TaskError, ToolErrorKind
 from understudy.core.event_loop import run_async
 from understudy.core.records import Record
 from understudy.core.tasks import SPLITS, Score, Split, Task
@@ -24,6 +24,7 @@ from understudy.envs.grading import UNREWARDED_PARTS
 from understudy.envs.task_source import (
     ExternalSource,
     TaskSource,
+    find_contract_error,
     find_source,
     list_file_summaries,
     list_sources,
@@ -196,9 +197,11 @@ async def check_async(
     """Play all frozen tasks of the source with gold and noop, and compare the tasks with each other.
 
     Then try unusual calls and replies on some of them, and `adversarial` strategies if given. The report does not
-    depend on which task is played first. `max_step_seconds` is as in `check_limits`. Raise TaskError if a call does not
-    return within its time limit.
+    depend on which task is played first. `max_step_seconds` is as in `check_limits`. Raise ConfigError if a
+    member of the source is missing or wrong, and TaskError if a call does not return within its time limit.
     """
+    if error := find_contract_error(source):
+        raise ConfigError(error)
     tasks: TasksBySplit = {split: source.tasks(split) for split in SPLITS}
     played = await _play_tasks(source, tasks, track, max_step_seconds)
     probes = [await _probe(leaf, played, track, max_step_seconds) for leaf in list_sources(source)]
