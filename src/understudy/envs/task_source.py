@@ -182,25 +182,28 @@ def find_contract_error(source: TaskSource) -> str:
     """
     if isinstance(source, type):
         return f"{name_definition(source)} is a class; give an instance of it, such as {source.__name__}(...)"
-    owner = name_definition(type(source))
+
+    def owner() -> str:
+        return name_definition(type(source))
+
     if missing := sorted({*REQUIRED_MEMBERS} - {*dir(source)}):
-        return f"{owner} does not define {', '.join(missing)}"
+        return f"{owner()} does not define {', '.join(missing)}"
     for member in ("name", "tool_specs", "domain_policy"):
-        with task_code(f"{member} of {owner}", source):
+        with task_code(f"{member} of {type(source).__name__}", source):
             value = getattr(source, member)
         if callable(value):
-            return f"{member} of {owner} is a method; make it a property"
+            return f"{member} of {owner()} is a method; make it a property"
         if member != "tool_specs" and not isinstance(value, str):
-            return f"{member} of {owner} is {value!r:.100}; it must be a text"
+            return f"{member} of {owner()} is {value!r:.100}; it must be a text"
         if member == "tool_specs" and (wrong := _list_error(value, ToolSpec)):
-            return f"{member} of {owner} is {wrong}"
+            return f"{member} of {owner()} is {wrong}"
     if inspect.iscoroutinefunction(source.environment):
-        return f"environment of {owner} is a coroutine; define it with def, without async"
+        return f"environment of {owner()} is a coroutine; define it with def, without async"
     for split in SPLITS:
-        with task_code(f"tasks of {owner}", source):
+        with task_code(f"tasks of {type(source).__name__}", source):
             tasks: object = source.tasks(split)
         if wrong := _list_error(tasks, Task):
-            return f"tasks of {owner} returned {wrong}"
+            return f"tasks of {owner()} returned {wrong}"
     return ""
 
 

@@ -213,17 +213,17 @@ async def _limited(component: Fault, what: str, limits: EpisodeLimits) -> AsyncI
 
 def _validate_environment(returned: object, source: EnvironmentFactory) -> Environment:
     """Return an episode that a source has returned. Raise RolloutError if it is none."""
-    owner = name_definition(type(source))
+    missing = [name for name in _MEMBERS if not hasattr(returned, name)]
     if isinstance(returned, type):
         error = f"the class {name_definition(returned)}; return an instance of it, such as {returned.__name__}(...)"
-        raise RolloutError(f"environment of {owner} returned {error}", "environment")
-    if missing := [name for name in _MEMBERS if not hasattr(returned, name)]:
+    elif missing:
         if inspect.iscoroutine(returned):
             returned.close()  # it is never awaited, which would be a warning
         found = "None" if returned is None else f"an object of {name_definition(type(returned))}"
         error = f"{found}, which has no {', '.join(missing)}; return an Environment"
-        raise RolloutError(f"environment of {owner} returned {error}", "environment")
-    return cast(Environment, returned)
+    else:
+        return cast(Environment, returned)
+    raise RolloutError(f"environment of {name_definition(type(source))} returned {error}", "environment")
 
 
 async def _call(environment: Environment, method: str, *arguments: object, **named: object) -> Any:

@@ -211,13 +211,13 @@ async def check_async(
             attacks.append(
                 await play_strategies(leaf, adversarial.num_tasks, adversarial.seed, adversarial.strategies, track)
             )
-    every = [each for split in SPLITS for each in played[split]]
+    results = [result for split in SPLITS for result in played[split]]
     files = tuple(list_file_summaries(source))
     duplicates, alike = _near_duplicates(tasks, within_splits=not files)
     problems = [
-        *(problem for each in every for problem in each.problems),
+        *(problem for result in results for problem in result.problems),
         *(_Problem("shared_rows", text) for leaf in list_sources(source) for text in _shared_rows(leaf)),
-        *(_Problem("lost_episode", text) for each in probes for text in each.lost_episodes),
+        *(_Problem("lost_episode", text) for probe_result in probes for text in probe_result.lost_episodes),
         *(_Problem("strategy_rewarded", _paid(attack.source, r)) for attack in attacks for r in attack.failures),
         *(_Problem("refused_row", text) for summary in files for text in summary.refusals),
         *_leaks(source, tasks),
@@ -225,15 +225,15 @@ async def check_async(
         *duplicates,
     ]
     problems.sort(key=lambda problem: list(PROBLEM_TITLES).index(problem.kind))
-    called = {call.name for each in every for call in each.task.gold_calls}
+    called = {call.name for result in results for call in result.task.gold_calls}
     warnings = [detail for summary in files for detail in summary.details]
     if not source.domain_policy:
         warnings.append("the domain policy is empty, so the agent gets no instructions")
-    if refused := [each for each in every if each.refused_calls]:
+    if refused := [result for result in results if result.refused_calls]:
         warnings.append(
             f"a tool refuses calls of {len(refused)} gold episodes, such as {refused[0].task.id}; SFT imitates them"
         )
-    if lacking := [each.task for each in every if each.lacks_gold]:
+    if lacking := [result.task for result in results if result.lacks_gold]:
         warnings.append(
             f"{len(lacking)} tasks have no answer and no gold calls, such as {lacking[0].id}; RL can train on them, "
             "SFT cannot"
@@ -250,11 +250,11 @@ async def check_async(
         splits=tuple(_report_split(split, played[split]) for split in SPLITS),
         unused_tools=tuple(spec.name for spec in source.tool_specs if spec.name not in called),
         problems=tuple(problem.text for problem in problems),
-        problem_groups=tuple(_group_problems(problems, Counter(each.task.family for each in every))),
-        warnings=(*warnings, *(text for each in probes for text in each.tool_exceptions)),
-        probe_calls=sum(each.num_calls for each in probes),
-        probe_episodes=sum(each.num_episodes for each in probes),
-        unsound=dict(Counter(kind for each in every if (kind := each.unsound_kind))),
+        problem_groups=tuple(_group_problems(problems, Counter(result.task.family for result in results))),
+        warnings=(*warnings, *(text for probe_result in probes for text in probe_result.tool_exceptions)),
+        probe_calls=sum(probe_result.num_calls for probe_result in probes),
+        probe_episodes=sum(probe_result.num_episodes for probe_result in probes),
+        unsound=dict(Counter(kind for result in results if (kind := result.unsound_kind))),
         files=files,
         adversarial=tuple(attacks),
     )
@@ -288,15 +288,15 @@ async def _play_tasks(
             return await _play_task(source, split, task, max_step_seconds)
 
     works = {split: [asyncio.ensure_future(play(split, task)) for task in tasks[split]] for split in SPLITS}
-    every = [work for split in SPLITS for work in works[split]]
+    all_works = [work for split in SPLITS for work in works[split]]
     try:
-        for finished in track(asyncio.as_completed(every), f"playing gold and noop on {len(every):,} tasks"):
+        for finished in track(asyncio.as_completed(all_works), f"playing gold and noop on {len(all_works):,} tasks"):
             await finished
         return {split: [work.result() for work in works[split]] for split in SPLITS}
     finally:  # some still run here only if another one raised an error
-        for work in every:
+        for work in all_works:
             work.cancel()
-        await asyncio.gather(*every, return_exceptions=True)
+        await asyncio.gather(*all_works, return_exceptions=True)
 
 
 def _concurrency(source: TaskSource) -> int:
@@ -339,21 +339,21 @@ async def _probe(
     max_step_seconds: float | None,
 ) -> ProbeResult:
     """Probe one source with those of its tasks that can be played. Report no lost episode again."""
-    mine = [each for split in SPLITS for each in played[split] if each.task.domain == source.name]
-    known = {place for each in mine for place in each.places if each.gold is None or each.noop is None}
-    return await probe(source, [each.task for each in mine if each.runs], known, track, max_step_seconds)
+    of_source = [result for split in SPLITS for result in played[split] if result.task.domain == source.name]
+    known = {place for result in of_source for place in result.places if result.gold is None or result.noop is None}
+    return await probe(source, [result.task for result in of_source if result.runs], known, track, max_step_seconds)
 
 
 def _report_split(split: Split, played: Sequence[_PlayedTask]) -> SplitReport:
-    gold = [each.gold.reward if each.gold and each.noop else 0.0 for each in played if not each.lacks_gold]
-    noop = [each.noop.reward if each.gold and each.noop else 0.0 for each in played]
+    gold = [result.gold.reward if result.gold and result.noop else 0.0 for result in played if not result.lacks_gold]
+    noop = [result.noop.reward if result.gold and result.noop else 0.0 for result in played]
     return SplitReport(
         split=split,
         tasks=len(played),
-        families=dict(Counter(each.task.family for each in played)),
+        families=dict(Counter(result.task.family for result in played)),
         noop_reward=sum(noop) / max(1, len(noop)),
         gold_reward=sum(gold) / max(1, len(gold)),
-        gold_turns=sum(len(each.task.gold_turns) for each in played) / max(1, len(played)),
+        gold_turns=sum(len(result.task.gold_turns) for result in played) / max(1, len(played)),
     )
 
 
@@ -374,7 +374,7 @@ def _group_problems(problems: Sequence[_Problem], family_sizes: Mapping[str, int
             example=same[0].text,
         )
         for (kind, family), members in groups.items()
-        for same in ([members] if family or kind == "refused_row" else [[each] for each in members])
+        for same in ([members] if family or kind == "refused_row" else [[member] for member in members])
     ]
     kinds = list(PROBLEM_TITLES)
     return iter(sorted(found, key=lambda group: (kinds.index(group.kind), -group.num_tasks)))
