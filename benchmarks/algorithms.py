@@ -23,7 +23,9 @@ from pathlib import Path
 from statistics import fmean
 
 from understudy.core.settings import config_differences
-from understudy.evaluation.report import format_rate, read_run_report, render_markdown_table
+from understudy.evaluation.reports.files import read_run_report
+from understudy.evaluation.reports.markdown import render_markdown_table
+from understudy.evaluation.reports.report import format_rate
 from understudy.evaluation.result import EvalResult, merge_results, success_gain
 from understudy.runs.config import load_config
 from understudy.runs.run import read_metrics, read_run_config

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from xml.sax.saxutils import escape
 
-from understudy.evaluation.report import read_report
+from understudy.evaluation.reports.files import read_report
 from understudy.evaluation.statistics import MeanEstimate
 from understudy.runs.run import list_run_evaluations, read_metrics, read_run_config
 

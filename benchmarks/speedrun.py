@@ -24,7 +24,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
 
-from understudy.evaluation.report import format_rate, read_run_report, render_markdown_table
+from understudy.evaluation.reports.files import read_run_report
+from understudy.evaluation.reports.markdown import render_markdown_table
+from understudy.evaluation.reports.report import format_rate
 from understudy.evaluation.result import EvalResult, merge_results, success_gain
 from understudy.runs.config import TrainConfig, load_config
 from understudy.runs.run import read_metrics, read_run_config

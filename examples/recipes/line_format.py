@@ -11,7 +11,7 @@ import json
 from collections.abc import Sequence
 
 from understudy.core.messages import Message, ToolSpec, tool_to_openai
-from understudy.formats.base import ParsedMessage
+from understudy.formats.chat_format import ParsedMessage
 from understudy.formats.parsing.parse import parse_message, render_reply
 
 END = 0

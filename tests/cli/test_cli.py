@@ -25,7 +25,7 @@ from understudy.core.settings import field_records, record_kind
 from understudy.data.checks.check import PROBLEM_TITLES
 from understudy.engines.models import MODELS
 from understudy.envs.task_source import FULL_SLICE
-from understudy.evaluation.report import EvalReport, RunReport
+from understudy.evaluation.reports.report import EvalReport, RunReport
 from understudy.evaluation.result import EvalResult, ResultRow
 from understudy.rollouts.agent import GoldAgent
 from understudy.runs.config import TrainConfig, parse_config

@@ -12,7 +12,15 @@ from understudy.cli.collect import CollectOptions
 from understudy.cli.data import ConvertOptions, ExportConversationsOptions, SplitOptions, SynthesizeOptions
 from understudy.cli.evaluation import EvalOptions
 from understudy.cli.grammar import Options, parse_words
-from understudy.cli.main import BenchOptions, CertifyOptions, CheckOptions, PlanOptions, PlayOptions, TrainOptions
+from understudy.cli.main import (
+    BenchOptions,
+    CertifyOptions,
+    CheckOptions,
+    ExportOptions,
+    PlanOptions,
+    PlayOptions,
+    TrainOptions,
+)
 from understudy.cli.mcp import MCPCallOptions
 from understudy.cli.view import ViewOptions
 from understudy.core.errors import ConfigError
@@ -120,6 +128,8 @@ def test_spellings_of_one_command_line_are_equal(
         (SplitOptions, "a", ("--out is missing",)),
         (SplitOptions, "a b --out c", ("'b'",)),
         (CertifyOptions, "--json", ("MODEL is missing",)),
+        (CertifyOptions, "tiny model=x", ("model is given twice", "tiny", "model=x")),
+        (ExportOptions, "--model x tiny seed=2 --out y", ("model is given twice", "tiny", "model=x")),
         (CheckOptions, "--json=maybe", ("as_json", "'maybe'")),
         (CheckOptions, "--no-json=true", ("--no-json", "'true'")),
         (ConvertOptions, "a b --data.tests x", ("data.tests",)),

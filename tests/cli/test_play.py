@@ -19,8 +19,9 @@ from understudy.cli.play import play_in_terminal, play_interactively, select_tas
 from understudy.core.errors import ConfigError
 from understudy.core.messages import Message, ToolCall, ToolSpec
 from understudy.core.tasks import Task
+from understudy.core.terminal import print_conversation
 from understudy.core.trajectory import Trajectory
-from understudy.envs.terminal import parse_typed_reply, print_conversation
+from understudy.formats.typed_calls import parse_typed_reply
 from understudy.rollouts.agent import GoldAgent
 from understudy.rollouts.rollout import EpisodeLimits
 

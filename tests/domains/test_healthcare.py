@@ -22,7 +22,6 @@ from understudy.domains.healthcare import DOMAIN, GENERATOR
 from understudy.domains.healthcare.clinic_calendar import (
     SLOT_TIMES,
     WORKING_DAYS,
-    add_days,
     draw_spoken_day,
     format_birthday,
     half_hour_slots,
@@ -42,7 +41,7 @@ from understudy.domains.healthcare.state import (
 from understudy.domains.healthcare.task_builder import HealthcareTaskBuilder
 from understudy.domains.healthcare.tools import HealthcareTools
 from understudy.domains.healthcare.world import build_world, proxy_names
-from understudy.envs.dates import date_variants, format_month_day
+from understudy.envs.dates import add_days, date_variants, format_month_day
 from understudy.envs.gold import gold_call, gold_text
 from understudy.envs.rewards import states_fact
 from understudy.envs.task_source import Slice

@@ -39,6 +39,8 @@ from understudy.envs.users.draft import (
     STOP_TOKEN,
 )
 from understudy.envs.users.llm import MAX_TOOL_ROUNDS
+from understudy.evaluation.reports.as_json import report_to_dict
+from understudy.evaluation.reports.text import report_to_text
 from understudy.evaluation.runner import prepare_eval, run_eval
 from understudy.rollouts.agent import GoldAgent
 from understudy.rollouts.rollout import EpisodeLimits, play_episode
@@ -590,8 +592,8 @@ def test_eval_uses_configured_user_and_reports_its_cost() -> None:
         assert (floor.success_rate.mean, oracle.success_rate.mean, own.success_rate.mean) == (0.0, 1.0, 0.0)
         assert own.usage == {"users": ModelUsage(requests=6, prompt_tokens=60, completion_tokens=6, cost="0.00012")}  # type: ignore[arg-type]
         assert (floor.usage, oracle.usage) == ({}, {})
-        assert re.search(r"\b6\b.*\b0\b.*\b60\b.*\b6\b", report.format_table())
-        json.dumps(report.to_dict())
+        assert re.search(r"\b6\b.*\b0\b.*\b60\b.*\b6\b", report_to_text(report))
+        json.dumps(report_to_dict(report))
 
 
 def test_scripted_customer_model_consents_in_free_wording() -> None:

@@ -1,7 +1,9 @@
 """Tests of TaskSource: what a subclass of only the required members has, and how a source that lacks one is refused."""
 
+import importlib
 import itertools
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,6 +11,7 @@ import pytest
 from support.shelves import SHELVES
 from understudy.core.errors import ConfigError
 from understudy.core.tasks import Scenario, Split, Task
+from understudy.data.checks.check import check
 from understudy.envs.environment import Environment
 from understudy.envs.rewards import SHOWN_ONLY
 from understudy.envs.task_source import (
@@ -143,13 +146,63 @@ def test_a_source_that_lacks_members_is_refused_with_their_names(
     HALF, LOOKALIKE, UNCALLED = Half(), Lookalike(), Uncalled()
     """
     write_module(tmp_path, monkeypatch, "half_source", text)
-    with pytest.raises(ConfigError, match=r"'half_source:HALF'.*\bHalf\b.*\bdomain_policy, environment, tool_specs$"):
+    with pytest.raises(
+        ConfigError,
+        match=r"'half_source:HALF': Half \(half_source.py:\d+\) .*\bdomain_policy, environment, tool_specs$",
+    ):
         load_source("half_source:HALF")
-    with pytest.raises(ConfigError, match=r"'half_source:UNCALLED': tool_specs\b.*\bUncalled is a method\b"):
+    with pytest.raises(
+        ConfigError, match=r"'half_source:UNCALLED': tool_specs\b.*\bUncalled \(half_source.py:\d+\) is a method\b"
+    ):
         load_source("half_source:UNCALLED")
     with pytest.raises(ConfigError, match=r"'half_source:LOOKALIKE'.*\bLookalike\b.*\bTaskSource\b"):
         load_source("half_source:LOOKALIKE")
     assert {*REQUIRED_MEMBERS} == {"name", "tool_specs", "domain_policy", "tasks", "environment"}
+
+
+@pytest.mark.parametrize(
+    ("member", "error"),
+    [
+        ("name = None", r"name\b.* None\b.*\btext"),
+        ("domain_policy = ['Answer.']", r"domain_policy\b.*\['Answer.'\].*\btext"),
+        ("tool_specs = [{'name': 'add'}]", r"tool_specs\b.*'add'.*\blist of ToolSpec"),
+        (
+            "async def environment(self, task, user=None, seed=0): pass",
+            r"environment\b.*\bcoroutine\b.*\bwithout async",
+        ),
+        ("def tasks(self, split): yield", r"tasks\b.*\bgenerator\b.*\blist\(\.\.\.\)"),
+        ("def tasks(self, split): return map(str, ())", r"tasks\b.*\bmap\b.*\blist\(\.\.\.\)"),
+        ("async def tasks(self, split): return []", r"tasks\b.*\bcoroutine\b.*\bwithout async"),
+        ("def tasks(self, split): pass", r"tasks\b.* None\b.*\blist of Task"),
+        ("def tasks(self, split): return [{'id': 1}]", r"tasks\b.*\{'id': 1\}.*\blist of Task"),
+    ],
+)
+def test_a_member_of_the_wrong_type_is_refused_with_its_class_and_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, member: str, error: str
+) -> None:
+    text = f"""
+    from understudy.envs.task_source import TaskSource
+
+    class Wrong(TaskSource):
+        name, tool_specs, domain_policy = "wrong", (), "Answer."
+        def tasks(self, split): return []
+        def environment(self, task, user=None, seed=0): pass
+        {member}
+
+    SOURCE = Wrong()
+    """
+    write_module(tmp_path, monkeypatch, "wrong_source", text)
+    monkeypatch.delitem(sys.modules, "wrong_source", raising=False)
+    with pytest.raises(ConfigError, match=error) as raised:
+        load_source("wrong_source:SOURCE")
+    assert "of Wrong (wrong_source.py:4) " in str(raised.value)
+    with pytest.raises(ConfigError, match=error):
+        check(importlib.import_module("wrong_source").SOURCE)
+
+
+def test_a_class_instead_of_a_source_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"\bQuiz \(test_task_source.py:\d+\) is a class\b.* Quiz\(\.\.\.\)"):
+        check(Quiz)  # type: ignore[arg-type]
 
 
 def write_module(folder: Path, monkeypatch: pytest.MonkeyPatch, name: str, text: str) -> None:

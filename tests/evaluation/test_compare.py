@@ -8,7 +8,7 @@ import pytest
 from support.eval_results import make_result
 from understudy.evaluation.comparison import compare
 from understudy.evaluation.noise import noise_between
-from understudy.evaluation.report import EvalReport
+from understudy.evaluation.reports.report import EvalReport
 from understudy.evaluation.result import EvalResult, ResultRow, merge_results, paired_rates, success_gain
 from understudy.evaluation.statistics import Z_95, paired_difference
 

@@ -22,13 +22,12 @@ from support.run_evaluations import write_run_evaluation
 from understudy.cli.main import app as cli_app
 from understudy.cli.main import main
 from understudy.core.tasks import Score
+from understudy.core.terminal import PersonLeft
 from understudy.core.trajectory import read_trajectories
 from understudy.envs import domain as domain_module
-from understudy.envs.terminal import PersonLeft
 from understudy.envs.users.consent import gives_consent
-from understudy.evaluation import report
 from understudy.evaluation.noise import NO_VARIATION
-from understudy.evaluation.report import read_report
+from understudy.evaluation.reports.files import read_report
 from understudy.evaluation.rescore import RescoreResult
 from understudy.evaluation.result import EvalResult
 from understudy.runs.config import EvalConfig, TrainConfig
@@ -228,7 +227,7 @@ def test_eval_without_any_result_reports_the_faults(call: Any) -> None:
     assert code == 1
     assert err
     assert "another machine" in " ".join(re.sub(r"[│┃]", " ", text).split())
-    found = report.read_report(Path("mine"))
+    found = read_report(Path("mine"))
     assert {(failure.cause.kind, failure.cause.component) for failure in found.failures} == {("agent_fault", "agent")}
 
 
@@ -244,7 +243,7 @@ def test_endpoint_that_dies_in_mid_evaluation_exits_with_1_and_resumes(call: Any
         code, text, err = call(*eval_command(endpoint, "--out", "mine", "--concurrency", "4"))
         assert (code, "max_fault_rate = 0.1" in err, "understudy eval --resume mine" in err) == (1, True, True)
         assert "nan" not in text.lower()
-        assert 0 < report.read_report(Path("mine")).fault_rate < 1
+        assert 0 < read_report(Path("mine")).fault_rate < 1
         answered = 1000
         code, text, err = call("eval", "--resume", "mine", "--json")
     assert (code, "--resume" in err) == (0, False)
@@ -255,7 +254,7 @@ def test_endpoint_that_dies_in_mid_evaluation_exits_with_1_and_resumes(call: Any
 def test_few_faults_exit_with_0_and_name_the_resume_command(call: Any) -> None:
     with serve_answers(lambda body: Answer("no", 500) if body["seed"] % 5 == 0 else answer_by_seed(body)) as endpoint:
         code, _, err = call(*eval_command(endpoint, "max_fault_rate=0.9", "--out", "mine"))
-        assert report.read_report(Path("mine")).fault_count > 0
+        assert read_report(Path("mine")).fault_count > 0
     assert (code, "max_fault_rate" in err, "understudy eval --resume mine" in err) == (0, False, True)
 
 
@@ -285,7 +284,7 @@ def test_endpoint_rows_and_folders_are_named_after_the_model(call: Any) -> None:
         call("eval", "toy:DOMAIN", "--agent", "api", *settings)
         call("eval", "toy:DOMAIN", "--agent", "api", *settings, "endpoints.default.tool_format=hermes")
     folders = [f"evals/toy-DOMAIN-org-big-1.5{rest}-001" for rest in ("", "-hermes")]
-    names = [report.read_report(Path(folder)).agent_rows[0].name for folder in folders]
+    names = [read_report(Path(folder)).agent_rows[0].name for folder in folders]
     assert names == ["org/big-1.5", "org/big-1.5 hermes"]
 
 
@@ -520,7 +519,7 @@ def test_invalid_judge_replies_count_as_unknown(call: Any) -> None:
         assert len(endpoint.requests) == 8
         asked = json.loads(endpoint.requests[0]["messages"][1]["content"])
         assert asked["user"].startswith("Please switch on lamp")
-    found = report.read_report(Path("j"))
+    found = read_report(Path("j"))
     judged = [failure.judge_cause.kind if failure.judge_cause else "" for failure in found.failures]
     assert sorted(judged) == ["unknown"] * 6 + ["wrong_refusal"] * 2
     assert "2 of 8 " in " ".join(text.split())
@@ -555,7 +554,7 @@ def test_judge_requests_at_the_cost_limit_are_paid_once(call: Any) -> None:
         for _ in range(2):  # a finished evaluation pays no verdict again
             assert call("eval", "--resume", "j", "--cost-limit", "0")[0] == 0
             assert len(endpoint.requests) == 8
-    assert report.read_report(Path("j")).agent_rows[0].result.usage["judge"].cost == 8
+    assert read_report(Path("j")).agent_rows[0].result.usage["judge"].cost == 8
 
 
 def test_report_of_a_complete_evaluation_needs_no_model(call: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,7 +29,11 @@ from understudy.evaluation.evaluate import (
     select_tasks,
     validate_noop_reward,
 )
-from understudy.evaluation.report import OOD_TITLE, EvalReport, RunReport, read_report
+from understudy.evaluation.reports.as_json import report_to_dict
+from understudy.evaluation.reports.files import read_report, write_run_report
+from understudy.evaluation.reports.markdown import report_to_markdown
+from understudy.evaluation.reports.report import OOD_TITLE, EvalReport, RunReport
+from understudy.evaluation.reports.text import report_to_text, run_report_to_text
 from understudy.evaluation.result import EvalResult, ResultRow, merge_results, success_gain, summarize_episodes
 from understudy.evaluation.runner import EvalContext, load_eval_tasks, run_eval
 from understudy.evaluation.statistics import estimate_mean
@@ -222,7 +226,7 @@ RESULTS = {
 
 
 def test_table_has_intervals_pass_k_and_gains_between_agents() -> None:
-    lines = make_report(**RESULTS).format_markdown().splitlines()[2:]
+    lines = report_to_markdown(make_report(**RESULTS)).splitlines()[2:]
     assert re.match(r"\|  \| .*95%.* \| pass\^2 \| ", lines[0])
     assert lines[2] == "| noop | 0.000 [0.000, 0.088] |  |  | 40 |"
     assert lines[4].startswith("| sft | 0.250 [")
@@ -232,7 +236,7 @@ def test_table_has_intervals_pass_k_and_gains_between_agents() -> None:
 
 
 def test_table_lists_family_and_difficulty() -> None:
-    cells = [line.strip("| ").split(" | ") for line in make_report(**AGENTS).format_markdown().splitlines()]
+    cells = [line.strip("| ").split(" | ") for line in report_to_markdown(make_report(**AGENTS)).splitlines()]
     assert ["a", "20", "0.50", "1.00"] in cells
     assert ["b", "20", "0.00", "0.50"] in cells
     assert ["easy", "40", "0.25", "0.75"] in cells
@@ -240,7 +244,7 @@ def test_table_lists_family_and_difficulty() -> None:
 
 def test_table_has_a_fault_column_if_there_are_faults() -> None:
     faulty = AGENTS["rl"].replace(fault_counts={"engine": 2, "user": 1})
-    assert make_report(x=faulty).format_markdown().splitlines()[4].endswith("| 40 | 3 |")
+    assert report_to_markdown(make_report(x=faulty)).splitlines()[4].endswith("| 40 | 3 |")
 
 
 def test_verdict_compares_the_last_two_agents() -> None:
@@ -257,10 +261,10 @@ def test_repeats_are_summed_up_in_one_row() -> None:
     rate = merge_results([first, second]).success_rate
     assert whole.verdict == make_report(**{"m, all repeats": merge_results([first, second])}).verdict
     assert whole.hardest_tasks == [("t1", 1, 2), ("t2", 1, 2)]
-    found = whole.to_dict()
+    found = report_to_dict(whole)
     assert [row["gain"] for row in found["rows"]] == [None, None]
     assert found["all_repeats"]["success"]["mean"] == rate.mean == pytest.approx(2 / 3)
-    lines = whole.format_markdown().splitlines()
+    lines = report_to_markdown(whole).splitlines()
     assert lines[6] == f"| m, all repeats | {rate.mean:.3f} [{rate.low:.3f}, {rate.high:.3f}] |  | 3 |"
     assert json.loads(json.dumps(found, allow_nan=False)) == found
     stages = whole.replace(rows=tuple(ResultRow(name=name, result=first) for name, _ in rows))
@@ -268,13 +272,13 @@ def test_repeats_are_summed_up_in_one_row() -> None:
 
 
 def test_text_report_contains_tables_and_verdict() -> None:
-    text = make_report(**RESULTS).format_table()
+    text = report_to_text(make_report(**RESULTS))
     for part in ("gold", "difficulty", "pass^k and pass@k", make_report(**RESULTS).verdict):
         assert part in text
 
 
 def test_json_report_contains_all_results() -> None:
-    found = json.loads(json.dumps(make_report(**RESULTS).to_dict(), allow_nan=False))
+    found = json.loads(json.dumps(report_to_dict(make_report(**RESULTS)), allow_nan=False))
     trained = found["rows"][3]
     assert trained["pass_hat_k"] == [0.75, 0.75]
     assert trained["gain"]["mean"] == 0.5
@@ -285,23 +289,23 @@ def test_json_report_contains_all_results() -> None:
 
 def test_run_report_is_written_to_the_run_folder(tmp_path: Path) -> None:
     run, held_out = Run.create(tmp_path / "run", TrainConfig()), make_report(**RESULTS)
-    RunReport(held_out=held_out).write(run)
-    assert json.loads((run.folder / "result.json").read_text()) == held_out.to_dict()
-    assert (run.folder / "result.md").read_text() == held_out.format_markdown()
-    assert RunReport(held_out=held_out).format_table() == held_out.format_table()
+    write_run_report(RunReport(held_out=held_out), run)
+    assert json.loads((run.folder / "result.json").read_text()) == report_to_dict(held_out)
+    assert (run.folder / "result.md").read_text() == report_to_markdown(held_out)
+    assert run_report_to_text(RunReport(held_out=held_out)) == report_to_text(held_out)
     assert read_report(run.folder / "result.json") == held_out
 
 
 def test_ood_results_are_reported_separately(tmp_path: Path) -> None:
     run, held_out, ood = Run.create(tmp_path / "run", TrainConfig()), make_report(**RESULTS), make_report(**AGENTS)
     result = RunReport(held_out=held_out, others={"ood": ood})
-    result.write(run)
-    assert json.loads((run.folder / "result.json").read_text())["ood"] == ood.to_dict()
+    write_run_report(result, run)
+    assert json.loads((run.folder / "result.json").read_text())["ood"] == report_to_dict(ood)
     own, head, others = (run.folder / "result.md").read_text().partition(f"## {OOD_TITLE}")
     assert head
-    assert own.strip() == held_out.format_markdown().strip()
-    assert others.strip() == ood.format_markdown().strip()
-    assert f"{OOD_TITLE}\n{ood.format_table()}" in result.format_table()
+    assert own.strip() == report_to_markdown(held_out).strip()
+    assert others.strip() == report_to_markdown(ood).strip()
+    assert f"{OOD_TITLE}\n{report_to_text(ood)}" in run_report_to_text(result)
 
 
 def test_run_eval_follows_the_config() -> None:
@@ -323,7 +327,7 @@ def test_report_without_scores_has_no_nan() -> None:
     lost = make_result((None, None), (None, None), families="ab").replace(fault_counts={"agent": 4})
     for rows in ({"a": lost}, {"a": lost, "b": lost}, {**AGENTS, "a": lost}):
         found = make_report(**rows)
-        assert "nan" not in f"{found.format_table()} {found.format_markdown()}".lower()
+        assert "nan" not in f"{report_to_text(found)} {report_to_markdown(found)}".lower()
     assert make_report(a=lost).fault_rate == 1.0
 
 
@@ -332,12 +336,12 @@ def test_title_of_the_table_names_the_split() -> None:
         tasks = DOMAIN.tasks(split)[:2]
         found = make_report(noop=asyncio.run(evaluate_noop(DOMAIN, tasks)))
         assert found.title.split()[-2:] == [split, "tasks"]
-        assert found.title in found.format_table()
-        assert found.title in found.format_markdown()
+        assert found.title in report_to_text(found)
+        assert found.title in report_to_markdown(found)
     assert not set(make_report(old=make_result((1.0,))).title.split()) & set(SPLITS)
 
 
 def test_report_without_results_is_valid_json() -> None:
     lost = make_result((None, 1.0), (None, None))
-    found = json.loads(json.dumps(make_report(agent=lost, again=lost).to_dict(), allow_nan=False))
+    found = json.loads(json.dumps(report_to_dict(make_report(agent=lost, again=lost)), allow_nan=False))
     assert found["rows"][0]["pass_hat_k"] == [1.0, None]

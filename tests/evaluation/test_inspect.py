@@ -16,7 +16,7 @@ from understudy.core.errors import ConfigError
 from understudy.core.messages import Message
 from understudy.core.trajectory import Trajectory, read_trajectories
 from understudy.evaluation.inspect_log import _message, inspect_log, write_inspect_log
-from understudy.evaluation.report import read_report
+from understudy.evaluation.reports.files import read_report
 from understudy.evaluation.runner import prepare_eval, run_eval, write_report
 from understudy.rollouts.agent import Agent
 from understudy.runs.config import parse_config

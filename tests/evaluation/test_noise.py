@@ -9,7 +9,8 @@ import pytest
 from support.eval_results import make_result
 from understudy.evaluation.comparison import compare
 from understudy.evaluation.noise import NO_VARIATION, estimate_noise, noise_between
-from understudy.evaluation.report import EvalReport
+from understudy.evaluation.reports.report import EvalReport
+from understudy.evaluation.reports.text import report_to_text
 from understudy.evaluation.result import EvalResult, ResultRow
 from understudy.evaluation.statistics import Z_95
 
@@ -42,7 +43,7 @@ def test_no_noise_floor_without_variation() -> None:
     assert noise_between([same], [varied]) == pytest.approx(Z_95 * math.sqrt(0.5 / (4 * 2)))
     for result, said in ((same, True), (varied, False), (make_result((1.0,)), False)):
         report = EvalReport(rows=(ResultRow(name="a", result=result),), noise=estimate_noise([result]))
-        assert (NO_VARIATION in report.format_table().splitlines()) is said
+        assert (NO_VARIATION in report_to_text(report).splitlines()) is said
         assert (NO_VARIATION in str(compare(report, report))) is said
 
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from support.paths import ROOT
 from understudy.core.errors import ConfigError
 from understudy.core.messages import ToolCall, ToolSpec
-from understudy.formats.base import mark_truncated_call
+from understudy.formats.chat_format import mark_truncated_call
 from understudy.formats.parsing import parse as parse_module
 from understudy.formats.parsing.parse import (
     TOOL_FORMATS,

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from support.tool_families import DSML, FAMILIES, FIRST, NS, SECOND
 from understudy.core.messages import ToolCall, ToolSpec
-from understudy.formats.base import mark_truncated_call
+from understudy.formats.chat_format import mark_truncated_call
 from understudy.formats.parsing.parse import ParsedReply, parse_message, parse_reply, render_reply
 
 PROPERTIES = {

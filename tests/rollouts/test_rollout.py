@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -367,6 +368,43 @@ def test_wrong_result_of_an_environment_is_its_fault(method: str) -> None:
     assert (episode.fault, episode.score, game.closed) == ("environment", None, 1)
     assert method in (episode.error or "")
     assert "StepResult" in (episode.error or "")
+
+
+@pytest.mark.parametrize("method", ["start", "step", "grade", "close"])
+def test_method_of_an_environment_without_async_is_its_fault(method: str) -> None:
+    class FullContextAgent(NoopAgent):
+        async def act(self, *_: Any) -> None:  # type: ignore[override]
+            return None
+
+    game = FakeEnvironment(1.0)
+    setattr(game, method, lambda *_, **__: None)
+    agent = FullContextAgent() if method == "grade" else NoopAgent()
+    episode = asyncio.run(rollout(TASKS[0], game, agent, LIMITS))
+    assert (episode.fault, episode.score) == ("environment", None)
+    assert re.match(rf"{method} of FakeEnvironment \(test_rollout.py:\d+\) .*\basync def", episode.error)
+
+
+@pytest.mark.parametrize(
+    ("returned", "error"),
+    [
+        (None, r"None\b.*\bno tools, start, step, grade, close\b"),
+        (StepResult(), r"an object of StepResult\b.*\bno tools, start\b"),
+        (FakeEnvironment, r"the class FakeEnvironment \(test_rollout.py:\d+\).* FakeEnvironment\(\.\.\.\)"),
+    ],
+)
+def test_a_source_that_returns_no_environment_is_named(returned: object, error: str) -> None:
+    class Broken:
+        def environment(self, task: Task, *, seed: int) -> Any:
+            return returned
+
+    episode = asyncio.run(play_episode(Broken(), TASKS[0], NoopAgent(), LIMITS, 0))
+    assert episode.fault == "environment"
+    assert re.match(rf"environment of \S*\bBroken \(test_rollout.py:\d+\) returned {error}", episode.error)
+
+
+def test_a_class_instead_of_an_agent_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"\bNoopAgent is a class\b.* NoopAgent\(\.\.\.\)"):
+        asyncio.run(rollout(TASKS[0], FakeEnvironment(1.0), NoopAgent, LIMITS))  # type: ignore[arg-type]
 
 
 def test_bug_of_an_agent_propagates_and_closes_the_environment() -> None:

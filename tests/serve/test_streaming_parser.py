@@ -15,7 +15,7 @@ from support.tool_families import FAMILIES, FIRST, SECOND
 from understudy.core.messages import Message, ToolCall, ToolSpec
 from understudy.engines.models import tiny_model
 from understudy.formats import ChatFormat, ChatML, FormatTokenizer
-from understudy.formats.base import mark_truncated_call
+from understudy.formats.chat_format import mark_truncated_call
 from understudy.formats.detokenizer import IncrementalDetokenizer
 from understudy.formats.loading import load_chat_format
 from understudy.formats.parsing.parse import _LISTED, TOOL_FORMATS, render_reply

@@ -17,7 +17,8 @@ from understudy.envs.task_source import (
     find_tool_specs,
 )
 from understudy.evaluation.evaluate import evaluate, select_tasks
-from understudy.evaluation.report import EvalReport
+from understudy.evaluation.reports.report import EvalReport
+from understudy.evaluation.reports.text import report_to_text
 from understudy.evaluation.result import ResultRow
 from understudy.rollouts.agent import GoldAgent, NoopAgent
 from understudy.runs.config import load_config
@@ -56,7 +57,7 @@ def test_tasks_are_played_in_their_own_source(mixture: Mixture) -> None:
     tasks = select_tasks(mixture, "validation", 20)
     gold, noop = (asyncio.run(evaluate(mixture, agent, tasks)) for agent in (GoldAgent(), NoopAgent()))
     assert (gold.success_rate.mean, noop.success_rate.mean) == (1.0, 0.0)
-    text = EvalReport(rows=(ResultRow(name="noop", result=noop), ResultRow(name="gold", result=gold))).format_table()
+    text = report_to_text(EvalReport(rows=(ResultRow(name="noop", result=noop), ResultRow(name="gold", result=gold))))
     lines = [line.split() for line in text.splitlines()]
     assert ["telecom", "4", "0.00", "1.00"] in [[cell for cell in line if cell not in "│|"] for line in lines]
 

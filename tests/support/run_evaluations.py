@@ -5,7 +5,8 @@ from pathlib import Path
 
 from understudy.core.tasks import Task
 from understudy.core.trajectory import Trajectory
-from understudy.evaluation.report import EvalReport, read_report
+from understudy.evaluation.reports.files import read_report
+from understudy.evaluation.reports.report import EvalReport
 from understudy.evaluation.result import EvalResult, ResultRow
 from understudy.evaluation.runner import write_report
 from understudy.runs.config import TrainConfig

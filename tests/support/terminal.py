@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from understudy.cli.play import TerminalPlayer
-from understudy.envs.terminal import InputEnded
+from understudy.core.terminal import InputEnded
 
 
 def scripted_player(lines: Iterable[str]) -> tuple[TerminalPlayer, list[str]]:

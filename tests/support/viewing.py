@@ -14,7 +14,8 @@ from support.run_evaluations import write_run_evaluation
 from understudy.core.tasks import Task
 from understudy.core.trajectory import StopReason, Trajectory
 from understudy.evaluation.evaluate import evaluate, evaluate_gold, evaluate_noop
-from understudy.evaluation.report import EvalReport, RunReport
+from understudy.evaluation.reports.files import write_run_report
+from understudy.evaluation.reports.report import EvalReport, RunReport
 from understudy.evaluation.result import ResultRow
 from understudy.rollouts.agent import Agent, GoldAgent, NoopAgent
 from understudy.rollouts.rollout import EpisodeLimits, play_episode
@@ -68,7 +69,7 @@ def make_run(folder: Path, steps: int = 3, seed: int = 0, finished: bool = False
         none, best = run_in_thread(evaluate_noop(domain, tasks)), run_in_thread(evaluate_gold(domain, tasks))
         rows = {"noop": none, "gold": best, "rl": gold}.items()
         report = EvalReport(rows=tuple(ResultRow(name=name, result=result) for name, result in rows))
-        RunReport(held_out=report).write(run)
+        write_run_report(RunReport(held_out=report), run)
     return run
 
 

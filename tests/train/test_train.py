@@ -52,7 +52,7 @@ from understudy.engines.interface import Completion, LogprobTolerance
 from understudy.engines.local.engine import LocalEngine
 from understudy.engines.models import find_model, make_tiny_model
 from understudy.evaluation.explain_stored import find_stored_failures
-from understudy.evaluation.report import read_report, read_run_report
+from understudy.evaluation.reports.files import read_report, read_run_report
 from understudy.evaluation.runner import prepare_eval, run_eval
 from understudy.evaluation.stored_episodes import open_stored_episodes
 from understudy.rollouts.group import Group

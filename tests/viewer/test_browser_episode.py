@@ -16,7 +16,7 @@ from support.viewing import serve_viewer
 from toy import DOMAIN as TOY
 from understudy.core.messages import Message, ToolCall
 from understudy.core.trajectory import Trajectory
-from understudy.evaluation.report import read_report
+from understudy.evaluation.reports.files import read_report
 from understudy.rollouts.agent import GoldAgent
 from understudy.rollouts.group import Group
 from understudy.rollouts.rollout import EpisodeLimits

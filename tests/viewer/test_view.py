@@ -153,6 +153,30 @@ def test_transcript_lists_messages_and_calls() -> None:
     ]
 
 
+def test_episode_of_an_evaluation(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    evaluation = write_run_evaluation(Run(folder, TrainConfig()), 1, "sft", episodes=[make_episode("bad", 0.0)])
+    alone = evaluation.rename(folder.parent / "alone")
+    view(ViewOptions(paths=(alone,), episode=1))
+    assert "episode 1: bad" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("file", "step", "episode", "error"),
+    [
+        ("", 1, None, r"\balone\b.*\bno training steps\b.*--step"),
+        (REPORT_FILE, None, 1, r"\breport without episodes\b.*--out"),
+        ("", None, 2, r"\bno episode 2\b.*\b1 to 1\b"),
+    ],
+)
+def test_episode_that_an_evaluation_lacks(
+    folder: Path, file: str, step: int | None, episode: int | None, error: str
+) -> None:
+    evaluation = write_run_evaluation(Run(folder, TrainConfig()), 1, "sft", episodes=[make_episode("bad", 0.0)])
+    alone = evaluation.rename(folder.parent / "alone")
+    with pytest.raises(ConfigError, match=error):
+        view(ViewOptions(paths=(alone / file,), step=step, episode=episode))
+
+
 def test_unfinished_evaluation_says_how_to_go_on(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     evaluation = write_run_evaluation(Run(folder, TrainConfig()), 1, "sft", episodes=[make_episode("bad", 0.0)])
     alone = evaluation.rename(folder.parent / "alone")

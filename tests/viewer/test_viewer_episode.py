@@ -354,7 +354,7 @@ def test_comparison_answer_has_gain_by_task(evaluations: RunLibrary) -> None:
 
 
 def test_stages_of_a_run_are_listed_as_an_evaluation(tmp_path: Path, evaluations: RunLibrary) -> None:
-    from understudy.evaluation.report import read_report
+    from understudy.evaluation.reports.files import read_report
 
     run = Run.create(tmp_path / "run", CONFIG)
     for step, key in ((0, "mute"), (12, "gold")):

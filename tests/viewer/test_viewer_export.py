@@ -23,7 +23,7 @@ from support.viewer_episodes import (
 from support.viewing import serve_viewer
 from toy import DOMAIN as TOY
 from understudy.cli import view as cli
-from understudy.evaluation.report import read_report
+from understudy.evaluation.reports.files import read_report
 from understudy.rollouts.agent import GoldAgent
 from understudy.rollouts.group import Group
 from understudy.runs.run import Run, list_run_evaluations

@@ -25,16 +25,16 @@ from understudy.core.event_loop import run_async
 from understudy.core.files import os_errors_as_config_errors
 from understudy.core.messages import Message, ToolSpec
 from understudy.core.tasks import Score, Split, Task
+from understudy.core.terminal import InputEnded
 from understudy.core.trajectory import Trajectory
 from understudy.engines.models import MODELS
 from understudy.envs.environment import Environment, StepResult
 from understudy.envs.state import State
 from understudy.envs.state_diff import StateEdit, diff_states
 from understudy.envs.task_source import StatefulSource, TaskSource, find_source
-from understudy.envs.terminal import InputEnded
 from understudy.evaluation.failures.causes import FAILURE_KINDS, EpisodeFailure
 from understudy.evaluation.failures.explain import find_failures
-from understudy.evaluation.report import EvalReport
+from understudy.evaluation.reports.report import EvalReport
 from understudy.evaluation.result import ResultRow, summarize_episodes
 from understudy.evaluation.runner import validate_new_eval_folder, write_report
 from understudy.rollouts.agent import Agent
@@ -176,12 +176,12 @@ def _told_of_interrupt(status: Status) -> Iterator[None]:
 
 def open_watched(source: TaskSource, task: Task, seed: int, show: Callable[[str], None]) -> "WatchedEnvironment":
     """Return an episode of `task` that shows what the agent does. Changes are shown if the source exposes its state."""
-    domain = find_source(source, task.domain)
-    if not isinstance(domain, StatefulSource):
-        return WatchedEnvironment(domain.environment(task, seed=seed), show)
-    state = domain.initial_state(task)
-    environment = domain.environment_from_state(state, task, seed=seed)
-    return WatchedEnvironment(environment, show, state, domain.initial_state(task))
+    leaf = find_source(source, task.domain)
+    if not isinstance(leaf, StatefulSource):
+        return WatchedEnvironment(leaf.environment(task, seed=seed), show)
+    state = leaf.initial_state(task)
+    environment = leaf.environment_from_state(state, task, seed=seed)
+    return WatchedEnvironment(environment, show, state, leaf.initial_state(task))
 
 
 class WatchedEnvironment:

@@ -19,7 +19,7 @@ from understudy.core.errors import ConfigError
 from understudy.core.files import RETRY_HINT, os_errors_as_config_errors, write_text
 
 if TYPE_CHECKING:
-    from understudy.evaluation.report import EvalReport
+    from understudy.evaluation.reports.report import EvalReport
     from understudy.rollouts.agent import Agent
     from understudy.runs.config import TrainConfig
     from understudy.runs.eval_spec import EvalSpec
@@ -115,7 +115,7 @@ def compare(options: CompareOptions) -> None:
 
     The result says whether NEW is better than OLD beyond chance. For a run, its last evaluation is compared.
     """
-    from understudy.evaluation.report import are_same_report
+    from understudy.evaluation.reports.files import are_same_report
 
     _validate_writable(options.markdown)
     after, before = _read(options.new), _read(options.old)
@@ -172,7 +172,7 @@ def _display_name(agent: str, config: "TrainConfig") -> str:
 
 
 def _read(path: Path) -> "EvalReport":
-    from understudy.evaluation.report import read_report
+    from understudy.evaluation.reports.files import read_report
 
     return read_report(path)
 
@@ -225,7 +225,7 @@ def _play(
     """
     from understudy.cli.live import EvalView
     from understudy.core.event_loop import run_async
-    from understudy.envs.terminal import PersonLeft
+    from understudy.core.terminal import PersonLeft
     from understudy.evaluation.runner import prepare_eval, run_eval
     from understudy.runs.storage.episode_store import SPEC_FILE, has_progress
     from understudy.runs.storage.locking import folder_lock
@@ -238,8 +238,10 @@ def _play(
         )
         print_file_summaries(context.source)
         if len(context.tasks) < spec.config.eval.tasks and "tasks" in spec.config.eval.model_fields_set:
-            found, asked = len(context.tasks), spec.config.eval.tasks
-            print_message(f"eval.tasks = {asked}, but {spec.config.domain_text} has {found} such tasks", "yellow")
+            asked = spec.config.eval.tasks
+            print_message(
+                f"eval.tasks = {asked}, but {spec.config.domain_text} has {len(context.tasks)} such tasks", "yellow"
+            )
         view = EvalView(spec.config)
         context.on_episode = view.add_episode
         try:
@@ -261,10 +263,10 @@ def _play(
 def _report_faults(report: "EvalReport", max_rate: float, folder: Path | None) -> None:
     """Say how many episodes have no score, and how to play them again. Exit with 1 if they are too many."""
     too_many = report.fault_rate > max_rate or not report.has_scores
-    found = f"{report.fault_count} episodes ({report.fault_rate:.0%}) have no score, because a component failed"
+    lost = f"{report.fault_count} episodes ({report.fault_rate:.0%}) have no score, because a component failed"
     limit = f", more than max_fault_rate = {max_rate}" if report.fault_rate > max_rate else ""
     hint = f"; play them again with: understudy eval --resume {folder}" if folder else ""
-    print_message(f"{found}{limit}{hint}", "yellow")
+    print_message(f"{lost}{limit}{hint}", "yellow")
     if too_many:
         raise typer.Exit(1)
 
@@ -280,8 +282,13 @@ def _print_report(
     report: "EvalReport", folder: Path | None, baseline: "EvalReport | None", markdown: Path | None, as_json: bool
 ) -> None:
     from understudy.evaluation.comparison import compare
+    from understudy.evaluation.reports.as_json import report_to_dict
+    from understudy.evaluation.reports.markdown import report_to_markdown
+    from understudy.evaluation.reports.text import report_to_text
 
-    values, text, page = report.to_dict(), report.format_table(), report.format_markdown()
+    values = report_to_dict(report)
+    text = report_to_text(report)
+    page = report_to_markdown(report)
     if baseline is not None:
         comparison = compare(report, baseline)
         values["comparison"] = comparison.to_dict()
@@ -295,13 +302,15 @@ def _print_report(
 
 def _print_comparison(new: "EvalReport", old: "EvalReport", markdown: Path | None, as_json: bool) -> None:
     from understudy.evaluation.comparison import compare
+    from understudy.evaluation.reports.markdown import report_to_markdown
+    from understudy.evaluation.reports.text import report_to_text
 
     comparison = compare(new, old)
     report = comparison.to_report([row for row in new.rows if row.result.kind != "agent"])
-    text = f"{report.format_table()}\n{comparison.details}"
+    text = f"{report_to_text(report)}\n{comparison.details}"
     print(json.dumps(comparison.to_dict(), indent=1) if as_json else text)
     if markdown is not None:
-        write_text(markdown, f"{report.format_markdown()}\n{comparison.details}\n")
+        write_text(markdown, f"{report_to_markdown(report)}\n{comparison.details}\n")
 
 
 class ScoreOptions(Options):
@@ -320,12 +329,13 @@ def score(options: ScoreOptions) -> None:
     The current graders are used. Nothing is played."""
     from understudy.core.event_loop import run_async
     from understudy.core.files import atomic_write
-    from understudy.evaluation.rescore import RESCORED_FILE
-    from understudy.evaluation.rescore import rescore_episodes as rescoring
+    from understudy.evaluation.reports.markdown import report_to_markdown
+    from understudy.evaluation.reports.text import report_to_text
+    from understudy.evaluation.rescore import RESCORED_FILE, rescore_episodes
 
-    found = run_async(rescoring(options.folder, options.settings))
+    rescored = run_async(rescore_episodes(options.folder, options.settings))
     with os_errors_as_config_errors(options.folder, RETRY_HINT):
-        atomic_write(options.folder / RESCORED_FILE, found.model_dump_json(indent=1) + "\n")
-    print(found.model_dump_json(indent=1) if options.as_json else f"{found.report.format_table()}\n{found}")
+        atomic_write(options.folder / RESCORED_FILE, rescored.model_dump_json(indent=1) + "\n")
+    print(rescored.model_dump_json(indent=1) if options.as_json else f"{report_to_text(rescored.report)}\n{rescored}")
     if options.markdown is not None:
-        write_text(options.markdown, f"{found.report.format_markdown()}\n{found}\n")
+        write_text(options.markdown, f"{report_to_markdown(rescored.report)}\n{rescored}\n")

@@ -210,6 +210,8 @@ def _make_options(options: type[T], given: Mapping[str, Sequence[str]], rest: li
     arguments: dict[str, Any] = {}
     for key, field in options.model_fields.items():
         if _is_argument(field) and get_origin(field.annotation) is tuple:
+            if _takes_config(options):
+                _validate_given_once(options, given, rest)
             arguments[key], rest = rest, []
         elif _is_argument(field) and key not in given:
             names = (word for word in rest if not (_takes_config(options) and _SETTING.match(word)))
@@ -222,6 +224,16 @@ def _make_options(options: type[T], given: Mapping[str, Sequence[str]], rest: li
     if rest:
         raise ConfigError(f"unexpected argument {rest[0]!r}; see {command} --help")
     return parse_overrides(options, overrides, {key: value for key, value in arguments.items() if value != []})
+
+
+def _validate_given_once(options: type[Options], given: Mapping[str, Sequence[str]], rest: Sequence[str]) -> None:
+    """Raise ConfigError if an argument that `KEY=VALUE` sets is given as a word too, which is no config then."""
+    for key in (key for key in given if key in options.model_fields and _is_argument(options.model_fields[key])):
+        from understudy.runs.targets import is_config
+
+        for word in rest:
+            if not _SETTING.match(word) and not is_config(word):
+                raise ConfigError(f"{key} is given twice, as {word} and as {key}={given[key][-1]}; give one of them")
 
 
 def _unknown_option(options: type[Options], text: str, command: str) -> ConfigError:

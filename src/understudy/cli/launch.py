@@ -19,6 +19,9 @@ from understudy.engines.local.config import Finetune, LocalEngineConfig
 from understudy.engines.local.machine import detect_machine, peak_memory_bytes
 from understudy.engines.models import find_model
 from understudy.engines.process_group import SINGLE_PROCESS, ProcessGroup, RankInfo, init_rank
+from understudy.evaluation.reports.files import write_run_report
+from understudy.evaluation.reports.report import RunReport
+from understudy.evaluation.reports.text import run_report_to_text
 from understudy.runs.agents import missing_package_error
 from understudy.runs.config import TrainConfig, parse_config
 from understudy.runs.conversions import describe_other_names
@@ -36,7 +39,6 @@ from understudy.train.planning.preflight import PreflightReport, run_preflight
 from understudy.train.processes import TEMP_FOLDER_VARIABLE, exit_with_parent, run_processes
 
 if TYPE_CHECKING:
-    from understudy.evaluation.report import RunReport
     from understudy.train.planning.gpu import GPUPlan
     from understudy.train.planning.plan import TrainingPlan
 
@@ -151,7 +153,7 @@ def _train(opened: OpenedRun, process_group: ProcessGroup, debug: bool) -> str:
                 result = run_all(run.config, run, report, process_group, live.add_episode, live.interrupt)
                 if plan:
                     report(format_measured_peak(plan, peak_memory_bytes(plan.device)), 0, 0, {})
-            result.write(run)
+            write_run_report(result, run)
     except KeyboardInterrupt as e:
         if str(e):
             raise
@@ -166,7 +168,7 @@ def _train(opened: OpenedRun, process_group: ProcessGroup, debug: bool) -> str:
     except RolloutError:
         run.discard()
         raise
-    return f"{result.format_table()}\n\n{format_training_end(run.folder, sys.stdout.isatty())}"
+    return f"{run_report_to_text(result)}\n\n{format_training_end(run.folder, sys.stdout.isatty())}"
 
 
 def _find_trainer(config: TrainConfig) -> "Callable[..., RunReport]":

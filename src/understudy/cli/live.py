@@ -17,8 +17,8 @@ from rich.live import Live as Display
 from rich.text import Text
 
 from understudy.cli.run_clock import RunClock, TimeLeft, find_phase
+from understudy.core.terminal import escape_control_characters
 from understudy.core.trajectory import StopReason, Trajectory
-from understudy.envs.terminal import escape_control_characters
 from understudy.evaluation.statistics import MeanEstimate, estimate_mean
 from understudy.runs.config import TrainConfig
 from understudy.runs.phases import PREFERENCES_NAME, SFT_NAME, phase_spans

@@ -226,12 +226,12 @@ def play(options: PlayOptions) -> None:
     config = left.config if left else resolved.config
     source = config.open_source()
     print_file_summaries(source)
-    domain = replace_users(source, UserSimulatorFactory(config.user, config.endpoints))
-    played = left.task if left else plays.select_task(domain, task, options.split)
+    source = replace_users(source, UserSimulatorFactory(config.user, config.endpoints))
+    played = left.task if left else plays.select_task(source, task, options.split)
     checkpoint = target_weights(resolved).checkpoint if agent == "model" and not model and not plays_agent else None
     other = make_agent("model" if model else agent, config, checkpoint) if not plays_agent else None
     plays.play_interactively(
-        domain, played, role, other, watch=watch, fork=left.fork if left else None, limits=config.limits
+        source, played, role, other, watch=watch, fork=left.fork if left else None, limits=config.limits
     )
 
 

@@ -131,7 +131,7 @@ class MCPCallOptions(MCPServerOptions):
 def tools(options: MCPToolsOptions) -> None:
     """List the tools of a server."""
     from understudy.core.messages import HIDDEN_FIELDS
-    from understudy.envs.terminal import format_tool_list
+    from understudy.formats.typed_calls import format_tool_list
     from understudy.sources.mcp.toolkit import MCPToolkit
 
     async def listed() -> str:
@@ -169,7 +169,7 @@ def _run(work: Coroutine[Any, Any, str], server: str) -> str:
 
 async def _call(kit: "MCPToolkit", tool: str, words: Sequence[str]) -> str:
     from understudy.core.messages import ToolCall
-    from understudy.envs.terminal import parse_typed_arguments
+    from understudy.formats.typed_calls import parse_typed_arguments
 
     schema = next((spec.parameters for spec in kit.specs() if spec.name == tool), {})
     try:

@@ -11,12 +11,13 @@ from understudy.core.errors import ConfigError, did_you_mean
 from understudy.core.event_loop import run_async
 from understudy.core.messages import Message, ToolSpec
 from understudy.core.tasks import Scenario, Split, Task
+from understudy.core.terminal import PersonLeft, print_conversation, read_line
 from understudy.core.trajectory import Trajectory
 from understudy.envs.environment import Environment
 from understudy.envs.task_source import TaskSource, find_task
-from understudy.envs.terminal import PersonLeft, format_tool_list, parse_typed_reply, print_conversation, read_line
 from understudy.envs.tools import UserTools
 from understudy.envs.users import HumanUser, UserFactory
+from understudy.formats.typed_calls import format_tool_list, parse_typed_reply
 from understudy.rollouts.agent import Agent, GoldAgent, HumanAgent
 from understudy.rollouts.fork import Fork
 from understudy.rollouts.rollout import EpisodeLimits, rollout
@@ -75,7 +76,7 @@ class _WatchedAgent:
 
 
 def play_interactively(
-    domain: TaskSource,
+    source: TaskSource,
     task: Task,
     role: PlayRole = "agent",
     agent: Agent | None = None,
@@ -98,15 +99,13 @@ def play_interactively(
         person.print_text(
             format_transcript(fork.messages_before_turn if role == "user" else fork.messages_up_to_last_reply)
         )  # agents print the new messages themselves
-        actor, domain = (
-            fork.make_agent(actor),
-            domain.with_users(fork.make_user_factory(user if role == "user" else None)),
-        )
+        actor = fork.make_agent(actor)
+        source = source.with_users(fork.make_user_factory(user if role == "user" else None))
     elif role == "user":
-        domain = domain.with_users(user)
+        source = source.with_users(user)
     seed = fork.episode.seed if fork else 0
     episode = play_in_terminal(
-        task, domain.environment(task, seed=seed), actor, person.print_text, limits, seed, has_person=not watch
+        task, source.environment(task, seed=seed), actor, person.print_text, limits, seed, has_person=not watch
     )
     if episode is not None:
         person.print_text(f"\n{format_episode_title(episode)}")
@@ -148,13 +147,13 @@ def human_users(ask: Callable[[str], str], show: Callable[[str], None]) -> UserF
     return user
 
 
-def select_task(domain: TaskSource, name: str = "", split: Split = "train") -> Task:
+def select_task(source: TaskSource, name: str = "", split: Split = "train") -> Task:
     """Return a task by its id, frozen or generated, or the first task of a split."""
-    if name and (found := find_task(domain, name)):
-        return found
-    tasks = {task.id: task for task in domain.tasks(split)}
+    if name and (task := find_task(source, name)):
+        return task
+    tasks = {task.id: task for task in source.tasks(split)}
     if not tasks:
-        raise ConfigError(f"domain {domain.name} has no {split} tasks in this slice")
+        raise ConfigError(f"domain {source.name} has no {split} tasks in this slice")
     if name:
         close = difflib.get_close_matches(name, tasks, n=3, cutoff=0.3) or list(tasks)[:3]
         raise ConfigError(

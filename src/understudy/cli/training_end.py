@@ -12,8 +12,8 @@ from rich.table import Table
 from rich.text import Text
 
 from understudy.core.messages import Message
+from understudy.core.terminal import escape_control_characters
 from understudy.core.trajectory import Trajectory, read_trajectories
-from understudy.envs.terminal import escape_control_characters
 from understudy.evaluation.failures.explain import is_failed
 from understudy.runs.run import RunEvaluation, list_run_evaluations
 from understudy.runs.storage.checkpoints import list_checkpoints

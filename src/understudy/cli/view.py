@@ -12,6 +12,7 @@ from pydantic import Field
 
 from understudy.cli.grammar import Options, validate_unused_options
 from understudy.cli.messages import print_message
+from understudy.core.errors import ConfigError
 
 DEFAULT_PORT = 7788
 """The default port, if it is free."""
@@ -34,7 +35,7 @@ class ViewOptions(Options):
     step: int | None = None
     """Print an episode of this training step as text."""
     episode: int | None = None
-    """Print the episode with this number as text, from 1."""
+    """Print the episode of a run or an evaluation with this number as text, from 1."""
     as_json: Annotated[bool, typer.Option("--json")] = False
     """Print JSON: everything on the page except episodes."""
 
@@ -72,16 +73,33 @@ def view(options: ViewOptions) -> None:
 
 def _as_text(folder: Path, step: int | None, episode: int | None) -> str:
     from understudy.evaluation import explain_stored as why
-    from understudy.evaluation import report
+    from understudy.evaluation.reports.files import format_unfinished, read_report
+    from understudy.evaluation.reports.text import report_to_text
     from understudy.viewer import run_text
     from understudy.viewer.library import is_evaluation
 
+    if is_evaluation(folder):
+        if step is not None:
+            raise ConfigError(
+                f"{folder} is an evaluation, which has no training steps; leave out --step, or give a run"
+            )
+        if episode is not None:
+            return run_text.format_episode(_evaluation_episodes(folder), episode)
+        unfinished = format_unfinished(folder)
+        return f"{folder}: {unfinished}" if unfinished else report_to_text(read_report(folder))
     if step is not None or episode is not None:
         return run_text.format_run(folder, step, episode)
-    if is_evaluation(folder):
-        unfinished = report.format_unfinished(folder)
-        return f"{folder}: {unfinished}" if unfinished else report.read_report(folder).format_table()
     return "\n\n".join(filter(None, [run_text.format_run(folder), why.format_failures(folder)]))
+
+
+def _evaluation_episodes(path: Path) -> Path:
+    """Return the file of an evaluation's episodes. Raise ConfigError if `path` is a report in a file of its own."""
+    from understudy.runs.storage.episode_store import EPISODES_FILE
+
+    file = path / EPISODES_FILE
+    if not file.is_file():
+        raise ConfigError(f"{path} is a report without episodes; give the folder that eval --out has written, or a run")
+    return file
 
 
 def _has_desktop() -> bool:

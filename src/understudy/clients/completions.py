@@ -12,7 +12,7 @@ from pydantic import Field, ValidationError
 from understudy.core.errors import ConfigError
 from understudy.core.messages import Message, ToolSpec, message_from_openai, message_to_openai
 from understudy.core.records import Record
-from understudy.formats.base import mark_truncated_call
+from understudy.formats.chat_format import mark_truncated_call
 from understudy.formats.parsing.parse import parse_message, parse_reply
 
 MAX_USAGE_TOKENS = 100_000_000

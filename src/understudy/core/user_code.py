@@ -231,19 +231,25 @@ def locate_exception(error: BaseException, called: object = None) -> str:
     """
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if not frame.filename.startswith((*_INSTALLED, "<"))]
-    definition = None if own else _locate_definition(called)
+    definition = None if own else locate_definition(called)
     if definition or not frames:
         return definition or "no location"
     last = (own or frames)[-1]
     return f"{Path(last.filename).name}:{last.lineno}"
 
 
-def _locate_definition(called: object) -> str | None:
+def name_definition(called: Any) -> str:
+    """Return the name of a class or function with its file and line, such as `MySource (my_source.py:12)`."""
+    location = locate_definition(called)
+    return f"{called.__qualname__} ({location})" if location else str(called.__qualname__)
+
+
+def locate_definition(called: object) -> str | None:
     """Return the file and line of a function, or of a class or that of an object; None in installed packages."""
     if isinstance(called, functools.partial):
-        return _locate_definition(called.func)
+        return locate_definition(called.func)
     if inspect.ismethod(called):
-        return _locate_definition(called.__func__) or _locate_definition(called.__self__)
+        return locate_definition(called.__func__) or locate_definition(called.__self__)
     defined: Any = called if inspect.isfunction(called) or isinstance(called, type) else type(called)
     try:
         file, (_, index) = inspect.getsourcefile(defined), inspect.findsource(defined)

@@ -1,7 +1,7 @@
 """Dates such as 2026-03-05 and times such as 14:30 in the forms in which they are written."""
 
 import re
-from datetime import date
+from datetime import date, timedelta
 
 _MONTHS = (
     "january",
@@ -27,6 +27,11 @@ _DAY_MONTH = re.compile(rf"(?<![\w.:/-]){_DAY} (?:of )?{_MONTH}{_YEAR}")
 _SLASHES = re.compile(r"(?<![\w./-])(?P<month>\d{1,2})/(?P<day>\d{1,2})(?:/(?P<year>\d{4}))?(?![\w/])")
 _YEAR_FIRST = re.compile(r"(?<![\w./-])(?P<year>\d{4})/(?P<month>\d{1,2})/(?P<day>\d{1,2})(?![\w/])")
 _TIME = re.compile(r"(?<![\w.:])(?P<hour>\d{1,2})(?::(?P<minute>\d\d))?(?: ?(?P<half>[ap])\.?m(?!\w))?(?![\w:])")
+
+
+def add_days(day: str, count: int) -> str:
+    """Return the date `count` days later."""
+    return str(date.fromisoformat(day) + timedelta(days=count))
 
 
 def format_month_day(day: str) -> str:

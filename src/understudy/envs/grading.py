@@ -1,6 +1,7 @@
-"""Grading of a domain's episodes: the default score, and the protocol of a grader of your own."""
+"""Grading of a domain's episodes: the default score, the reasons for its parts, and the protocol of a grader."""
 
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from understudy.core.messages import Message
@@ -75,3 +76,76 @@ def apply_policy(score: Score, violations: Sequence[Violation], policy: RewardPo
     reward = with_policy if policy == "strict" else without_policy
     parts = {**score.parts, "policy_compliance": complies, **rewards}
     return score.replace(reward=reward, parts=parts, violations=tuple(violations))
+
+
+def affects_reward(part: str, score: Score) -> bool:
+    """Return whether the reward of an episode with `score` is 0 if this part is 0."""
+    if part == "policy_compliance":
+        return score.reward == score.parts.get("reward_with_policy")
+    return part not in UNREWARDED_PARTS
+
+
+@dataclass(frozen=True, slots=True)
+class PartEvidence:
+    """What is known of an episode, to explain the parts of its score. None means that it is not known."""
+
+    score: Score
+    num_turns: int
+    stop_reason: str | None
+    task: Task | None = None
+    missing_outputs: Sequence[str] | None = None
+    """The outputs that the agent did not tell."""
+    num_state_differences: int | None = None
+    """Number of values of the final state that differ from gold."""
+    num_refused_writes: int | None = None
+    """Number of calls that were refused because they broke the policy."""
+
+
+def explain_part(part: str, evidence: PartEvidence) -> str:
+    """Return the reason for the value of a part of a domain's score, or "" if it is not known."""
+    return _REASONS[part](evidence) if part in _REASONS else ""
+
+
+def _explain_state_match(evidence: PartEvidence) -> str:
+    count = evidence.num_state_differences
+    if count is None:
+        return ""
+    return f"{count} {'value differs' if count == 1 else 'values differ'} from gold" if count else "equal to gold"
+
+
+def _explain_facts_told(evidence: PartEvidence) -> str:
+    if evidence.task is None or evidence.missing_outputs is None:
+        return ""
+    if not evidence.task.outputs:
+        return "no facts are required"
+    missing = ", ".join(evidence.missing_outputs)
+    return f"not told: {missing}" if missing else "all required facts were told"
+
+
+def _explain_limits(evidence: PartEvidence) -> str:
+    if evidence.score.parts["within_limits"]:
+        return "the user ended the conversation"
+    return f"cut off by {evidence.stop_reason} after {evidence.num_turns} replies"
+
+
+def _explain_efficiency(evidence: PartEvidence) -> str:
+    task = evidence.task
+    return f"{evidence.num_turns} replies; gold has {len(task.gold_turns)}" if task else ""
+
+
+def _explain_compliance(evidence: PartEvidence) -> str:
+    if violations := evidence.score.violations:
+        return "; ".join(
+            f"{violation.kind} in message {violation.message}: {violation.text}" for violation in violations
+        )
+    return f"policy violations: {evidence.num_refused_writes}" if evidence.num_refused_writes else ""
+
+
+_REASONS: Mapping[str, Callable[[PartEvidence], str]] = {
+    "state_match": _explain_state_match,
+    "facts_told": _explain_facts_told,
+    "within_limits": _explain_limits,
+    "turn_efficiency": _explain_efficiency,
+    "policy_compliance": _explain_compliance,
+}
+"""What explains each part of `score_episode` and `apply_policy`. Other graders use these names for the same parts."""

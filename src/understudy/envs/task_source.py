@@ -1,6 +1,7 @@
 """TaskSource: the base of the sources of tasks and episodes, and `Slice`, a subset of its tasks and tools."""
 
 import contextlib
+import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
@@ -9,6 +10,7 @@ from understudy.core.errors import ConfigError, TaskError, did_you_mean
 from understudy.core.messages import Message, ToolCall, ToolSpec
 from understudy.core.records import Record
 from understudy.core.tasks import SPLITS, Difficulty, RewardPolicy, Split, Task, filter_tasks, iterate_epochs
+from understudy.core.user_code import name_definition, task_code
 from understudy.envs.environment import Environment
 from understudy.envs.file_summary import FileSummary
 from understudy.envs.rewards import SHOWN_ONLY, FactRules, missing_facts
@@ -189,6 +191,51 @@ class TaskSource:
     def gold_writes(self, task: Task) -> tuple[ToolCall, ...]:
         """Return the agent's gold calls that change the state, or may change it, in order. See `reports_writes`."""
         return ()
+
+
+def find_contract_error(source: TaskSource) -> str:
+    """Return which member of a source is missing or has the wrong type, with its class and location; "" if none.
+
+    `tasks` is called for each split. Raise TaskError if it raises an exception.
+    """
+    if isinstance(source, type):
+        return f"{name_definition(source)} is a class; give an instance of it, such as {source.__name__}(...)"
+
+    def owner() -> str:
+        return name_definition(type(source))
+
+    if missing := sorted({*REQUIRED_MEMBERS} - {*dir(source)}):
+        return f"{owner()} does not define {', '.join(missing)}"
+    for member in ("name", "tool_specs", "domain_policy"):
+        with task_code(f"{member} of {type(source).__name__}", source):
+            value = getattr(source, member)
+        if callable(value):
+            return f"{member} of {owner()} is a method; make it a property"
+        if member != "tool_specs" and not isinstance(value, str):
+            return f"{member} of {owner()} is {value!r:.100}; it must be a text"
+        if member == "tool_specs" and (wrong := _list_error(value, ToolSpec)):
+            return f"{member} of {owner()} is {wrong}"
+    if inspect.iscoroutinefunction(source.environment):
+        return f"environment of {owner()} is a coroutine; define it with def, without async"
+    for split in SPLITS:
+        with task_code(f"tasks of {type(source).__name__}", source):
+            tasks: object = source.tasks(split)
+        if wrong := _list_error(tasks, Task):
+            return f"tasks of {owner()} returned {wrong}"
+    return ""
+
+
+def _list_error(values: object, kind: type) -> str:
+    """Return what a value is instead of a list of `kind`, or ""."""
+    if inspect.iscoroutine(values):
+        values.close()  # it is never awaited, which would be a warning
+        return f"a coroutine; define it without async, and return a list of {kind.__name__}"
+    if isinstance(values, Iterator):
+        return f"a {type(values).__name__}; return a list of {kind.__name__}, such as list(...)"
+    if not isinstance(values, Sequence) or isinstance(values, str):
+        return f"{values!r:.100}; it must be a list of {kind.__name__}"
+    wrong = next((value for value in values if not isinstance(value, kind)), None)
+    return f"a list with {wrong!r:.100}; it must be a list of {kind.__name__}" if wrong is not None else ""
 
 
 class StatefulSource(TaskSource, ABC):

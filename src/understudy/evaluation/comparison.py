@@ -7,7 +7,8 @@ from understudy.core.errors import ConfigError
 from understudy.core.records import Record
 from understudy.core.tasks import Task, task_fingerprint
 from understudy.evaluation.noise import NO_VARIATION, noise_between
-from understudy.evaluation.report import EvalReport, format_rate, nan_to_none
+from understudy.evaluation.reports.as_json import nan_to_none
+from understudy.evaluation.reports.report import EvalReport, format_rate
 from understudy.evaluation.result import EvalResult, ResultRow, gain_p_value, merge_results, success_gain
 from understudy.evaluation.statistics import MeanEstimate, describe_difference
 
@@ -73,7 +74,8 @@ def compare(new: EvalReport, old: EvalReport) -> Comparison:
     last, first = _matched(_agents(new), _agents(old))
     one, other = last.result, first.result
     _validate_same_tasks({result.task: result.fingerprint for result in one.task_results}, one.domain, other)
-    domains = {each: success_gain(one.filter_domain(each), other.filter_domain(each)) for each in _domains(one)}
+    names = sorted({result.domain for result in one.task_results})
+    domains = {name: success_gain(one.filter_domain(name), other.filter_domain(name)) for name in names}
     shared = {result.task for result in one.task_results} & {result.task for result in other.task_results}
     return Comparison(
         old=first.replace(name="the other") if first.name == last.name else first,
@@ -81,7 +83,7 @@ def compare(new: EvalReport, old: EvalReport) -> Comparison:
         gain=success_gain(one, other),
         p_value=gain_p_value(one, other),
         noise_floor=noise_between([_on_tasks(one, shared)], [_on_tasks(other, shared)]),
-        gain_by_domain={each: rate for each, rate in domains.items() if rate.tasks} if len(domains) > 1 else {},
+        gain_by_domain={name: rate for name, rate in domains.items() if rate.tasks} if len(domains) > 1 else {},
     )
 
 
@@ -130,10 +132,6 @@ def _repeats(rows: Sequence[ResultRow]) -> dict[int, ResultRow]:
 
 def _on_tasks(result: EvalResult, tasks: Collection[str]) -> EvalResult:
     return result.replace(task_results=tuple(each for each in result.task_results if each.task in tasks))
-
-
-def _domains(evaluation: EvalResult) -> list[str]:
-    return sorted({result.domain for result in evaluation.task_results})
 
 
 def _agents(report: EvalReport) -> list[ResultRow]:

@@ -97,18 +97,18 @@ async def play_episodes(
     return episodes
 
 
-async def evaluate_noop(domain: TaskSource, tasks: Sequence[Task]) -> EvalResult:
+async def evaluate_noop(source: TaskSource, tasks: Sequence[Task]) -> EvalResult:
     """Return the result of the noop agent. It earns 0 on sound tasks."""
-    return (await evaluate(domain, NoopAgent(), tasks)).replace(kind="noop")
+    return (await evaluate(source, NoopAgent(), tasks)).replace(kind="noop")
 
 
-async def evaluate_gold(domain: TaskSource, tasks: Sequence[Task]) -> EvalResult:
+async def evaluate_gold(source: TaskSource, tasks: Sequence[Task]) -> EvalResult:
     """Return the result of the gold agent. It earns 1 on sound tasks."""
-    return (await evaluate(domain, GoldAgent(), tasks)).replace(kind="gold")
+    return (await evaluate(source, GoldAgent(), tasks)).replace(kind="gold")
 
 
 async def play_demonstrations(
-    domain: TaskSource, tasks: Iterable[Task], format: ChatFormat, limits: EpisodeLimits, seed: int
+    source: TaskSource, tasks: Iterable[Task], format: ChatFormat, limits: EpisodeLimits, seed: int
 ) -> list[Trajectory]:
     """Return a gold episode of each task, in a model's tokens. Raise TaskError if a task has no gold turns, or if its
     gold episode does not earn 1: GoldCutOffError if a limit is too low.
@@ -121,7 +121,7 @@ async def play_demonstrations(
         )
 
     async def play_all(limits: EpisodeLimits) -> list[Trajectory]:
-        return [await play_episode(domain, task, agent, limits, episode_seed(seed, task, 0)) for task in chosen]
+        return [await play_episode(source, task, agent, limits, episode_seed(seed, task, 0)) for task in chosen]
 
     episodes = await play_all(limits)
     failed = next((episode for episode in episodes if episode.score is None or episode.reward < 1.0), None)
@@ -154,60 +154,60 @@ def _limit_hint(reached: StopReason, unlimited: Sequence[Trajectory], limits: Ep
     )
 
 
-def replace_users(domain: TaskSource, users: UserSimulatorFactory) -> TaskSource:
-    """Return the domain with these user simulators.
+def replace_users(source: TaskSource, users: UserSimulatorFactory) -> TaskSource:
+    """Return the source with these user simulators.
 
-    If they are scripted, return the domain unchanged, because a domain's default users are scripted.
+    If they are scripted, return the source unchanged, because a source's default users are scripted.
     """
-    return domain if users.is_scripted else domain.with_users(users)
+    return source if users.is_scripted else source.with_users(users)
 
 
-async def validate_noop_reward(domain: TaskSource, seed: int = 0, allow_noop_solvable: bool = False) -> float:
+async def validate_noop_reward(source: TaskSource, seed: int = 0, allow_noop_solvable: bool = False) -> float:
     """Return the mean reward of doing nothing on the train tasks of the slice.
 
     Raise ConfigError if the slice has no train tasks. Raise TaskError if no episode has a score, or if doing nothing
     solves some tasks, unless `allow_noop_solvable` is set.
     """
-    if next(domain.stream("train", seed), None) is None:
-        raise ConfigError(f"{domain.name} has no train tasks in this slice; set another slice")
-    tasks = domain.tasks("train")
-    episodes = await play_episodes(RolloutRequest(domain, NoopAgent()), tasks)
+    if next(source.stream("train", seed), None) is None:
+        raise ConfigError(f"{source.name} has no train tasks in this slice; set another slice")
+    tasks = source.tasks("train")
+    episodes = await play_episodes(RolloutRequest(source, NoopAgent()), tasks)
     if episodes and not any(episode.score for episode in episodes):
         first = episodes[0]
         raise TaskError(
-            f"{domain.name}: no episode of doing nothing has a score; in that of task {first.task_id}, {first.error}; "
+            f"{source.name}: no episode of doing nothing has a score; in that of task {first.task_id}, {first.error}; "
             "correct it, and see all problems with: understudy check"
         )
-    results = summarize_episodes(domain, tasks, episodes, 1, 0).task_results
+    results = summarize_episodes(source, tasks, episodes, 1, 0).task_results
     free = [result.task for result in results if any(result.successes)]
     if free and not allow_noop_solvable:
         some = ", ".join(free[:3])
         raise TaskError(
-            f"doing nothing solves {len(free)} of the {len(results)} train tasks of {domain.name} ({some}); "
+            f"doing nothing solves {len(free)} of the {len(results)} train tasks of {source.name} ({some}); "
             "leave them out with slice.families, or allow them with allow_noop_solvable=true"
         )
     rewards = [reward for result in results for reward in result.rewards if reward is not None]
     return sum(rewards) / len(rewards) if rewards else 0.0
 
 
-def select_tasks(domain: TaskSource, split: Split, count: int, seed: int = 0) -> list[Task]:
+def select_tasks(source: TaskSource, split: Split, count: int, seed: int = 0) -> list[Task]:
     """Return up to `count` tasks of a split: first all frozen ones, then generated ones that differ from all others.
 
     There are fewer if the generator repeats itself 5 times `count` times in succession, and 100 times at least.
     """
-    frozen = domain.tasks(split)
-    generated = domain.stream(split, seed) if len(frozen) < count else ()
+    frozen = source.tasks(split)
+    generated = source.stream(split, seed) if len(frozen) < count else ()
     new = _new_tasks(generated, frozen, max(_MIN_REPEATED_TASKS, 5 * count))
     return list(itertools.islice(itertools.chain(frozen, new), count))
 
 
-def eval_tasks(domain: TaskSource, config: EvalConfig) -> list[Task]:
+def eval_tasks(source: TaskSource, config: EvalConfig) -> list[Task]:
     """Return the tasks of an evaluation. Raise ConfigError if the split has none."""
-    tasks = select_tasks(domain, config.split, config.tasks, config.seed)
+    tasks = select_tasks(source, config.split, config.tasks, config.seed)
     if not tasks:
-        others = [split for split in SPLITS if select_tasks(domain, split, 1)]
+        others = [split for split in SPLITS if select_tasks(source, split, 1)]
         choice = f"set eval.split to {' or '.join(others)}, or another slice" if others else "set another slice"
-        raise ConfigError(f"{domain.name} has no {config.split} tasks in this slice; {choice}")
+        raise ConfigError(f"{source.name} has no {config.split} tasks in this slice; {choice}")
     return tasks
 
 

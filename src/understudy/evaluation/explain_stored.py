@@ -4,9 +4,9 @@ from pathlib import Path
 
 from understudy.core.errors import ConfigError, RolloutError, TaskError
 from understudy.core.event_loop import BACKGROUND_LOOP
-from understudy.evaluation import report
 from understudy.evaluation.failures.causes import EpisodeFailure
 from understudy.evaluation.failures.explain import find_failures, is_failed
+from understudy.evaluation.reports.text import format_causes
 from understudy.evaluation.stored_episodes import StoredEpisodes, list_stored_names, open_stored_episodes
 
 
@@ -18,8 +18,7 @@ def find_stored_failures(stored: StoredEpisodes) -> dict[int, EpisodeFailure]:
     """
     lost = {number: episode for number, episode in stored.episodes.items() if is_failed(episode)}
     try:
-        found = {episode.task_id: stored.task(episode) for episode in lost.values()}
-        tasks = {name: task for name, task in found.items() if task is not None}
+        tasks = {episode.task_id: task for episode in lost.values() if (task := stored.task(episode)) is not None}
         known = {number: episode for number, episode in lost.items() if episode.task_id in tasks}
         explaining = find_failures(stored.source, tasks, list(known.values()), stored.scripted_users)
         return dict(zip(known, BACKGROUND_LOOP.run(explaining), strict=True))
@@ -35,8 +34,8 @@ def format_failures(run: Path) -> str:
     stored = open_stored_episodes(run, names[0])
     of = f"the {len(stored.episodes)} episodes of {stored.label}"
     try:
-        found = find_stored_failures(stored)
+        failures = find_stored_failures(stored)
     except ConfigError as e:
         return f"the causes of failures of {of} are unknown: {e}"
-    table = report.format_causes(list(found.values()), f"Why {len(found)} of {of} failed") if found else ""
+    table = format_causes(list(failures.values()), f"Why {len(failures)} of {of} failed") if failures else ""
     return "\n".join(filter(None, [table, *stored.damaged_lines.values()]))

@@ -21,7 +21,8 @@ from understudy.core.messages import Message
 from understudy.core.tasks import Task
 from understudy.core.trajectory import StopReason, Trajectory
 from understudy.evaluation.failures.causes import EpisodeFailure
-from understudy.evaluation.report import EvalReport, read_report
+from understudy.evaluation.reports.files import read_report
+from understudy.evaluation.reports.report import EvalReport
 from understudy.evaluation.result import ResultRow, merge_results
 from understudy.rollouts.rollout import episode_seed
 from understudy.runs.eval_spec import EvalSpec, read_spec

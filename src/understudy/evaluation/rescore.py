@@ -14,7 +14,7 @@ from understudy.core.settings import dump_toml
 from understudy.core.tasks import SPLITS, Task, task_fingerprint
 from understudy.core.trajectory import Trajectory
 from understudy.envs.task_source import TaskSource
-from understudy.evaluation.report import EvalReport
+from understudy.evaluation.reports.report import EvalReport
 from understudy.evaluation.result import EvalResult, ResultRow, TaskResult, common_split
 from understudy.rollouts.replay import replay_episode
 from understudy.runs.config import TrainConfig, parse_config

@@ -134,13 +134,13 @@ def repeat_name(name: str, number: int) -> str:
 
 
 def summarize_episodes(
-    domain: TaskSource, tasks: Sequence[Task], episodes: Sequence[Trajectory], trials: int, seed: int
+    source: TaskSource, tasks: Sequence[Task], episodes: Sequence[Trajectory], trials: int, seed: int
 ) -> EvalResult:
     """Return the result of episodes. `episodes` are grouped by task, `trials` for each, in the order of `tasks`."""
     groups = [episodes[i : i + trials] for i in range(0, len(episodes), trials)]
     whole = [episode for episode in episodes if episode.score]
     return EvalResult(
-        domain=domain.name,
+        domain=source.name,
         split=common_split(tasks),
         seed=seed,
         trials=trials,

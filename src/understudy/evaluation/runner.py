@@ -47,7 +47,9 @@ from understudy.evaluation.evaluate import (
 from understudy.evaluation.failures.explain import find_failures
 from understudy.evaluation.failures.judge import judge_failures
 from understudy.evaluation.noise import estimate_noise
-from understudy.evaluation.report import EvalReport
+from understudy.evaluation.reports.as_json import report_to_dict
+from understudy.evaluation.reports.markdown import report_to_markdown
+from understudy.evaluation.reports.report import EvalReport
 from understudy.evaluation.result import EvalResult, ResultRow, repeat_name, summarize_episodes
 from understudy.rollouts.agent import Agent, NoopAgent
 from understudy.rollouts.rollout import EpisodeCallback, ProgressCallback, RolloutRequest, episode_seed, report_nothing
@@ -195,8 +197,8 @@ async def report_eval(
 def write_report(folder: Path, report: EvalReport, keep_replies: bool = False) -> None:
     """Write report.md and report.json. Remove the stored replies, unless episodes are missing, which resuming plays."""
     with os_errors_as_config_errors(folder, "continue with --resume"):
-        atomic_write(folder / "report.md", report.format_markdown())
-        atomic_write(folder / REPORT_FILE, json.dumps(report.to_dict(), indent=1) + "\n")
+        atomic_write(folder / "report.md", report_to_markdown(report))
+        atomic_write(folder / REPORT_FILE, json.dumps(report_to_dict(report), indent=1) + "\n")
     if not keep_replies:
         shutil.rmtree(folder / REPLY_CACHE_FOLDER, ignore_errors=True)
 

@@ -1,6 +1,6 @@
 """Chat formats: messages to tokens and back, and a tolerant parser of tool calls in text. It imports only `core`."""
 
-from understudy.formats.base import ChatFormat, ParsedMessage, ParseStatus, ReplyStatus
+from understudy.formats.chat_format import ChatFormat, ParsedMessage, ParseStatus, ReplyStatus
 from understudy.formats.chatml import ChatML
 from understudy.formats.loading import chat_format_from_config, load_chat_format
 from understudy.formats.options import FormatConfig

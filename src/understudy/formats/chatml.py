@@ -31,7 +31,7 @@ from typing import Literal
 
 from understudy.core.errors import ConfigError
 from understudy.core.messages import Message, ToolCall, ToolSpec, tool_to_openai
-from understudy.formats.base import ParsedMessage
+from understudy.formats.chat_format import ParsedMessage
 from understudy.formats.control_text import escape_markers, escape_results
 from understudy.formats.parsing.parse import parse_message
 from understudy.formats.parsing.thoughts import split_thought

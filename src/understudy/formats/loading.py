@@ -14,7 +14,7 @@ from pathlib import Path
 
 from understudy.core.errors import ConfigError
 from understudy.core.messages import Message, ToolCall, ToolSpec
-from understudy.formats.base import ChatFormat
+from understudy.formats.chat_format import ChatFormat
 from understudy.formats.chatml import END, QWEN_TOOLS, START, ChatML, tool_json
 from understudy.formats.jinja import ChatTemplate, compile_template, read_chat_template, read_special_tokens
 from understudy.formats.options import FormatConfig

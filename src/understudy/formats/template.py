@@ -23,7 +23,7 @@ from collections.abc import Iterable, Sequence
 
 from understudy.core.errors import ConfigError
 from understudy.core.messages import Message, ToolCall, ToolSpec
-from understudy.formats.base import ParsedMessage
+from understudy.formats.chat_format import ParsedMessage
 from understudy.formats.control_text import ControlText, escape_markers, escape_results
 from understudy.formats.jinja import ChatTemplate
 from understudy.formats.parsing.parse import TOOL_FORMATS, parse_message, parse_reply

@@ -17,7 +17,7 @@ from understudy.core.tasks import Task
 from understudy.core.trajectory import Trajectory
 from understudy.engines.interface import Sampler, SamplingParams
 from understudy.formats import ChatFormat, ParsedMessage
-from understudy.formats.base import ParseStatus, mark_truncated_call
+from understudy.formats.chat_format import ParseStatus, mark_truncated_call
 from understudy.rollouts.supervised import append_rendered_turn
 
 MAX_REPAIR_PENALTY = 0.5

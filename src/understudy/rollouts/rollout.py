@@ -2,11 +2,12 @@
 
 import asyncio
 import hashlib
+import inspect
 import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol, cast
 
 from pydantic import Field
 
@@ -16,7 +17,7 @@ from understudy.core.records import Record
 from understudy.core.secrets import mask_secrets
 from understudy.core.tasks import Task
 from understudy.core.trajectory import StopReason, Stopwatch, Trajectory
-from understudy.core.user_code import user_code, wait_limit
+from understudy.core.user_code import name_definition, user_code, wait_limit
 from understudy.engines.process_group import SINGLE_PROCESS, ProcessGroup
 from understudy.envs.environment import Environment, StepResult
 from understudy.rollouts.agent import Agent
@@ -25,6 +26,8 @@ EpisodeCallback = Callable[[Trajectory], None]
 ProgressCallback = Callable[[int, int], None]
 """Gets the numbers of ended episodes and of all."""
 _LOGGER = logging.getLogger(__name__)
+_MEMBERS = ("tools", "start", "step", "grade", "close")
+"""The members of an `Environment`."""
 
 
 def report_nothing(ended: int, total: int) -> None:
@@ -105,10 +108,15 @@ async def attempt_episode(
     environments: EnvironmentFactory, task: Task, agent: Agent, limits: EpisodeLimits, seed: int
 ) -> tuple[Trajectory, RolloutError | None]:
     """Play one episode of a task once. Return it and its fault, None if it has none."""
+    for given in (environments, agent):
+        if isinstance(given, type):
+            raise ConfigError(
+                f"{name_definition(given)} is a class; give an instance of it, such as {given.__name__}(...)"
+            )
     episode = Trajectory(task.id, task.domain, task.family, task.difficulty, seed)
     try:
         with user_code("environment", "the environment", environments):
-            environment = environments.environment(task, seed=seed)
+            environment = _validate_environment(environments.environment(task, seed=seed), environments)
         async with _closing(environment, limits):
             await _play(task, environment, agent, limits, episode)
     except RolloutError as e:
@@ -152,7 +160,7 @@ async def _closing(environment: Environment, limits: EpisodeLimits) -> AsyncIter
     finally:
         try:
             async with _limited("environment", "closing the environment", limits):
-                await environment.close()
+                await _call(environment, "close")
         except (ConfigError, RolloutError, TaskError) as e:
             if has_ended:
                 raise
@@ -162,7 +170,7 @@ async def _closing(environment: Environment, limits: EpisodeLimits) -> AsyncIter
 async def _play(task: Task, environment: Environment, agent: Agent, limits: EpisodeLimits, episode: Trajectory) -> None:
     with Stopwatch(episode.timings, "environment"):
         async with _limited("environment", "the start of the environment", limits):
-            step = _validate_result("start", await environment.start())
+            step = _validate_result("start", environment, await _call(environment, "start"))
     while step.score is None:
         stop = _limit_reached(episode, limits)
         reply = None
@@ -180,12 +188,12 @@ async def _play(task: Task, environment: Environment, agent: Agent, limits: Epis
                 )
         if reply is None:
             async with _limited("grader", "the grader of the environment", limits):
-                episode.score = await environment.grade(ended=False)
+                episode.score = await _call(environment, "grade", ended=False)
             episode.stop_reason = stop or StopReason.MAX_TOKENS
             return
         with Stopwatch(episode.timings, "environment"):
             async with _limited("environment", "a step of the environment", limits):
-                step = _validate_result("step", await environment.step(reply))
+                step = _validate_result("step", environment, await _call(environment, "step", reply))
         for kind in step.error_kinds:
             episode.event_counts[kind] = episode.event_counts.get(kind, 0) + 1
         episode.add_exceptions(step.exceptions)
@@ -203,13 +211,36 @@ async def _limited(component: Fault, what: str, limits: EpisodeLimits) -> AsyncI
             yield
 
 
-def _validate_result(method: str, result: object) -> StepResult:
+def _validate_environment(returned: object, source: EnvironmentFactory) -> Environment:
+    """Return an episode that a source has returned. Raise RolloutError if it is none."""
+    missing = [name for name in _MEMBERS if not hasattr(returned, name)]
+    if isinstance(returned, type):
+        error = f"the class {name_definition(returned)}; return an instance of it, such as {returned.__name__}(...)"
+    elif missing:
+        if inspect.iscoroutine(returned):
+            returned.close()  # it is never awaited, which would be a warning
+        found = "None" if returned is None else f"an object of {name_definition(type(returned))}"
+        error = f"{found}, which has no {', '.join(missing)}; return an Environment"
+    else:
+        return cast(Environment, returned)
+    raise RolloutError(f"environment of {name_definition(type(source))} returned {error}", "environment")
+
+
+async def _call(environment: Environment, method: str, *arguments: object, **named: object) -> Any:
+    """Call a coroutine of an environment. Raise RolloutError if it is none."""
+    result = getattr(environment, method)(*arguments, **named)
+    if inspect.isawaitable(result):
+        return await result
+    owner = name_definition(type(environment))
+    raise RolloutError(f"{method} of {owner} is not a coroutine; define it with async def", "environment")
+
+
+def _validate_result(method: str, environment: Environment, result: object) -> StepResult:
     """Return the result of an environment's method. Raise RolloutError if it is no StepResult."""
     if isinstance(result, StepResult):
         return result
-    raise RolloutError(
-        f"{method} of the environment returned {result!r:.100}; it must return a StepResult", "environment"
-    )
+    owner = name_definition(type(environment))
+    raise RolloutError(f"{method} of {owner} returned {result!r:.100}; it must return a StepResult", "environment")
 
 
 def _limit_reached(episode: Trajectory, limits: EpisodeLimits) -> StopReason | None:

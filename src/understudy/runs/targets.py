@@ -151,6 +151,12 @@ def _is_argument(word: str) -> bool:
     return bool(_SETTING.match(word)) or word in algorithm_presets() or detect_target(word) is not None
 
 
+def is_config(name: str) -> bool:
+    """Return whether a name is a preset, an algorithm or a config file, which may follow TARGET."""
+    target = detect_target(name)
+    return name in algorithm_presets() or (target is not None and target.kind in ("preset", "config"))
+
+
 def read_layer(name: str, what: str) -> ConfigLayer:
     """Return a config that follows `what`. Raise ConfigError if `name` is not a preset, an algorithm or a file."""
     if name in algorithm_presets():

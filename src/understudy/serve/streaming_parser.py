@@ -17,7 +17,7 @@ from typing import Literal
 
 from understudy.core.messages import Message, ToolSpec
 from understudy.formats import ChatFormat, FormatTokenizer
-from understudy.formats.base import mark_truncated_call
+from understudy.formats.chat_format import mark_truncated_call
 from understudy.formats.detokenizer import IncrementalDetokenizer
 from understudy.formats.parsing.parse import parse_text
 from understudy.formats.tool_parsers.hermes import THINK, THOUGHT

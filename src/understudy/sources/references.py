@@ -14,7 +14,7 @@ from understudy.core.errors import ConfigError, did_you_mean
 from understudy.core.imports import import_object
 from understudy.envs.domain import Domain
 from understudy.envs.domain_validation import validate_domain
-from understudy.envs.task_source import REQUIRED_MEMBERS, TaskSource
+from understudy.envs.task_source import REQUIRED_MEMBERS, TaskSource, find_contract_error
 
 BENCHMARK_MODULES: Mapping[str, str] = {
     "tau-bench": "understudy.sources.benchmarks.tau_bench",
@@ -36,7 +36,8 @@ def list_domains() -> list[str]:
 def load_reference(reference: str) -> TaskSource:
     """Return the task source that a reference names.
 
-    Raise `ConfigError` for an unknown name, and for an attribute that is no `TaskSource` or lacks a required member.
+    Raise `ConfigError` for an unknown name, and for an attribute that is no `TaskSource`, or has a missing or wrong
+    member.
     """
     module, _, attribute = reference.partition(":")
     if module in SOURCE_MODULES:
@@ -56,15 +57,10 @@ def load_reference(reference: str) -> TaskSource:
             f"{reference!r} is a {kind} and not a TaskSource; derive its class from "
             f"understudy.envs.task_source.TaskSource, and define {', '.join(REQUIRED_MEMBERS)}"
         )
-    if missing := sorted({*REQUIRED_MEMBERS} - {*dir(found)}):
-        raise ConfigError(f"{reference!r}: its class {type(found).__name__} does not define {', '.join(missing)}")
-    for name in ("name", "tool_specs", "domain_policy"):
-        if callable(getattr(found, name)):
-            raise ConfigError(
-                f"{reference!r}: {name} of its class {type(found).__name__} is a method; make it a property"
-            )
     if isinstance(found, Domain):
         validate_domain(found)
+    elif error := find_contract_error(found):
+        raise ConfigError(f"{reference!r}: {error}")
     return found
 
 

@@ -18,7 +18,7 @@ from itertools import groupby
 from understudy.core.messages import Message, ToolSpec, assign_call_ids
 from understudy.core.tasks import Score
 from understudy.envs.environment import Environment
-from understudy.formats.base import mark_truncated_call
+from understudy.formats.chat_format import mark_truncated_call
 from understudy.formats.chatml import QWEN_TOOLS, tool_json
 from understudy.formats.control_text import escape_control_text
 from understudy.formats.options import ToolFormat

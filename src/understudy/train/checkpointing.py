@@ -7,7 +7,7 @@ import math
 from typing import NoReturn
 
 from understudy.engines.interface import Engine
-from understudy.evaluation.report import read_report
+from understudy.evaluation.reports.files import read_report
 from understudy.runs.run import Run, list_run_evaluations
 from understudy.runs.storage.checkpoints import list_checkpoints
 from understudy.train.state import TrainingContext, TrainingProgress

@@ -7,7 +7,8 @@ from typing import TypeVar
 
 from understudy.clients.chat import ModelUsage
 from understudy.core.tasks import Split
-from understudy.evaluation.report import EvalReport, read_report
+from understudy.evaluation.reports.files import read_report
+from understudy.evaluation.reports.report import EvalReport
 from understudy.evaluation.result import EvalResult
 from understudy.evaluation.runner import EvalContext, play_baselines, play_eval, report_eval, write_report
 from understudy.rollouts.agent import EngineAgent

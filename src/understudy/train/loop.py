@@ -17,7 +17,8 @@ from understudy.engines.local.gpu_usage import GPUUsage
 from understudy.engines.local.machine import detect_machine, peak_memory_bytes
 from understudy.engines.process_group import SINGLE_PROCESS, ProcessGroup
 from understudy.envs.task_source import find_tool_specs
-from understudy.evaluation.report import RunReport, read_run_report
+from understudy.evaluation.reports.files import read_run_report
+from understudy.evaluation.reports.report import RunReport
 from understudy.rollouts.rollout import EpisodeCallback
 from understudy.runs.config import TrainConfig
 from understudy.runs.health import check_initial_eval, check_step, health_metrics

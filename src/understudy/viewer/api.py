@@ -15,7 +15,7 @@ from typing import Any
 from pydantic_core import to_jsonable_python
 
 from understudy.core.version import __version__
-from understudy.evaluation.report import nan_to_none
+from understudy.evaluation.reports.as_json import nan_to_none
 from understudy.viewer import query
 from understudy.viewer.episodes.episode_api import (
     episode_handler,

@@ -13,10 +13,11 @@ from typing import Any
 from understudy.core.errors import ConfigError
 from understudy.core.trajectory import read_numbered_trajectories
 from understudy.evaluation import comparison as comparing
-from understudy.evaluation import report
 from understudy.evaluation.explain_stored import find_stored_failures
 from understudy.evaluation.failures.causes import FAILURE_KINDS
-from understudy.evaluation.report import EvalReport, title_eval_set
+from understudy.evaluation.reports.as_json import causes_to_dicts, report_to_dict
+from understudy.evaluation.reports.files import read_report
+from understudy.evaluation.reports.report import EvalReport, title_eval_set
 from understudy.evaluation.result import ResultRow, paired_rates
 from understudy.evaluation.stored_episodes import list_stored_names
 from understudy.runs.run import RunEvaluation, list_run_evaluations
@@ -43,7 +44,7 @@ def evaluation_handler(library: RunLibrary, values: RouteParams) -> dict[str, An
     If its episodes are stored, each failure has the number of its episode.
     """
     key = values["key"]
-    plain = _outcome(library, key).to_dict()
+    plain = report_to_dict(_outcome(library, key))
     numbers, path = _numbers(library, key), _path(library, key)
     for failure in plain["failures"]:
         failure["episode"] = numbers.get((failure["task"], failure["seed"]))
@@ -79,12 +80,12 @@ def failures_handler(library: RunLibrary, values: RouteParams) -> dict[str, Any]
     episodes.
     """
     stored = episode_source_of(library, values).stored
-    found = find_stored_failures(stored)
+    failures = find_stored_failures(stored)
     return {
         "episodes": len(stored.episodes),
         "meanings": _MEANINGS,
-        "causes": report.causes_to_dicts([*found.values()]),
-        "failures": [{**failure.model_dump(mode="json"), "episode": number} for number, failure in found.items()],
+        "causes": causes_to_dicts([*failures.values()]),
+        "failures": [{**failure.model_dump(mode="json"), "episode": number} for number, failure in failures.items()],
     }
 
 
@@ -137,7 +138,7 @@ def _outcome(library: RunLibrary, key: str) -> EvalReport:
 
 @lru_cache(maxsize=64)
 def _read(path: Path, _: FileStamp) -> EvalReport:
-    return report.read_report(path)
+    return read_report(path)
 
 
 def _of_run(folder: Path) -> EvalReport:

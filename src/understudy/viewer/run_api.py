@@ -8,7 +8,7 @@ from typing import Any
 from pydantic_core import from_json
 
 from understudy.core.errors import ConfigError
-from understudy.evaluation.report import read_report
+from understudy.evaluation.reports.files import read_report
 from understudy.runs import metrics
 from understudy.runs.config import TrainConfig
 from understudy.runs.phases import phase_spans
@@ -48,7 +48,7 @@ def run_summary(folder: Path) -> dict[str, Any]:
         "name": folder.name,
         "domain": config.domain_text if config else "",
         "model": config.model if config else "",
-        "steps": _total_steps(config) if config else 0,
+        "steps": config.total_steps if config else 0,
         "step": last.get("step", 0),
         **{name.rpartition("/")[2]: last.get(name) for name in MAIN_METRICS},
         **_state(folder, config),
@@ -120,10 +120,6 @@ def _state(folder: Path, config: TrainConfig | None) -> dict[str, Any]:
     if status.state == "running" and config:
         progress = run_progress(config, status, _metrics(folder)).model_dump(mode="json")
     return {"state": status.state, "reason": status.reason, "progress": progress}
-
-
-def _total_steps(config: TrainConfig) -> int:
-    return config.sft.steps + config.preferences.steps + config.steps
 
 
 def _metrics(folder: Path) -> Sequence[Mapping[str, Any]]:

@@ -8,8 +8,8 @@ from typing import Any
 
 from understudy.core.errors import ConfigError
 from understudy.core.messages import Message, ToolCall
+from understudy.core.terminal import escape_control_characters
 from understudy.core.trajectory import Trajectory, read_numbered_trajectories
-from understudy.envs.terminal import escape_control_characters
 from understudy.runs.config import TrainConfig
 from understudy.runs.phases import phase_spans
 from understudy.runs.run import (
@@ -39,7 +39,9 @@ def format_run(folder: Path, step: int | None = None, episode: int | None = None
     config = read_run_config(folder)
     file = _episode_file(folder, step)
     if episode is not None or step is not None:
-        return _episode(file, 1 if episode is None else episode)
+        if file is None:
+            raise ConfigError("the run has no stored episodes yet")
+        return format_episode(file, 1 if episode is None else episode)
     metrics = read_metrics(folder)
     sections = [_head(folder, config, metrics), _curves(metrics, config), _health(folder, metrics), _result(folder)]
     sections.append(_some_episodes(file))
@@ -176,9 +178,8 @@ def _some_episodes(file: Path | None) -> str:
     return "\n\n".join([*damaged.values(), *shown])
 
 
-def _episode(file: Path | None, number: int) -> str:
-    if file is None:
-        raise ConfigError("the run has no stored episodes yet")
+def format_episode(file: Path, number: int) -> str:
+    """Return an episode of a file as text, by its number from 1. Raise ConfigError if it does not exist."""
     episodes, damaged = read_numbered_trajectories(file)
     if number not in episodes:
         none = f"{file} has no episode {number}; it has 1 to {max(episodes, default=0)}"

@@ -10,7 +10,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from understudy.core.errors import TaskError, ToolErrorKind
+from understudy.core.errors import ConfigError, TaskError, ToolErrorKind
 from understudy.core.event_loop import run_async
 from understudy.core.records import Record
 from understudy.core.tasks import SPLITS, Score, Split, Task
@@ -25,6 +25,7 @@ from understudy.envs.grading import UNREWARDED_PARTS
 from understudy.envs.task_source import (
     ExternalSource,
     TaskSource,
+    find_contract_error,
     find_source,
     list_file_summaries,
     list_sources,
@@ -187,60 +188,62 @@ class AdversarialOptions:
     strategies: Sequence[Strategy] = STRATEGIES
 
 
-def check(domain: TaskSource, adversarial: AdversarialOptions | None = None) -> DomainReport:
+def check(source: TaskSource, adversarial: AdversarialOptions | None = None) -> DomainReport:
     """Run `check_async` in its own event loop. Raise RuntimeError if one is running."""
-    return run_async(check_async(domain, adversarial=adversarial))
+    return run_async(check_async(source, adversarial=adversarial))
 
 
 async def check_async(
-    domain: TaskSource,
+    source: TaskSource,
     track: ProgressTracker = lambda items, what: items,
     adversarial: AdversarialOptions | None = None,
     max_step_seconds: float | None = None,
 ) -> DomainReport:
-    """Play all frozen tasks of the domain's slice with gold and noop, and compare the tasks with each other.
+    """Play all frozen tasks of the source with gold and noop, and compare the tasks with each other.
 
     Then try unusual calls and replies on some of them, and `adversarial` strategies if given. The report does not
-    depend on which task is played first. `max_step_seconds` is as in `check_limits`. Raise TaskError if a call does not
-    return within its time limit.
+    depend on which task is played first. `max_step_seconds` is as in `check_limits`. Raise ConfigError if a
+    member of the source is missing or wrong, and TaskError if a call does not return within its time limit.
     """
-    tasks: TasksBySplit = {split: domain.tasks(split) for split in SPLITS}
-    played = await _play_tasks(domain, tasks, track, max_step_seconds)
-    probes = [await _probe(source, played, track, max_step_seconds) for source in list_sources(domain)]
+    if error := find_contract_error(source):
+        raise ConfigError(error)
+    tasks: TasksBySplit = {split: source.tasks(split) for split in SPLITS}
+    played = await _play_tasks(source, tasks, track, max_step_seconds)
+    probes = [await _probe(leaf, played, track, max_step_seconds) for leaf in list_sources(source)]
     attacks = list[AdversarialReport]()
     if adversarial:
-        for source in list_sources(domain):
+        for leaf in list_sources(source):
             attacks.append(
-                await play_strategies(source, adversarial.num_tasks, adversarial.seed, adversarial.strategies, track)
+                await play_strategies(leaf, adversarial.num_tasks, adversarial.seed, adversarial.strategies, track)
             )
-    every = [each for split in SPLITS for each in played[split]]
-    files = tuple(list_file_summaries(domain))
+    results = [result for split in SPLITS for result in played[split]]
+    files = tuple(list_file_summaries(source))
     duplicates, alike = _near_duplicates(tasks, within_splits=not files)
     problems = [
-        *(problem for each in every for problem in each.problems),
-        *(_Problem("shared_rows", text) for source in list_sources(domain) for text in _shared_rows(source)),
-        *(_Problem("lost_episode", text) for each in probes for text in each.lost_episodes),
+        *(problem for result in results for problem in result.problems),
+        *(_Problem("shared_rows", text) for leaf in list_sources(source) for text in _shared_rows(leaf)),
+        *(_Problem("lost_episode", text) for probe_result in probes for text in probe_result.lost_episodes),
         *(_Problem("strategy_rewarded", _paid(attack.source, r)) for attack in attacks for r in attack.failures),
         *(_Problem("refused_row", text) for summary in files for text in summary.refusals),
-        *_leaks(domain, tasks),
+        *_leaks(source, tasks),
         *_repeated_ids(tasks),
         *duplicates,
     ]
     problems.sort(key=lambda problem: list(PROBLEM_TITLES).index(problem.kind))
-    called = {call.name for each in every for call in each.task.gold_calls}
+    called = {call.name for result in results for call in result.task.gold_calls}
     warnings = [detail for summary in files for detail in summary.details]
-    if not domain.domain_policy:
+    if not source.domain_policy:
         warnings.append("the domain policy is empty, so the agent gets no instructions")
-    if refused := [each for each in every if each.refused_calls]:
+    if refused := [result for result in results if result.refused_calls]:
         warnings.append(
             f"a tool refuses calls of {len(refused)} gold episodes, such as {refused[0].task.id}; SFT imitates them"
         )
-    if lacking := [each.task for each in every if each.lacks_gold]:
+    if lacking := [result.task for result in results if result.lacks_gold]:
         warnings.append(
             f"{len(lacking)} tasks have no answer and no gold calls, such as {lacking[0].id}; RL can train on them, "
             "SFT cannot"
         )
-    if not domain.tool_specs:
+    if not source.tool_specs:
         warnings.append("the agent has no tools; if it should have some, add public methods with docstrings")
     if alike:
         first, task = alike[0]
@@ -248,15 +251,15 @@ async def check_async(
             f"{len(alike)} pairs of tasks of one split are nearly the same, such as {task.id} and {first.id}"
         )
     return DomainReport(
-        domain=domain.name,
+        domain=source.name,
         splits=tuple(_report_split(split, played[split]) for split in SPLITS),
-        unused_tools=tuple(spec.name for spec in domain.tool_specs if spec.name not in called),
+        unused_tools=tuple(spec.name for spec in source.tool_specs if spec.name not in called),
         problems=tuple(problem.text for problem in problems),
-        problem_groups=tuple(_group_problems(problems, Counter(each.task.family for each in every))),
-        warnings=(*warnings, *(text for each in probes for text in each.tool_exceptions)),
-        probe_calls=sum(each.num_calls for each in probes),
-        probe_episodes=sum(each.num_episodes for each in probes),
-        unsound=dict(Counter(kind for each in every if (kind := each.unsound_kind))),
+        problem_groups=tuple(_group_problems(problems, Counter(result.task.family for result in results))),
+        warnings=(*warnings, *(text for probe_result in probes for text in probe_result.tool_exceptions)),
+        probe_calls=sum(probe_result.num_calls for probe_result in probes),
+        probe_episodes=sum(probe_result.num_episodes for probe_result in probes),
+        unsound=dict(Counter(kind for result in results if (kind := result.unsound_kind))),
         files=files,
         adversarial=tuple(attacks),
     )
@@ -280,50 +283,50 @@ def _paid(source: str, result: StrategyResult) -> str:
 
 
 async def _play_tasks(
-    domain: TaskSource, tasks: TasksBySplit, track: ProgressTracker, max_step_seconds: float | None
+    source: TaskSource, tasks: TasksBySplit, track: ProgressTracker, max_step_seconds: float | None
 ) -> Mapping[Split, Sequence[_PlayedTask]]:
     """Return the results in the order of the tasks. Tasks whose episodes start servers are played side by side."""
-    places = {source.name: asyncio.Semaphore(_concurrency(source)) for source in list_sources(domain)}
+    places = {leaf.name: asyncio.Semaphore(_concurrency(leaf)) for leaf in list_sources(source)}
 
     async def play(split: Split, task: Task) -> _PlayedTask:
         async with places.setdefault(task.domain, asyncio.Semaphore(1)):
-            return await _play_task(domain, split, task, max_step_seconds)
+            return await _play_task(source, split, task, max_step_seconds)
 
     works = {split: [asyncio.ensure_future(play(split, task)) for task in tasks[split]] for split in SPLITS}
-    every = [work for split in SPLITS for work in works[split]]
+    all_works = [work for split in SPLITS for work in works[split]]
     try:
-        for finished in track(asyncio.as_completed(every), f"playing gold and noop on {len(every):,} tasks"):
+        for finished in track(asyncio.as_completed(all_works), f"playing gold and noop on {len(all_works):,} tasks"):
             await finished
         return {split: [work.result() for work in works[split]] for split in SPLITS}
     finally:  # some still run here only if another one raised an error
-        for work in every:
+        for work in all_works:
             work.cancel()
-        await asyncio.gather(*every, return_exceptions=True)
+        await asyncio.gather(*all_works, return_exceptions=True)
 
 
 def _concurrency(source: TaskSource) -> int:
     return MAX_CONCURRENT_TASKS if isinstance(source, ExternalSource) and source.starts_servers() else 1
 
 
-async def _play_task(domain: TaskSource, split: Split, task: Task, max_step_seconds: float | None) -> _PlayedTask:
+async def _play_task(source: TaskSource, split: Split, task: Task, max_step_seconds: float | None) -> _PlayedTask:
     problems: list[_Problem] = []
     try:
-        source = find_source(domain, task.domain)
-        texts = find_task_problems(source, split, task)
+        leaf = find_source(source, task.domain)
+        texts = find_task_problems(leaf, split, task)
         problems += (_Problem("malformed", text, task) for text in texts)
-        if task.family not in domain.families:
+        if task.family not in source.families:
             problems.append(_Problem("malformed", f"task {task.id}: the domain has no family {task.family!r}", task))
         # noop first: it changes nothing, so that a server can serve the gold episode too
-        limits = check_limits(source, max_step_seconds)
-        noop = await play_once(source, task, NoopAgent(), limits)
-        gold = await play_once(source, task, GoldAgent(), limits)
+        limits = check_limits(leaf, max_step_seconds)
+        noop = await play_once(leaf, task, NoopAgent(), limits)
+        gold = await play_once(leaf, task, GoldAgent(), limits)
     except HangingError:
         raise
     except TaskError as e:
         return _PlayedTask(task, [*problems, _Problem("task_fails", str(e), task)])
     failed = dict.fromkeys(_failure(task, episode) for episode in (gold, noop) if episode.score is None)
     problems += (_Problem("lost_episode", text, task) for text in failed)
-    lacks_gold = lacks_reference(source, task)
+    lacks_gold = lacks_reference(leaf, task)
     if gold.score and noop.score:
         problems += _reward_problems(task, None if lacks_gold else gold.score, noop.score)
     if wrong := [kind for kind in WRONG_CALLS if kind in gold.event_counts]:
@@ -343,21 +346,21 @@ async def _probe(
     max_step_seconds: float | None,
 ) -> ProbeResult:
     """Probe one source with those of its tasks that can be played. Report no lost episode again."""
-    mine = [each for split in SPLITS for each in played[split] if each.task.domain == source.name]
-    known = {place for each in mine for place in each.places if each.gold is None or each.noop is None}
-    return await probe(source, [each.task for each in mine if each.runs], known, track, max_step_seconds)
+    of_source = [result for split in SPLITS for result in played[split] if result.task.domain == source.name]
+    known = {place for result in of_source for place in result.places if result.gold is None or result.noop is None}
+    return await probe(source, [result.task for result in of_source if result.runs], known, track, max_step_seconds)
 
 
 def _report_split(split: Split, played: Sequence[_PlayedTask]) -> SplitReport:
-    gold = [each.gold.reward if each.gold and each.noop else 0.0 for each in played if not each.lacks_gold]
-    noop = [each.noop.reward if each.gold and each.noop else 0.0 for each in played]
+    gold = [result.gold.reward if result.gold and result.noop else 0.0 for result in played if not result.lacks_gold]
+    noop = [result.noop.reward if result.gold and result.noop else 0.0 for result in played]
     return SplitReport(
         split=split,
         tasks=len(played),
-        families=dict(Counter(each.task.family for each in played)),
+        families=dict(Counter(result.task.family for result in played)),
         noop_reward=sum(noop) / max(1, len(noop)),
         gold_reward=sum(gold) / max(1, len(gold)),
-        gold_turns=sum(len(each.task.gold_turns) for each in played) / max(1, len(played)),
+        gold_turns=sum(len(result.task.gold_turns) for result in played) / max(1, len(played)),
     )
 
 
@@ -378,15 +381,15 @@ def _group_problems(problems: Sequence[_Problem], family_sizes: Mapping[str, int
             example=same[0].text,
         )
         for (kind, family), members in groups.items()
-        for same in ([members] if family or kind == "refused_row" else [[each] for each in members])
+        for same in ([members] if family or kind == "refused_row" else [[member] for member in members])
     ]
     kinds = list(PROBLEM_TITLES)
     return iter(sorted(found, key=lambda group: (kinds.index(group.kind), -group.num_tasks)))
 
 
-async def score_agent(domain: TaskSource, task: Task, agent: Agent) -> Score:
+async def score_agent(source: TaskSource, task: Task, agent: Agent) -> Score:
     """Return the reward of an agent on a task. Raise TaskError if the episode fails."""
-    episode = await play_episode(domain, task, agent, _SCORE_LIMITS, seed=0)
+    episode = await play_episode(source, task, agent, _SCORE_LIMITS, seed=0)
     if episode.score is None:
         raise TaskError(_failure(task, episode))
     return episode.score
@@ -413,13 +416,13 @@ def _reward_problems(task: Task, gold: Score | None, noop: Score) -> Iterator[_P
         yield _Problem("noop_rewarded", f"task {task.id}: doing nothing earns {noop.reward:g}", task)
 
 
-def find_task_problems(domain: TaskSource, split: Split, task: Task) -> Iterator[str]:
+def find_task_problems(source: TaskSource, split: Split, task: Task) -> Iterator[str]:
     """Yield the problems of a single task."""
-    shown = {spec.name for spec in domain.tool_specs}
-    for name in sorted({call.name for call in task.gold_calls} - shown):
+    tools = {spec.name for spec in source.tool_specs}
+    for name in sorted({call.name for call in task.gold_calls} - tools):
         yield f"task {task.id}: a gold turn calls {name}, which is not one of the agent's tools"
-    if (task.domain, task.split) != (domain.name, split):
-        yield f"task {task.id}: it is stored in {domain.name}/{split}, but its fields say {task.domain}/{task.split}"
+    if (task.domain, task.split) != (source.name, split):
+        yield f"task {task.id}: it is stored in {source.name}/{split}, but its fields say {task.domain}/{task.split}"
     for text in filter(gives_consent, _user_texts(task) if task.scenario.goals else ()):
         yield f"task {task.id}: the user's text {text!r} would count as consent to a change"
 
@@ -475,14 +478,14 @@ def _pairs(tasks: Iterable[Task], key: Callable[[Task], Hashable]) -> Iterator[t
         seen.setdefault(known, task)
 
 
-def _leaks(domain: TaskSource, tasks: TasksBySplit) -> Iterator[_Problem]:
+def _leaks(source: TaskSource, tasks: TasksBySplit) -> Iterator[_Problem]:
     """Yield what a later split shares with an earlier one: users and other rows, or whole scenarios."""
     owners = dict[Hashable, tuple[Split, Task]]()
     for split in SPLITS:
         for task in tasks[split]:
             script = (task.scenario.opening, task.scenario.facts, repr(task.scenario.goals))
             scenario = script if task.scenario.opening else (task.scenario.instructions,)
-            for thing in (scenario, *domain.split_row_keys(task)):
+            for thing in (scenario, *source.split_row_keys(task)):
                 owner, first = owners.setdefault(thing, (split, task))
                 if owner != split:
                     what = "its scenario" if thing is scenario else " ".join(map(str, thing))

@@ -23,7 +23,6 @@ from understudy.domains.airline.state import (
 from understudy.domains.airline.world import (
     FUTURE_DATES,
     PAST_DATES,
-    add_days,
     draw_booking_time,
     make_trip,
     set_price,
@@ -31,6 +30,7 @@ from understudy.domains.airline.world import (
 from understudy.domains.authoring import task_builder
 from understudy.domains.authoring.identification import entity_lookup
 from understudy.domains.authoring.request import Draw
+from understudy.envs.dates import add_days
 from understudy.envs.gold import gold_call, gold_text
 
 DEFAULT_SEATS = 5

@@ -6,7 +6,7 @@ Each customer, with their reservations, belongs to one split. All splits share a
 import functools
 import random
 from collections.abc import Callable, Iterator
-from datetime import date, datetime, timedelta
+from datetime import datetime, timedelta
 from decimal import Decimal
 
 from understudy.domains.airline import route_network
@@ -23,6 +23,7 @@ from understudy.domains.airline.state import (
 )
 from understudy.domains.authoring.payments import Payment
 from understudy.domains.authoring.people import FIRST_NAMES, draw_address, draw_counts, draw_email, draw_names
+from understudy.envs.dates import add_days
 
 CUSTOMERS, RESERVATIONS = 400, 700
 LETTERS, DIGITS = "ABCDEFGHJLMNPRSTUVWXYZ", "23456789"
@@ -133,8 +134,3 @@ def draw_booking_time(rng: random.Random, before: str) -> str:
     """Return a booking time, 3 to 40 days before a date."""
     start = datetime.fromisoformat(before) - timedelta(days=rng.randint(3, 40))
     return f"{start + timedelta(minutes=rng.randint(7 * 60, 22 * 60)):%Y-%m-%d %H:%M}"
-
-
-def add_days(when: str, count: int) -> str:
-    """Return the date `count` days later."""
-    return f"{date.fromisoformat(when) + timedelta(days=count)}"

@@ -20,11 +20,6 @@ def half_hour_slots(time: str, minutes: int) -> tuple[str, ...]:
     return tuple(f"{m // 60:02}:{m % 60:02}" for m in range(start, start + minutes, 30))
 
 
-def add_days(day: str, days: int) -> str:
-    """Return the date `days` days later."""
-    return (date.fromisoformat(day) + timedelta(days=days)).isoformat()
-
-
 def draw_spoken_day(rng: random.Random, day: str) -> str:
     """Return a spoken form of a date in the next weeks."""
     weekday = f"{date.fromisoformat(day):%A}"

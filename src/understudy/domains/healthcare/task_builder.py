@@ -7,7 +7,7 @@ from typing import Any, Literal, TypeVar
 from understudy.core.errors import TaskError
 from understudy.core.records import Record
 from understudy.domains.authoring import task_builder
-from understudy.domains.healthcare.clinic_calendar import SLOT_TIMES, WORKING_DAYS, add_days, half_hour_slots
+from understudy.domains.healthcare.clinic_calendar import SLOT_TIMES, WORKING_DAYS, half_hour_slots
 from understudy.domains.healthcare.coverage import plan_initials
 from understudy.domains.healthcare.state import (
     NOW,
@@ -25,6 +25,7 @@ from understudy.domains.healthcare.state import (
     Specialty,
 )
 from understudy.domains.healthcare.world import PLANS, SPECIALTIES
+from understudy.envs.dates import add_days
 
 PatientIdentification = Literal["opened", "asked", "member", "proxy", "urgent"]
 """How the patient is identified: by name and birthday in the opening (opened), by both when asked (asked), by member

@@ -11,7 +11,7 @@ from datetime import date, timedelta
 from typing import Any, Literal, get_args
 
 from understudy.domains.authoring.people import CITIES, LAST_NAMES, STREETS, draw_counts, draw_names
-from understudy.domains.healthcare.clinic_calendar import SLOT_TIMES, WORKING_DAYS, add_days, half_hour_slots
+from understudy.domains.healthcare.clinic_calendar import SLOT_TIMES, WORKING_DAYS, half_hour_slots
 from understudy.domains.healthcare.coverage import plan_initials
 from understudy.domains.healthcare.state import (
     NOW,
@@ -31,6 +31,7 @@ from understudy.domains.healthcare.state import (
     Referral,
     Specialty,
 )
+from understudy.envs.dates import add_days
 
 PATIENTS = 400
 DOCTORS = 40

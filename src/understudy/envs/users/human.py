@@ -4,9 +4,10 @@ from collections.abc import Callable, Sequence
 
 from understudy.core.messages import Message
 from understudy.core.tasks import Scenario
-from understudy.envs.terminal import PersonLeft, format_tool_list, parse_typed_reply, print_conversation, read_line
+from understudy.core.terminal import PersonLeft, print_conversation, read_line
 from understudy.envs.tools import UserTools
 from understudy.envs.users.user import run_user_tool
+from understudy.formats.typed_calls import format_tool_list, parse_typed_reply
 
 HELP = """\
 Type your message to the agent. /end or an empty line ends the conversation, /help shows these instructions again, and

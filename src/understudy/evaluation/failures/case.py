@@ -102,10 +102,10 @@ def build_case(
     After a diverged replay, or without a state, the calls are read from the replay or from the messages, and no rows
     are known.
     """
-    domain = find_source(source, task.domain)
+    leaf = find_source(source, task.domain)
     told = episode.score is not None and episode.score.parts.get("facts_told") == 1.0
     missing = () if told else tuple(find_missing_facts(source, task, episode.messages))
-    if replay.divergence or not isinstance(domain, StatefulSource):
+    if replay.divergence or not isinstance(leaf, StatefulSource):
         stated = () if replay.divergence else replay.turns
         return FailureCase(
             task,
@@ -115,33 +115,36 @@ def build_case(
             missing,
         )
     final = flatten_changes(replay.turns[-1].state_changes) if replay.turns else {}
-    goal = flatten_changes(domain.gold_changes(task))
+    goal = flatten_changes(leaf.gold_changes(task))
     calls = tuple(_executed_calls(replay.turns))
     return FailureCase(task, episode, scripted_user, calls, missing, goal, final, has_state=True)
 
 
 def _executed_calls(turns: Sequence[ReplayedTurn]) -> list[ExecutedCall]:
-    found, before = list[ExecutedCall](), dict[RowKey, Any]()
+    calls: list[ExecutedCall] = []
+    before: dict[RowKey, Any] = {}
     for turn in turns:
         after = flatten_changes(turn.state_changes)
         wrote = frozenset(row for row in after.keys() | before.keys() if after.get(row) != before.get(row))
-        errors, before = iter(turn.errors), after
+        before = after
+        errors = iter(turn.errors)
         for call, answer in zip(turn.reply.tool_calls, turn.tool_results, strict=False):
             error = next(errors, "") if answer.content.startswith(ERROR_PREFIX) else ""
-            found.append(ExecutedCall(call, turn.message_index, answer.content, error, frozenset() if error else wrote))
-    return found
+            calls.append(ExecutedCall(call, turn.message_index, answer.content, error, frozenset() if error else wrote))
+    return calls
 
 
 def _calls_from_messages(messages: Sequence[Message]) -> list[ExecutedCall]:
-    found, results = list[ExecutedCall](), dict[str, str]()
+    calls: list[ExecutedCall] = []
+    results: dict[str, str] = {}
     for place, message in reversed(list(enumerate(messages))):  # a call's result is the next message with its id
         if message.role == "tool":
             results[message.tool_call_id] = message.content
         elif message.role == "assistant":
             for call in reversed(message.tool_calls):
                 result = results.pop(call.id, "")
-                found.append(ExecutedCall(call, place, result, _error(call, result), frozenset()))
-    return found[::-1]
+                calls.append(ExecutedCall(call, place, result, _error(call, result), frozenset()))
+    return calls[::-1]
 
 
 def _error(call: ToolCall, result: str) -> str:

@@ -16,7 +16,7 @@ from types import ModuleType
 from understudy.core.errors import ConfigError, did_you_mean
 from understudy.core.json_values import replace_surrogates
 from understudy.core.messages import Message, ToolCall, ToolSpec, index_tools
-from understudy.formats.base import ParsedMessage, ReplyStatus
+from understudy.formats.chat_format import ParsedMessage, ReplyStatus
 from understudy.formats.parsing import thoughts
 from understudy.formats.parsing.repair import ParseFailure
 from understudy.formats.parsing.scan import BARE_JSON_FORMATS, CALL_COST, OpeningPattern, ReplyScan

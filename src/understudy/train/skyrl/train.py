@@ -16,7 +16,8 @@ from understudy.engines.interface import Engine
 from understudy.engines.models.folder import read_vocab_size
 from understudy.engines.process_group import SINGLE_PROCESS, ProcessGroup
 from understudy.envs.task_source import find_tool_specs
-from understudy.evaluation.report import RunReport, read_run_report
+from understudy.evaluation.reports.files import read_run_report
+from understudy.evaluation.reports.report import RunReport
 from understudy.formats import FormatTokenizer
 from understudy.rollouts.rollout import EpisodeCallback
 from understudy.runs.config import TrainConfig

@@ -5,7 +5,7 @@ replay is not possible, a note says why, and the page shows what is stored.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import takewhile, zip_longest
 from typing import Any
 
@@ -13,9 +13,9 @@ from understudy.core.errors import TaskError
 from understudy.core.event_loop import BACKGROUND_LOOP
 from understudy.core.messages import Message, ToolCall, ToolSpec
 from understudy.core.records import Record
-from understudy.core.tasks import Score, Task
+from understudy.core.tasks import Task
 from understudy.core.trajectory import Trajectory
-from understudy.envs.grading import UNREWARDED_PARTS
+from understudy.envs.grading import PartEvidence, affects_reward, explain_part
 from understudy.envs.state_diff import StateEdit, diff_states
 from understudy.envs.task_source import StatefulSource, TaskSource, find_missing_facts, find_source
 from understudy.evaluation.failures.case import build_case
@@ -163,9 +163,9 @@ def _replayed(context: EpisodeContext) -> tuple[ReplayResult | None, str]:
     if context.source is None or context.task is None:
         task = context.episode.task_id
         return None, f"Database changes are not shown: task {task} or its domain cannot be loaded."
-    domain = find_source(context.source, context.task.domain)
-    if not isinstance(domain, StatefulSource):
-        return None, f"Database changes are not shown: {domain.name} does not expose its state."
+    leaf = find_source(context.source, context.task.domain)
+    if not isinstance(leaf, StatefulSource):
+        return None, f"Database changes are not shown: {leaf.name} does not expose its state."
     try:
         playing = replay_episode(context.source, context.task, context.episode, context.scripted_user)
         played = BACKGROUND_LOOP.run(playing)
@@ -226,23 +226,26 @@ def _answers(turn: ReplayedTurn) -> Sequence[Message]:
 
 def _changed(context: EpisodeContext, played: ReplayResult | None) -> dict[int, tuple[StateEdit, ...]]:
     """Return the database changes of each reply, by message index."""
-    domain = _domain(context)
-    if not played or not domain or not context.task:
+    leaf = _stateful_leaf(context)
+    if not played or not leaf or not context.task:
         return {}
-    world, before, found = domain.initial_state(context.task), dict[str, Any](), dict[int, tuple[StateEdit, ...]]()
+    world = leaf.initial_state(context.task)
+    before: dict[str, Any] = {}
+    edits: dict[int, tuple[StateEdit, ...]] = {}
     for turn in played.turns:
-        found[turn.message_index] = diff_states(world, before, turn.state_changes)
+        edits[turn.message_index] = diff_states(world, before, turn.state_changes)
         before = dict(turn.state_changes)
-    return found
+    return edits
 
 
-def _domain(context: EpisodeContext) -> StatefulSource | None:
-    found = find_source(context.source, context.task.domain) if context.source and context.task else None
-    return found if isinstance(found, StatefulSource) else None
+def _stateful_leaf(context: EpisodeContext) -> StatefulSource | None:
+    leaf = find_source(context.source, context.task.domain) if context.source and context.task else None
+    return leaf if isinstance(leaf, StatefulSource) else None
 
 
 def _goal(context: EpisodeContext, played: ReplayResult | None) -> TaskOutcomeView | None:
-    task, domain = context.task, _domain(context)
+    task = context.task
+    leaf = _stateful_leaf(context)
     if task is None or context.source is None:
         return None
     score = context.episode.score
@@ -250,9 +253,9 @@ def _goal(context: EpisodeContext, played: ReplayResult | None) -> TaskOutcomeVi
     missed = [] if told else find_missing_facts(context.source, task, context.episode.messages)
     outputs = tuple((output, output not in missed) for output in task.outputs)
     goal = TaskOutcomeView(instructions=task.scenario.instructions, messages=task.gold, outputs=outputs)
-    if not domain or not played:
+    if not leaf or not played:
         return goal
-    world, gold = domain.initial_state(task), domain.gold_changes(task)
+    world, gold = leaf.initial_state(task), leaf.gold_changes(task)
     left = played.turns[-1].state_changes if played.turns else {}
     return goal.replace(edits=diff_states(world, {}, gold), missing_edits=diff_states(world, left, gold))
 
@@ -278,49 +281,17 @@ def _causes(context: EpisodeContext, played: ReplayResult | None) -> Iterator[Ca
 def _parts(
     context: EpisodeContext, goal: TaskOutcomeView | None, played: ReplayResult | None
 ) -> Iterator[ScorePartView]:
-    score = context.episode.score
-    for name, value in score.parts.items() if score else ():
+    episode, score = context.episode, context.episode.score
+    if score is None:
+        return
+    evidence = PartEvidence(score, episode.num_turns, episode.stop_reason)
+    if goal:
+        missing = [output for output, is_told in goal.outputs if not is_told]
+        evidence = replace(evidence, task=context.task, missing_outputs=missing)
+    if goal and played:
+        refused = sum(kind in ("unconfirmed", "forbidden") for turn in played.turns for kind in turn.errors)
+        evidence = replace(evidence, num_state_differences=len(goal.missing_edits), num_refused_writes=refused)
+    for name, value in score.parts.items():
         yield ScorePartView(
-            name=name,
-            value=value,
-            required=name not in UNREWARDED_PARTS and (name != "policy_compliance" or _policy_counts(score)),
-            reason=_part_reason(name, value, context, goal, played),
+            name=name, value=value, required=affects_reward(name, score), reason=explain_part(name, evidence)
         )
-
-
-def _policy_counts(score: Score | None) -> bool:
-    """Return whether violations of the policy changed the reward, or would have."""
-    if score is None or "reward_with_policy" not in score.parts:
-        return False
-    return score.reward == score.parts["reward_with_policy"]
-
-
-def _part_reason(
-    name: str, value: float, context: EpisodeContext, goal: TaskOutcomeView | None, played: ReplayResult | None
-) -> str:
-    """Return the reason for the value of a score's part; "" if it is not known."""
-    episode = context.episode
-    if name == "within_limits":
-        return (
-            "the user ended the conversation"
-            if value
-            else f"cut off by {episode.stop_reason} after {episode.num_turns} replies"
-        )
-    if name == "policy_compliance" and episode.score and episode.score.violations:
-        return "; ".join(f"{found.kind} in message {found.message}: {found.text}" for found in episode.score.violations)
-    if goal is None or context.task is None:
-        return ""
-    if name == "facts_told" and goal.outputs:
-        missed = [output for output, is_told in goal.outputs if not is_told]
-        return f"not told: {', '.join(missed)}" if missed else "all required facts were told"
-    if name == "facts_told":
-        return "no facts are required"
-    if name == "turn_efficiency":
-        return f"{episode.num_turns} replies; gold has {len(context.task.gold_turns)}"
-    if played is None:
-        return ""
-    if name == "state_match":
-        count = len(goal.missing_edits)
-        return f"{count} {'value differs' if count == 1 else 'values differ'} from gold" if count else "equal to gold"
-    broken = [kind for turn in played.turns for kind in turn.errors if kind in ("unconfirmed", "forbidden")]
-    return f"policy violations: {len(broken)}" if name == "policy_compliance" and broken else ""

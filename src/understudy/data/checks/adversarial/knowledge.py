@@ -41,7 +41,8 @@ def sample_tasks(source: TaskSource, count: int, seed: int) -> list[Task]:
     for split in SPLITS:
         for task in source.tasks(split):
             groups.setdefault(task.family, {}).setdefault(split, []).append(task)
-    rng, orders = random.Random(seed), list[list[Task]]()
+    rng = random.Random(seed)
+    orders: list[list[Task]] = []
     for place, by_split in enumerate(groups.values()):
         for tasks in by_split.values():
             rng.shuffle(tasks)
@@ -93,10 +94,10 @@ class SourceKnowledge:
     @functools.cached_property
     def family_facts(self) -> Mapping[str, Sequence[str]]:
         """Every fact that some task of a family asks for, once, by family."""
-        found: dict[str, dict[str, None]] = {}
+        by_family: dict[str, dict[str, None]] = {}
         for task in self.tasks:
-            found.setdefault(task.family, {}).update(dict.fromkeys(self.facts_of(task)))
-        return {family: list(facts) for family, facts in found.items()}
+            by_family.setdefault(task.family, {}).update(dict.fromkeys(self.facts_of(task)))
+        return {family: list(facts) for family, facts in by_family.items()}
 
     @functools.cached_property
     def donors(self) -> Sequence[Task]:
@@ -151,7 +152,8 @@ class SourceKnowledge:
             return ""
         mine = [state.tables()[table][key] for table, key in self.source.split_row_keys(task)]
         rows = itertools.chain(mine, *(table.values() for table in state.tables().values()))
-        texts, size = list[str](), 0
+        texts: list[str] = []
+        size = 0
         while size < MAX_DATABASE_CHARACTERS and (row := next(rows, None)) is not None:
             texts.append(row.model_dump_json())
             size += len(texts[-1])
@@ -199,13 +201,14 @@ class TaskKnowledge:
     @functools.cached_property
     def proposals(self) -> Sequence[tuple[int, int]]:
         """The places of each write's turn among the gold turns, with that of the text that asks for consent to it."""
-        found, asked = list[tuple[int, int]](), -1
+        proposals: list[tuple[int, int]] = []
+        asked = -1
         for place, turn in enumerate(self.turns):
             if not turn.tool_calls and asks_for_consent(turn.content):
                 asked = place
             elif asked >= 0 and self.is_write(turn):
-                found.append((asked, place))
-        return found
+                proposals.append((asked, place))
+        return proposals
 
     @functools.cached_property
     def answers(self) -> Mapping[int, Sequence[str]]:
@@ -230,6 +233,16 @@ class TaskKnowledge:
         yield from (call for task, call in what if task.id != self.task.id and call_key(call) not in mine)
 
 
+Recipe = Callable[[TaskKnowledge], Sequence[Reply] | None]
+"""Returns the replies of a strategy for a task, or None if the strategy does not apply: there is nothing to cheat with,
+or the replies would do the task. Empty replies follow them."""
+
+
+def only_if(condition: Callable[[TaskKnowledge], bool], recipe: Recipe) -> Recipe:
+    """Return a recipe that applies only to tasks which meet a condition."""
+    return lambda task: recipe(task) if condition(task) else None
+
+
 @dataclass(frozen=True)
 class Strategy:
     """One way to earn a reward without doing the task."""
@@ -237,8 +250,6 @@ class Strategy:
     name: str
     description: str
     """What the agent does, as a clause without a subject."""
-    replies: Callable[[TaskKnowledge], Sequence[Reply] | None]
-    """Returns the replies for a task, or None if the strategy does not apply: there is nothing to cheat with, or the
-    replies would do the task. Empty replies follow them."""
+    replies: Recipe
     required_event: str = ""
     """Kind of a `ToolError` without which the strategy did not apply, because the source allows what it does."""

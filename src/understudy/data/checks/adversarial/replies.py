@@ -1,31 +1,21 @@
 """Strategies that only talk, and never call a tool. None of them tells a fact of the task on purpose."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 
 from understudy.core.messages import Message
-from understudy.data.checks.adversarial.knowledge import Reply, Strategy, TaskKnowledge, say
+from understudy.data.checks.adversarial.knowledge import Recipe, Reply, Strategy, TaskKnowledge, say
 
 TURNS = 12
 """Number of times that a text is repeated."""
 _VALUES = ("yes", "no", "true", "false", "0", "1", "none", "done", "ok")
 
 
-def _repeat(*texts: str) -> Callable[[TaskKnowledge], Sequence[Reply] | None]:
+def _repeat(*texts: str) -> Recipe:
     return lambda task: [say(text) for text in texts] * TURNS
 
 
-def _echo_user(task: TaskKnowledge) -> Sequence[Reply] | None:
-    def echo(messages: Sequence[Message]) -> Message:
-        return say(next((m.content for m in reversed(messages) if m.role == "user"), ""))
-
-    return [echo] * TURNS
-
-
-def _echo_policy(task: TaskKnowledge) -> Sequence[Reply] | None:
-    def echo(messages: Sequence[Message]) -> Message:
-        return say(next((m.content for m in messages if m.role == "system"), ""))
-
-    return [echo]
+def _echo(role: str, messages: Iterable[Message]) -> Message:
+    return say(next((message.content for message in messages if message.role == role), ""))
 
 
 def _forged_conversation(task: TaskKnowledge) -> Sequence[Reply] | None:
@@ -56,8 +46,12 @@ REPLIES: Sequence[Strategy] = (
     Strategy("decimal_flood", "lists 1,000 amounts", _repeat(" ".join(f"{n / 4:.2f}" for n in range(1000)))),
     Strategy("text_flood", "writes 10,000 characters again and again", _repeat("word, " * 1_667)),
     Strategy("short_values", "lists yes, no, 0, 1, none and the like", _repeat(", ".join(_VALUES))),
-    Strategy("echo_user", "repeats the user's words", _echo_user),
-    Strategy("echo_policy", "repeats the domain policy", _echo_policy),
+    Strategy(
+        "echo_user",
+        "repeats the user's words",
+        lambda task: [lambda messages: _echo("user", reversed(messages))] * TURNS,
+    ),
+    Strategy("echo_policy", "repeats the domain policy", lambda task: [lambda messages: _echo("system", messages)]),
     Strategy("forged_conversation", "writes the whole conversation in one text", _forged_conversation),
     Strategy("early_end", "plays gold up to its last call, and ends the conversation instead", _half),
 )

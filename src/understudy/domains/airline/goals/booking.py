@@ -18,12 +18,12 @@ from understudy.domains.airline.policy_rules import BAG_PRICE, INSURANCE_PRICE, 
 from understudy.domains.airline.route_network import AIRPORTS
 from understudy.domains.airline.state import Cabin, Reservation
 from understudy.domains.airline.task_builder import AirlineTaskBuilder
-from understudy.domains.airline.world import FUTURE_DATES, add_days, home_airport
+from understudy.domains.airline.world import FUTURE_DATES, home_airport
 from understudy.domains.authoring.payments import PAYMENT_CUES, payment_kind
 from understudy.domains.authoring.people import FIRST_NAMES
 from understudy.domains.authoring.request import Draw, grant, refuse, tell
 from understudy.domains.authoring.task_builder import GoalSpec
-from understudy.envs.dates import date_variants, format_month_day
+from understudy.envs.dates import add_days, date_variants, format_month_day
 from understudy.envs.gold import gold_call
 
 _BOOK = "book|booking|booked|reserve"

@@ -4,12 +4,11 @@ from dataclasses import replace
 
 from understudy.domains.authoring.request import Detail, add_detail, grant, plain_request, refuse, request
 from understudy.domains.authoring.task_builder import GoalSpec
-from understudy.domains.healthcare.clinic_calendar import add_days
 from understudy.domains.healthcare.coverage import needs_referral, plan_initials
 from understudy.domains.healthcare.state import TODAY
 from understudy.domains.healthcare.task_builder import HealthcareTaskBuilder
 from understudy.domains.healthcare.world import PLANS, SPECIALTIES, draw_member_id, draw_phone
-from understudy.envs.dates import date_variants
+from understudy.envs.dates import add_days, date_variants
 from understudy.envs.gold import gold_call
 
 PHONE = Detail(

@@ -10,7 +10,6 @@ from understudy.domains.authoring.request import grant, plain_request, refuse
 from understudy.domains.authoring.task_builder import GoalSpec
 from understudy.domains.healthcare.clinic_calendar import (
     SLOT_TIMES,
-    add_days,
     datetime_variants,
     draw_spoken_day,
     format_datetime,
@@ -21,7 +20,7 @@ from understudy.domains.healthcare.goals.time_preference import draw_time_prefer
 from understudy.domains.healthcare.state import TODAY, VisitSetting
 from understudy.domains.healthcare.task_builder import HealthcareTaskBuilder
 from understudy.domains.healthcare.world import SPECIALTIES
-from understudy.envs.dates import date_variants
+from understudy.envs.dates import add_days, date_variants
 from understudy.envs.gold import gold_call
 
 Obstacle = Literal["", "booked", "network", "referral", "ends", "telehealth"]

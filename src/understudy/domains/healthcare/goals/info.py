@@ -4,7 +4,6 @@ from understudy.domains.authoring.request import answer, refuse
 from understudy.domains.authoring.task_builder import GoalSpec
 from understudy.domains.healthcare.clinic_calendar import (
     WORKING_DAYS,
-    add_days,
     datetime_variants,
     format_datetime,
     time_variants,
@@ -14,7 +13,7 @@ from understudy.domains.healthcare.goals.booking import OUT_OF_NETWORK, set_obst
 from understudy.domains.healthcare.goals.mentions import appointment_mention
 from understudy.domains.healthcare.state import TODAY, Lab, Referral
 from understudy.domains.healthcare.task_builder import HealthcareTaskBuilder
-from understudy.envs.dates import date_variants
+from understudy.envs.dates import add_days, date_variants
 from understudy.envs.gold import gold_call
 
 

@@ -12,11 +12,10 @@ from understudy.domains.authoring.request import (
     refuse,
 )
 from understudy.domains.authoring.task_builder import GoalSpec
-from understudy.domains.healthcare.clinic_calendar import add_days
 from understudy.domains.healthcare.goals.mentions import prescription_mention
 from understudy.domains.healthcare.state import REFILL_TOO_EARLY_AFTER, TODAY, Prescription
 from understudy.domains.healthcare.task_builder import HealthcareTaskBuilder
-from understudy.envs.dates import date_variants
+from understudy.envs.dates import add_days, date_variants
 from understudy.envs.gold import gold_call
 
 _REFILL = "refill|refilled|renew|renewal|renewed|fill|filled"

@@ -1,0 +1,56 @@
+"""A report as text for a terminal."""
+
+import io
+import shutil
+from collections.abc import Mapping, Sequence
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from understudy.evaluation.failures.causes import EpisodeFailure
+from understudy.evaluation.reports.report import EvalReport, RunReport, title_eval_set
+from understudy.evaluation.reports.tables import (
+    TableCells,
+    cause_cells,
+    detail_tables,
+    group_cells,
+    report_notes,
+    success_cells,
+)
+
+
+def report_to_text(report: EvalReport) -> str:
+    """Return the report as text for a terminal."""
+    results = {report.title: success_cells(report), "By family and difficulty": group_cells(report)}
+    usage = [f"{row.name}, {role}: {used}" for row in report.rows for role, used in row.result.usage.items()]
+    lines = [_render_tables(results), "", *usage, report.verdict]
+    return "\n".join([*lines, *filter(None, [_render_tables(detail_tables(report))]), *report_notes(report)])
+
+
+def run_report_to_text(report: RunReport) -> str:
+    """Return the results as text for a terminal."""
+    others = (f"{title_eval_set(name)}\n{report_to_text(other)}" for name, other in report.others.items())
+    return "\n\n".join([report_to_text(report.held_out), *others])
+
+
+def format_causes(failures: Sequence[EpisodeFailure], title: str) -> str:
+    """Return a table of why episodes failed, as text for a terminal."""
+    return _render_tables({title: cause_cells(failures)})
+
+
+def _render_tables(tables: Mapping[str, TableCells]) -> str:
+    console = Console(width=max(100, shutil.get_terminal_size().columns), file=io.StringIO())
+    with console.capture() as capture:
+        for title, cells in tables.items():
+            console.print(_render_table(title, cells))
+    return capture.get().rstrip()
+
+
+def _render_table(title: str, cells: TableCells) -> Table:
+    table = Table(title=title, title_justify="left")
+    for place, name in enumerate(cells[0]):
+        table.add_column(Text(name), justify="right" if place else "left")
+    for line in cells[1:]:
+        table.add_row(*map(Text, line))
+    return table
