@@ -32,7 +32,7 @@ from understudy.sources.dataset_files import DATASET_SUFFIXES
 from understudy.sources.references import load_reference
 from understudy.sources.task_files.config import DataConfig
 from understudy.sources.task_files.files import list_row_files
-from understudy.sources.task_files.opening import open_task_file, read_files
+from understudy.sources.task_files.opening import InputFile, open_task_files, read_files
 
 PATTERNS = {
     "tau": (
@@ -105,7 +105,8 @@ def play_with_database(checkout: Path, file: str, domain: str) -> Row:
 def read_tasks(path: Path, *sources: Any) -> Row:
     """Return the figures of a file of tasks, or why there are none."""
     try:
-        source = open_task_file(str(path), DataConfig(), [make() for make in sources]) if sources else load(str(path))
+        named = {path.stem: [(None, str(path))]}
+        source = open_task_files(named, beside=[make() for make in sources])[0] if sources else load(str(path))
         return task_figures(check(source))
     except ERRORS as e:
         return refused_figures(path, e)

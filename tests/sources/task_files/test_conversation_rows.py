@@ -18,8 +18,9 @@ from understudy.sources.task_files.conversation_rows import (
     FAILED_CALLS_NOTE,
     OTHER_TOOLS_NOTE,
     SHORTER_ANSWER_NOTE,
+    UNCOMPARED_ANSWER_NOTE,
 )
-from understudy.sources.task_files.opening import open_task_file
+from understudy.sources.task_files.opening import open_task_files
 from understudy.sources.task_files.rows import read_task_rows
 from understudy.sources.task_files.source import TaskFile
 from understudy.sources.task_files.task_row import LATER_MESSAGES_NOTE, TaskRow
@@ -62,7 +63,9 @@ def refusal(row: Any) -> RowError:
 
 
 def open_rows(folder: Path, rows: Sequence[Any], **data: Any) -> TaskFile:
-    return open_task_file(str(write_jsonl(folder, list(rows))), DataConfig(**data))
+    path = write_jsonl(folder, list(rows))
+    (source,) = open_task_files({path.stem: [(None, str(path))]}, DataConfig(**data))
+    return source
 
 
 def gold_calls(task: Task) -> list[tuple[str, Row]]:
@@ -132,11 +135,11 @@ def test_gold_earns_the_reward_and_doing_nothing_none(tmp_path: Path) -> None:
         {"task_id": "silent", "messages": [ask, *PRICE]},
         {"task_id": "vague", "messages": [ask, *PRICE, says("Not much.")]},
     ]
+    rows.append({"task_id": "computes", "messages": [ask, call("execute_python", code="9.2*2"), result("18.40")]})
     source = open_rows(tmp_path, rows)
     (summary,) = list_file_summaries(source)
-    assert (summary.rows, summary.refused) == ({"conversations": 4}, {"no answer": 1, "no facts told": 1})
-    assert any("2 refused rows" in note and "data.require_reads=true" in note for note in summary.notes)
-    source = open_rows(tmp_path, rows, require_reads=True)
+    assert (summary.rows, summary.refused) == ({"conversations": 5}, {"no answer": 1})
+    assert f"in 2 rows {UNCOMPARED_ANSWER_NOTE}" in summary.notes
     report = check(source)
     assert (report.unsound, sum(split.tasks for split in report.splits)) == ({}, 4)
     assert {task.id: task.family for split in SPLITS for task in source.tasks(split)} == {
@@ -239,7 +242,8 @@ def test_episodes_of_one_task_are_one_task(tmp_path: Path) -> None:
     for number, row in enumerate(rows):
         (tmp_path / f"task_{number}.json").write_text(json.dumps(row))
     (tmp_path / "mine.jsonl").unlink()
-    assert len([task for split in SPLITS for task in open_task_file(str(tmp_path)).tasks(split)]) == 2
+    (source,) = open_task_files({"all": [(None, str(tmp_path))]})
+    assert len([task for split in SPLITS for task in source.tasks(split)]) == 2
 
 
 def test_text_of_a_completion_is_read_as_its_row() -> None:

@@ -385,7 +385,7 @@ def record_calls(task: Task, write_tools: Collection[str], require_reads: bool =
         results[key] = (*results.get(key, ()), shown)
     calls = tuple(comparable_call(call) for call, _ in pairs)
     writes = tuple(call for call in calls if call.name in write_tools)
-    needs_reads = require_reads and not writes and not task.outputs
+    needs_reads = require_reads and not (writes or task.outputs or task.must_call)
     failures = (f"{call.name}: {text[:100]}" for call, text in pairs if text and text.startswith(ERROR_PREFIX.strip()))
     return GoldCalls(
         reads=tuple(call for call in calls if call.name not in write_tools),
@@ -481,7 +481,7 @@ def find_refusal(
         return refuse("gold", f"a gold call failed when it was recorded: {calls.failed}", "gold refused")
     if not task.gold_calls:
         return refuse("gold", "it has no gold calls, so no tool can show or change anything", "does nothing")
-    if not calls.writes and not task.outputs and not calls.required_reads:
+    if not (calls.writes or task.outputs or task.must_call or calls.required_reads):
         return _only_reads(item)
     if not all(word.strip() for output in task.outputs for word in output.split("|")):
         return refuse("outputs", "an output or an alternative in it is empty, so any text would tell it")

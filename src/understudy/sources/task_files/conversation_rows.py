@@ -9,7 +9,8 @@ there also in `original_conversation`. Other fields are those of call rows (`cal
     request     the system message, and all that the user says
     gold        the recorded calls with their results; calls that failed and thoughts are left out
     answer      the text after the last call
-    required    the writes; if the calls only read, facts of the answer that results state (`told_facts`)
+    required    the writes; if the calls only read, facts of the answer that results state (`told_facts`); if there
+                are none, a successful call of each tool that looks something up
 
 Lists of names of tools, such as `expected_tools`, are compared with the recorded calls and add none. Without a
 conversation they are refused, because a call needs arguments.
@@ -29,7 +30,7 @@ from understudy.sources.row_messages import WireMessage, normalize_messages
 from understudy.sources.sharegpt import messages_from_sharegpt
 from understudy.sources.task_files.call_matching import NO_ANSWER, NO_FACTS
 from understudy.sources.task_files.call_rows import field_of, parts_of, read_call_row
-from understudy.sources.task_files.inferred_tools import only_reads
+from understudy.sources.task_files.inferred_tools import looks_up, only_reads
 from understudy.sources.task_files.task_row import TaskRow, decode, decode_columns, result_text, to_call
 from understudy.sources.task_files.told_facts import choose_facts, is_final, without_questions
 
@@ -40,6 +41,7 @@ OTHER_TOOLS_NOTE = "the tools listed by name are not those of the recorded calls
 EARLIER_REPLIES_NOTE = "a text of the assistant that another of its messages follows is left out"
 FAILED_CALLS_NOTE = "calls that failed when they were recorded are left out"
 SHORTER_ANSWER_NOTE = "the gold answer is shorter than the recorded one, which asks something or lists too many numbers"
+UNCOMPARED_ANSWER_NOTE = "only calls are compared, because no result states a number or an identifier of the answer"
 _INNER_COLUMNS = (*CONVERSATION_COLUMNS, "original_conversation")
 _PREFERENCE_COLUMNS = frozenset({"chosen", "rejected", "completion"})
 _WRAPPERS, _CALL_LABELS = {"content", "result", "output"}, {"tool_call_id", "name", "role"}
@@ -75,16 +77,20 @@ def read_conversation_row(row: Mapping[str, Any], identity: str) -> TaskRow:
     columns = {column: value for column, value in row.items() if column not in (*CONVERSATION_COLUMNS, "results")}
     columns["prompt"] = [{"role": "system", "content": system}, {"role": "user", "content": request}]
     columns["actions"] = _actions(calls)
-    ungraded = None
+    ungraded, lookups = None, ()
     if not field_of(parts_of(row), "outputs") and all(only_reads(action["name"]) for action in columns["actions"]):
         columns["outputs"], answer = choose_facts(calls, text, request, answer)
-        ungraded = _untold(text)
+        if not columns["outputs"]:
+            lookups = tuple(dict.fromkeys(action["name"] for action in columns["actions"] if looks_up(action["name"])))
+            ungraded = _untold(text)
     task_row = read_call_row(columns, identity)
+    task_row = replace(task_row, task=task_row.task.replace(must_call=lookups))
     notes = {
         FAILED_CALLS_NOTE: failed,
         EARLIER_REPLIES_NOTE: not is_complete,
         OTHER_TOOLS_NOTE: _differs(row, messages),
         SHORTER_ANSWER_NOTE: answer != text,
+        UNCOMPARED_ANSWER_NOTE: bool(lookups),
     }
     return replace(
         _with_answer(task_row, answer),
