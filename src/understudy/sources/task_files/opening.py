@@ -12,7 +12,7 @@ from understudy.envs.file_summary import FileSummary, count_refusals
 from understudy.envs.task_source import TaskSource
 from understudy.sources.mixture import Mixture
 from understudy.sources.references import load_reference
-from understudy.sources.task_files.call_matching import NO_ANSWER, NO_FACTS, ONLY_READS, CallMatching, source_name
+from understudy.sources.task_files.call_matching import ONLY_READS, CallMatching, source_name
 from understudy.sources.task_files.config import NO_DATA, DataConfig, RowConfig
 from understudy.sources.task_files.files import RowFile, digest_row_files, list_row_files
 from understudy.sources.task_files.rows import ReadRow, read_task_rows, without_trials
@@ -268,7 +268,7 @@ def _row_notes(rows: Sequence[InputRow], trials: int) -> Iterator[str]:
 
 def _only_reads_note(refused: Mapping[str, int]) -> tuple[str, ...]:
     """Return a note on the refused rows that `data.require_reads` may make tasks."""
-    count = sum(refused.get(kind, 0) for kind in (ONLY_READS, NO_ANSWER, NO_FACTS))
+    count = refused.get(ONLY_READS, 0)
     return (f"{count} refused rows only look things up; data.require_reads=true requires that",) if count else ()
 
 
