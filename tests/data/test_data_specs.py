@@ -47,7 +47,7 @@ def test_specs_without_servers_become_rows_that_are_proved(tmp_path: Path) -> No
     )
     out = tmp_path / "out.jsonl"
     code, text, err = run_data_command("synthesize", "--from-specs", path, "--out", out)
-    assert (code, text) == (0, f"kept 2 of 3 tasks; refused: does nothing 1\n{out}: 2\n")
+    assert (code, text) == (0, f"kept 2 of 3 tasks; refused: only reads 1\n{out}: 2\n")
     assert err.startswith(f"{path}: dependent_dataset[2].tasks[0]: gold: ")
     first, second = read_rows_of(out)
     assert (first.id, first.limits.max_turns, first.family, second.id) == ("a", 4, "counting", "b")

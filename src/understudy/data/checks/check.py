@@ -332,7 +332,7 @@ async def _play_task(source: TaskSource, split: Split, task: Task, max_step_seco
     if wrong := [kind for kind in WRONG_CALLS if kind in gold.event_counts]:
         text = f"task {task.id}: calls fail in its gold episode ({', '.join(wrong)}), and SFT would imitate them"
         problems.append(_Problem("gold_fails", text, task))
-    if gold.score and (unshown := find_unshown_argument(source, task, gold.messages)):
+    if gold.score and (unshown := find_unshown_argument(leaf, task, gold.messages)):
         problems.append(_Problem("unshown_value", f"task {task.id}: {describe_unshown(unshown)}", task))
     places = frozenset((*exception_places(gold), *exception_places(noop)))
     refused = gold.event_counts.get("refused", 0)
