@@ -30,9 +30,8 @@ from understudy.data.checks.check import DomainReport
 from understudy.data.conversations.conversations import read_conversations
 from understudy.sources.dataset_files import DATASET_SUFFIXES
 from understudy.sources.references import load_reference
-from understudy.sources.task_files.config import DataConfig
 from understudy.sources.task_files.files import list_row_files
-from understudy.sources.task_files.opening import InputFile, open_task_files, read_files
+from understudy.sources.task_files.opening import open_task_files, read_files
 
 PATTERNS = {
     "tau": (
