@@ -24,6 +24,7 @@ from understudy.core.trajectory import Trajectory
 from understudy.data.checks.check import check
 from understudy.envs.environment import StepResult
 from understudy.envs.task_source import Slice
+from understudy.envs.users import UserConfig, UserSimulatorFactory
 from understudy.evaluation.evaluate import evaluate, validate_noop_reward
 from understudy.evaluation.runner import prepare_eval, run_eval
 from understudy.rollouts.agent import GoldAgent
@@ -240,6 +241,30 @@ def test_text_without_user_simulator_raises_config_error(kiosk: TauBench) -> Non
 
     with pytest.raises(ConfigError, match=r"test-0\b.*'How can I help\?'.*user\.kind=llm"):
         asyncio.run(evaluate(kiosk, Polite(), kiosk.tasks("test")))  # type: ignore[arg-type]
+
+
+def test_user_of_instructions_answers_any_text(kiosk: TauBench) -> None:
+    users = UserSimulatorFactory(UserConfig(kind="instruction"))
+    task = kiosk.tasks("test")[0]
+    environment = kiosk.with_users(users).environment(task)
+
+    async def talk() -> list[str]:
+        opening = (await environment.start()).messages[-1].content
+        answer = await environment.step(text_message("What do you want?"))
+        return [opening, answer.messages[-1].content]
+
+    assert not users.is_scripted
+    assert asyncio.run(talk()) == [task.scenario.instructions] * 2
+
+
+def test_training_without_users_is_refused_before_its_start(kiosk: TauBench) -> None:
+    pytest.importorskip("torch")
+    from understudy.train.preparation import prepare_run
+
+    settings = [f"domain=tau-bench:{kiosk.root}#kiosk", "eval.split=test", "model=tiny", "allow_noop_solvable=true"]
+    with pytest.raises(ConfigError, match=r"no scripted users.*user\.kind=instruction"):
+        asyncio.run(prepare_run(parse_config("", settings)))
+    asyncio.run(prepare_run(parse_config("", [*settings, "user.kind=instruction"])))
 
 
 def test_eval_split_without_tasks_is_rejected(kiosk: TauBench) -> None:

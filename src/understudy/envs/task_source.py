@@ -133,6 +133,11 @@ class TaskSource:
         return False
 
     @property
+    def lacks_users(self) -> bool:
+        """Whether only `gold` and `noop` can play its tasks until `with_users` gives them users."""
+        return False
+
+    @property
     def families(self) -> Sequence[str]:
         """The task families."""
         return tuple(dict.fromkeys(task.family for split in SPLITS for task in self.tasks(split)))

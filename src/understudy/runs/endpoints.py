@@ -57,5 +57,5 @@ def validate_endpoint_overrides(
 
 
 def _user_endpoint(config: TrainConfig) -> dict[str, str]:
-    without_endpoint = config.user.kind in ("scripted", "human") or ":" in config.user.kind
+    without_endpoint = config.user.kind in ("scripted", "instruction", "human") or ":" in config.user.kind
     return {} if without_endpoint else {USER_KEY: config.user.endpoint}

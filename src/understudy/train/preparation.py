@@ -13,7 +13,7 @@ from understudy.clients.cost import CostTracker, validate_prices
 from understudy.core.errors import ConfigError
 from understudy.engines.models import find_model
 from understudy.engines.unsupported import raise_unsupported
-from understudy.envs.task_source import TaskSource, list_file_summaries
+from understudy.envs.task_source import TaskSource, list_file_summaries, list_sources
 from understudy.envs.users import UserSimulatorFactory
 from understudy.evaluation.evaluate import validate_noop_reward
 from understudy.formats import ChatFormat, chat_format_from_config
@@ -23,6 +23,7 @@ from understudy.rollouts.rollout import EpisodeLimits, play_episode
 from understudy.runs.config import TrainConfig
 from understudy.runs.endpoints import REWARD_JUDGE_KEY, endpoint_configs, training_endpoint_names
 from understudy.runs.trackers import validate_trackers
+from understudy.sources.benchmarks.gold_user import USERS_TO_CHOOSE
 from understudy.train.data_files import DataFiles, read_data_files
 from understudy.train.engine_support import unsupported_settings
 from understudy.train.eval_sets import EvalSet, make_eval_sets
@@ -119,6 +120,8 @@ async def prepare_run(
     reward_judge = make_reward_judge(config, cost_tracker.budget_for("judge"))
     raise_unsupported(unsupported_settings(config))
     users = UserSimulatorFactory(config.user, config.endpoints, cost_tracker.budget_for("users"))
+    if users.is_scripted:
+        _require_scripts(domain)
     noop_reward = await validate_noop_reward(domain, config.seed, allow_noop_solvable=config.allow_noop_solvable)
     if config.steps and config.algorithm.shaping.progress_weight:
         await _validate_progress_scores(config, domain)
@@ -202,6 +205,13 @@ async def _validate_progress_scores(config: TrainConfig, domain: TaskSource) -> 
     shaped = ShapedEnvironmentFactory(domain, ShapingConfig(progress_weight=config.algorithm.shaping.progress_weight))
     for task in itertools.islice(domain.stream("train", config.seed), _NUM_PROBED_TASKS):
         await play_episode(shaped, task, NoopAgent(), EpisodeLimits(), config.seed)
+
+
+def _require_scripts(source: TaskSource) -> None:
+    """Raise ConfigError if tasks have no scripted users."""
+    for leaf in list_sources(source):
+        if leaf.lacks_users:
+            raise ConfigError(f"{leaf.name} has no scripted users; {USERS_TO_CHOOSE}")
 
 
 def _validate_files_used(config: TrainConfig) -> None:

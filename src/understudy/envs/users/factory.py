@@ -14,7 +14,7 @@ from understudy.core.user_code import user_code
 from understudy.envs.tools import UserTools
 from understudy.envs.users.human import HumanUser
 from understudy.envs.users.llm import LLMUser, ReactUser, ReflectionUser, VerifyUser
-from understudy.envs.users.scripted import ScriptedUser
+from understudy.envs.users.scripted import InstructionUser, ScriptedUser
 from understudy.envs.users.user import User, UserFactory
 
 _LANGUAGE = {"llm": LLMUser, "react": ReactUser, "verify": VerifyUser, "reflection": ReflectionUser}
@@ -24,11 +24,11 @@ class UserConfig(Record):
     """The user simulator."""
 
     kind: (
-        Literal["scripted", "llm", "react", "verify", "reflection", "human"]
+        Literal["scripted", "instruction", "llm", "react", "verify", "reflection", "human"]
         | Annotated[str, StringConstraints(pattern=r"^[\w.]+:\w+$")]
     ) = "scripted"
-    """`scripted` needs no model, `human` is a person at a terminal, `module:attribute` is a user class of your own, the
-    others use `endpoint`; see docs/users.md."""
+    """`scripted` and `instruction` (who says everything at once) need no model, `human` is a person at a terminal,
+    `module:attribute` is a user class of your own, the others use `endpoint`; see docs/users.md."""
     max_attempts: int = Field(default=3, ge=1)
     """Maximum attempts of the model at one message. If all are rejected, the episode fails with the fault `user`."""
     endpoint: str = DEFAULT_ENDPOINT
@@ -65,11 +65,11 @@ class UserSimulatorFactory:
         kind = scenario.user_kind or self._config.kind
         if self._model and kind in _LANGUAGE:
             return _LANGUAGE[kind](scenario, self._model, seed, self._config.max_attempts, user_tools)
-        return (
-            HumanUser(scenario, user_tools)
-            if self._config.kind == "human"
-            else ScriptedUser(scenario, seed, user_tools)
-        )
+        if self._config.kind == "human":
+            return HumanUser(scenario, user_tools)
+        if self._config.kind == "instruction":
+            return InstructionUser(scenario)
+        return ScriptedUser(scenario, seed, user_tools)
 
     def _make_custom(self, factory: UserFactory, scenario: Scenario, seed: int, user_tools: UserTools | None) -> User:
         what = f"the user {self._config.kind}"
@@ -81,7 +81,7 @@ class UserSimulatorFactory:
 
     @property
     def is_scripted(self) -> bool:
-        """Whether the users are scripted, which needs neither a model nor a person."""
+        """Whether the users are those that tasks have a script for."""
         return self._config.kind == "scripted"
 
     @property

@@ -6,6 +6,10 @@ from understudy.core.errors import ConfigError
 from understudy.core.messages import Message
 from understudy.core.tasks import Task
 
+USERS_TO_CHOOSE = (
+    "set user.kind=instruction for users who say everything at once, or user.kind=llm and endpoints.default.model=…"
+)
+
 
 class GoldUser:
     """A user that answers the gold agent's texts and leaves when the agent is silent.
@@ -32,9 +36,8 @@ class GoldUser:
             return None
         if said not in self._texts[self._heard : self._heard + 1]:
             raise ConfigError(
-                f"task {self._task} has no scripted user, so nobody can answer {said[:40]!r}; set user.kind=llm and "
-                "endpoints.default.model=…, or pass environment(task, user=...) in Python. Only the agents gold and "
-                "noop need no user"
+                f"task {self._task} has no scripted user, so nobody can answer {said[:40]!r}; {USERS_TO_CHOOSE}, or "
+                "pass environment(task, user=...) in Python. Only the agents gold and noop need no user"
             )
         if self._act:
             await self._act(self._heard)

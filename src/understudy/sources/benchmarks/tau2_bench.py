@@ -69,6 +69,11 @@ class Tau2Bench(TaskSource):
         """The names of the benchmark and the domain."""
         return f"tau2-{self.domain}"
 
+    @property
+    def lacks_users(self) -> bool:
+        """Whether no users are set: the benchmark has no scripts for them."""
+        return self.user_factory is None
+
     def with_users(self, user_factory: UserFactory) -> "Tau2Bench":
         """Return this domain with other users."""
         return replace(self, user_factory=user_factory)
