@@ -28,10 +28,11 @@ from understudy.core.errors import ConfigError, RolloutError, TaskError
 from understudy.core.items import Item, RowError
 from understudy.data.checks.check import DomainReport
 from understudy.data.conversations.conversations import read_conversations
+from understudy.data.conversations.outcomes import ReadingNotes
 from understudy.sources.dataset_files import DATASET_SUFFIXES
 from understudy.sources.references import load_reference
 from understudy.sources.task_files.files import list_row_files
-from understudy.sources.task_files.opening import open_task_files, read_files
+from understudy.sources.task_files.opening import InputFile, open_task_files, read_files
 
 PATTERNS = {
     "tau": (
@@ -130,8 +131,8 @@ def refused_figures(path: Path, error: Exception) -> Row:
     """Return the figures of a file without a task: its rows, and why they are refused."""
     refusals = list[RowError]()
     try:
-        files = [(None, file) for file in list_row_files(str(path))]
-        refusals = [item for item in read_files(path.stem, files).items if isinstance(item, RowError)]
+        files = [InputFile(path.stem, file) for file in list_row_files(str(path))]
+        refusals = [row.item for row in read_files(files).rows if isinstance(row.item, RowError)]
     except ERRORS as e:
         error = e
     kinds = Counter(item.kind for item in refusals) or {"file": 1}
@@ -143,16 +144,18 @@ def read_demonstrations(path: Path) -> Row:
     """Return the number of rows that are read as conversations, and why others are refused."""
     if path.suffix not in DATASET_SUFFIXES:
         return {}
+    notes = ReadingNotes()
     try:
-        items = list(read_conversations(path))
+        items = list(read_conversations(path, notes=notes))
     except ERRORS as e:
         return {"conversations": 0, "refused_conversations": {"file": 1}, "first_refused_conversation": str(e)}
     kinds = Counter(type(item.value).__name__ for item in items if isinstance(item, Item))
     refused = [item for item in items if isinstance(item, RowError)]
-    failures = sum(getattr(item.value, "label", True) is False for item in items if isinstance(item, Item))
+    failures = notes.failures.total()
     return {
         "conversations": kinds.total(),
-        "kinds": dict(kinds) | ({"failures": failures} if failures else {}),
+        "kinds": dict(kinds),
+        "failures": failures,
         "refused_conversations": dict(Counter(error.kind for error in refused)),
         "first_refused_conversation": str(refused[0]) if refused else "",
     }
@@ -163,7 +166,12 @@ def show(rows: Iterable[Row], *, as_json: bool) -> None:
     if as_json:
         print(json.dumps(listed, indent=1))
         return
-    columns = ("file", "rows", "tasks", "refused", "unfindable", "gold", "noop", "conversations", "seconds")
+    columns = ("file", "rows", "tasks", "refused", "unfindable", "gold", "noop") + (
+        "conversations",
+        "failures",
+        "refused_conversations",
+        "seconds",
+    )
     table, console = Table(), Console(width=160)
     for column in columns:
         table.add_column(column, justify="left" if column in ("file", "refused") else "right", overflow="fold")
