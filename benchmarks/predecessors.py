@@ -166,12 +166,8 @@ def show(rows: Iterable[Row], *, as_json: bool) -> None:
     if as_json:
         print(json.dumps(listed, indent=1))
         return
-    columns = ("file", "rows", "tasks", "refused", "unfindable", "gold", "noop") + (
-        "conversations",
-        "failures",
-        "refused_conversations",
-        "seconds",
-    )
+    columns = ["file", "rows", "tasks", "refused", "unfindable", "gold", "noop", "conversations", "failures"]
+    columns += ["refused_conversations", "seconds"]
     table, console = Table(), Console(width=160)
     for column in columns:
         table.add_column(column, justify="left" if column in ("file", "refused") else "right", overflow="fold")
