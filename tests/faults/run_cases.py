@@ -52,7 +52,13 @@ SHORT_LOCAL = (
     "certify.every=0",
 )
 """Further settings of runs with other engines than SkyRL, which has no SFT."""
-_HISTORY = ("steps=1", "algorithm.groups_per_batch=160", "algorithm.group_size=8", "limits.max_retries=0")
+_HISTORY = (
+    "steps=1",
+    "algorithm.groups_per_batch=160",
+    "algorithm.group_size=8",
+    "limits.max_retries=0",
+    "limits.max_episode_tokens=4000",  # of so many episodes at once, more would not fit into the memory
+)
 _HISTORY_SHARE = (1172, 1280)
 _SHARES = {"process": (1, 12)}
 """How many of the first calls of a component fail. A process is killed at one of its first twelve writes."""
