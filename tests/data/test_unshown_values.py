@@ -87,7 +87,7 @@ def test_every_report_on_a_file_counts_the_tasks(tmp_path: Path) -> None:
     (note,) = [text for text in summary.lines()[0].split("; ") if "nothing shows" in text]
     assert note.startswith("2 of 3 tasks of shop-calls")
     assert "item_id 5550001111 of a" in note
-    assert "data.sources=tau-bench:PATH#shop" in summary.lines()[0]
+    assert "data.sources=tau-bench:PATH#DOMAIN" in summary.lines()[0]
     code, _, err = run_data_command("convert", path, tmp_path / "out.jsonl")
     assert (code, "2 of 3 tasks" in err) == (0, True)
     code, out, err = run_data_command("validate", path, "--skip-invalid")

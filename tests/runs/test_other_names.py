@@ -72,7 +72,7 @@ def error_of(*settings: str) -> str:
         ("environment.skyrl_gym.tau_bench.user_strategy=llm", "user.kind", "llm"),
         ("data.train_data=['a.parquet']", "data.train", ("a.parquet",)),
         ("data.test_data.retail=r.parquet", "data.tests.retail", "r.parquet"),
-        ("data.retail_val_data=['v.parquet']", "data.tests.retail", "v.parquet"),
+        ("data.retail_val_data=['v.parquet']", "data.tests.retail_validation", "v.parquet"),
         ("ref_policy_update_frequency=20", "algorithm.reference.sync_steps", 20),
         ("reference_ema_decay=0.9", "algorithm.reference.kind", "ema"),
         ("trainer.ref.model.path=org/teacher", "algorithm.reference.model", "org/teacher"),
@@ -223,7 +223,7 @@ def test_yaml_config_is_explained_by_the_settings_to_give(tmp_path: Path) -> Non
     config = parse_config("", settings)
     assert (config.epochs, config.algorithm.num_minibatches, config.algorithm.loss.clip_low) == (50, 2, 0.1)
     assert (config.data.train, config.data.tests) == (("a b.parquet",), {"retail": "r.parquet"})
-    assert "1 others" in text
+    assert text.endswith("KEY=VALUE: trainer.use_sample_packing")
     with pytest.raises(ConfigError, match=r"their\.yaml: a YAML config"):
         resolve(["retail", str(path)])
 

@@ -140,7 +140,7 @@ def _to_test_set(paths: str, known: Mapping[str, str]) -> Sequence[str]:
     files = [path.strip(" '\"") for path in paths.strip("[]").split(",")]
     if len(files) != 1:
         raise ValueError("a test set is one file; give each as data.tests.NAME=FILE")
-    return (f"data.tests.retail={files[0]}",)
+    return (f"data.tests.retail_validation={files[0]}",)
 
 
 def _to_reference(model: str, known: Mapping[str, str]) -> Sequence[str]:

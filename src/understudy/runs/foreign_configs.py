@@ -29,8 +29,10 @@ def explain_yaml(path: Path) -> str:
     taken = {each.partition("=")[0]: each for found in translations for each in found.settings if _is_valid(each)}
     if not taken:
         return f"{start} (docs/migration.md has the keys)"
-    others = sum(not any(map(_is_valid, found.settings)) for found in translations)
-    more = f"; {others} others have no key, and each says why if it is given as KEY=VALUE" if others else ""
+    others = [
+        found.given.partition("=")[0] for found in translations if not all(map(_is_valid, found.settings or [""]))
+    ]
+    more = f"; not taken, and each says why if it is given as KEY=VALUE: {', '.join(others)}" if others else ""
     return f"{start}. Its settings are here: {mask_secrets(shlex.join(taken.values()))}{more}"
 
 

@@ -114,7 +114,10 @@ def resolve(arguments: Sequence[str] = ()) -> ResolvedTarget:
     else:
         target = find_target(what or DEFAULT_PRESET)
         if target.kind in ("domain", "tasks") and domain not in ("", what, target.text):
-            raise ConfigError(f"{what} and domain={domain} name two domains; give one of them")
+            raise ConfigError(
+                f"{what} and domain={domain} name two sources of tasks; give one of them, or choose the domains of a "
+                "file with slice.domains"
+            )
     return ResolvedTarget(target, _load_target_config(target, settings, layers))
 
 
@@ -191,7 +194,7 @@ def find_target(text: str, allowed: Sequence[TargetKind] = CONFIG_KINDS) -> Targ
             raise ConfigError(explain_yaml(path))
         suffixes = did_you_mean(path.suffix, (*SUFFIXES, ".toml"))
         raise ConfigError(f"{text}: unknown file suffix {suffixes}")
-    if target is None and "/" in text:
+    if target is None and ("/" in text or Path(text).suffix in (*SUFFIXES, ".toml", *YAML_SUFFIXES)):
         raise ConfigError(no_such_path(text))
     if target is None:
         names = [*(preset_names() if "preset" in allowed else ()), *(list_domains() if "domain" in allowed else ())]

@@ -208,10 +208,9 @@ class CallMatching(TaskSource):
             return ""
         task_id, unshown = next(iter(self.unshown_values.items()))
         share = f"{len(self.unshown_values)} of {len(self.rows)} tasks of {self.name}"
-        database = f"data.sources=tau-bench:PATH#{self.name.removesuffix(_SUFFIX)}"
         return (
             f"{share} need a value that nothing shows before the call, such as {unshown} of {task_id}; name the "
-            f"database with {database}, or record the results of the gold calls"
+            "database with data.sources=tau-bench:PATH#DOMAIN, or record the results of the gold calls"
         )
 
     def _find_unshown(self, task: Task) -> UnshownValue | None:
