@@ -116,6 +116,10 @@ def test_value_that_cannot_be_converted_is_explained(settings: list[str], names:
     assert [name for name in names if name not in error] == []
 
 
+def test_misspelled_name_of_a_section_is_corrected() -> None:
+    assert "did you mean trainer.policy_mini_batch_size" in error_of("trainer.polcy_mini_batch_size=4")
+
+
 def test_dual_clip_of_skyrl_needs_its_loss() -> None:
     given = ["trainer.algorithm.clip_ratio_c=3.0", "trainer.algorithm.policy_loss_type=dual_clip"]
     assert parse_config("", given).algorithm.loss.dual_clip == 3.0

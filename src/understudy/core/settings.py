@@ -15,6 +15,7 @@ A config type may have a class variable `other_names`, the `OtherNames` that use
 keys.
 """
 
+import difflib
 import json
 import re
 import tomllib
@@ -72,12 +73,15 @@ class OtherNames:
         return [key + name.removeprefix(start) for start in starts for key in self.keys[start]]
 
     def find_reason(self, name: str) -> str:
-        """Return why a name has no key, or an empty text."""
-        starts = [start for start in self.reasons if start.endswith(".") and name.startswith(start)]
-        for known in (name, self.without_section(name), *sorted(starts, key=len, reverse=True)):
+        """Return why a name has no key, or a similar name of its section; an empty text if neither is known."""
+        for known in (name, self.without_section(name)):
             if known in self.reasons:
                 return self.reasons[known]
-        return ""
+        section, _, last = name.rpartition(".")
+        if close := difflib.get_close_matches(last, self.sections.get(section, ()), 1, cutoff=0.85):
+            return f"did you mean {section}.{close[0]}?"
+        starts = [start for start in self.reasons if start.endswith(".") and name.startswith(start)]
+        return self.reasons[max(starts, key=len)] if starts else ""
 
 
 _NO_OTHER_NAMES = OtherNames({}, {}, (), {})
