@@ -122,23 +122,28 @@ class MCPTask(Record):
         task = self.replace(gold=tuple(gold), check=self.check.replace(calls=calls))
         if not any(True for _ in find_references(list(self.outputs))):
             return task
-        outputs = tuple(self._outputs_of(made))
+        problems = list[str]()
+        outputs = tuple(self._outputs_of(made, problems))
         if not outputs:
-            listed = ", ".join(self.outputs)
-            raise TaskError(f"no result shows a short text or a number at {listed:.200}, so there is no fact to tell")
+            why = problems[0] if problems else f"no result shows a short text or a number at {', '.join(self.outputs)}"
+            raise TaskError(f"outputs: {why:.300}; so there is no fact to tell")
         answer = (
             "; ".join(map(first_alternative, outputs)) if self.final_answer == DEFAULT_ANSWER else self.final_answer
         )
         return task.replace(outputs=outputs, final_answer=answer)
 
-    def _outputs_of(self, made: Sequence[tuple[MCPCall, ToolResult]]) -> list[str]:
-        """Return the outputs with the values of references. Values that cannot be told are left out."""
+    def _outputs_of(self, made: Sequence[tuple[MCPCall, ToolResult]], problems: list[str]) -> list[str]:
+        """Return the outputs with the values of references. Values that cannot be told are left out.
+
+        Why a reference has no value is added to `problems`.
+        """
         shown = [ShownResult(call.arguments, result.text) for call, result in made]
         outputs = list[str]()
         for text in self.outputs:
             try:
                 value = resolve_references(text, [result.value for _, result in made])
-            except ValueError:
+            except ValueError as e:
+                problems.append(f"{text}: {e}")
                 continue
             told = [value] if value == text else [fact for _, fact in tellable_facts({text: value}, shown)]
             outputs += (fact for fact in told if fact not in outputs)
