@@ -531,7 +531,7 @@ def test_facts_of_a_row_are_those_that_the_server_returns(tmp_path: Path) -> Non
     (item,) = read_sequences(Item("rows:1", row), "rows/0")
     assert isinstance(item, Item)
     task = source.add_task(item.value, "train")
-    assert (task.gold_calls[2].arguments, task.outputs) == ({"words": "It is 3, not ${y}."}, ("3",))
+    assert (task.gold_calls[2].arguments, task.outputs) == ({"text": "It is 3, not ${y}."}, ("3",))
     calls = [
         {"tool": "add", "arguments": {"amount": 3}},
         {"tool": "count"},
