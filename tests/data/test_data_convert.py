@@ -530,7 +530,7 @@ def test_convert_resumes(tmp_path: Path) -> None:
         (("retail", "rows.parquet", "--format", "jsonl"), "--format"),
         (("retail", "no/such/rows.parquet"), "no/such"),
         (("t.json", "rows"), "--train-ratio"),
-        (("none.json", "rows.parquet"), r"'none\.json'"),
+        (("none.json", "rows.parquet"), r"none\.json"),
         (("empty.jsonl", "rows.parquet"), r"empty\.jsonl"),
         (("t.json", "rows.parquet", "data.sources=retial"), "'retial'.*'retail'"),
         (("t.json", "rows.parquet", "--domain-policy", "none.md"), r"none\.md\b.*: "),
