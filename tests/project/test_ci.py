@@ -20,7 +20,7 @@ MAKE = """#!/usr/bin/env bash
 echo "begin $1" >>"$EVENTS"
 case " $SLEEP " in *" $1 "*) sleep 600 & echo $! >>"$SLEEPERS"; wait ;; esac
 echo "output of $1"
-case " $FAIL " in *" $1 "*) exit 2 ;; esac
+case " $FAIL " in *" $1 "*) while ! grep -q "begin $AFTER" "$EVENTS"; do sleep 0.05; done; exit 2 ;; esac
 echo "end $1" >>"$EVENTS"
 """
 SUITES = {f"test-{name}" for name in re.findall(r"^test-(\w+): install", (ROOT / "Makefile").read_text(), re.M)}
@@ -40,7 +40,7 @@ def checkout(tmp_path: Path) -> Path:
 
 def start(checkout: Path, **variables: str) -> subprocess.Popen[str]:
     files = {"EVENTS": str(checkout / "events"), "SLEEPERS": str(checkout / "sleepers")}
-    path = {"PATH": f"{checkout / 'bin'}:{os.environ['PATH']}", "SLEEP": "", "FAIL": ""}
+    path = {"PATH": f"{checkout / 'bin'}:{os.environ['PATH']}", "SLEEP": "", "FAIL": "", "AFTER": ""}
     return subprocess.Popen(
         [checkout / ".ci" / "run"],
         env=os.environ | path | files | variables,
@@ -83,7 +83,7 @@ def test_ci_ends_at_the_first_failure_and_shows_its_output(checkout: Path, faili
 
 
 def test_failure_in_one_lane_ends_the_suite_of_the_other(checkout: Path) -> None:
-    process = start(checkout, FAIL="test-trackers", SLEEP="check install-software")
+    process = start(checkout, FAIL="test-trackers", AFTER="check", SLEEP="check install-software")
     output = process.communicate()[0]
     assert (process.returncode, "test-trackers FAILED" in output) == (1, True)
     assert "begin check" in events(checkout)

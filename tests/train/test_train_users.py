@@ -96,8 +96,10 @@ def test_run_stops_at_the_cost_limit_and_resumes_with_a_higher_one(tmp_path: Pat
         lambda request: make_completion(STOP_TOKEN if len(request["messages"]) > 4 else "Hm?", tokens=(3, 0))
     ) as endpoint:
         more = "understudy train --resume .*run cost_limit="
+        # one request at a time, so that none is on its way when the limit is reached
+        one_at_a_time = "endpoints.default.max_concurrency=1"
         with pytest.raises(RolloutError, match=rf"\bstep 0\b.*\bcost_limit\b.*\b2\b.*{more}"):
-            train_with_endpoint(tmp_path / "run", tiny, endpoint, "cost_limit=2")
+            train_with_endpoint(tmp_path / "run", tiny, endpoint, "cost_limit=2", one_at_a_time)
         assert not [line for line in read_metrics(tmp_path / "run") if line["step"]]
         num_requests = len(endpoint.requests)
         spent = recorded_cost(tmp_path / "run")  # a cancelled request has no cost
