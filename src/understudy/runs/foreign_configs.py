@@ -15,7 +15,7 @@ YAML_SUFFIXES = (".yaml", ".yml")
 
 
 def explain_yaml(path: Path) -> str:
-    """Return in one line the settings of a YAML config that understudy takes, and how many others it has."""
+    """Return in one line the settings of a YAML config that understudy takes, and the names of the others."""
     start = f"{path}: a YAML config of another library; configs are TOML files, and further settings KEY=VALUE"
     try:
         import yaml  # type: ignore[import-untyped]
@@ -30,7 +30,9 @@ def explain_yaml(path: Path) -> str:
     if not taken:
         return f"{start} (docs/migration.md has the keys)"
     others = [
-        found.given.partition("=")[0] for found in translations if not all(map(_is_valid, found.settings or [""]))
+        found.given.partition("=")[0]
+        for found in translations
+        if found.reason or not all(map(_is_valid, found.settings))
     ]
     more = f"; not taken, and each says why if it is given as KEY=VALUE: {', '.join(others)}" if others else ""
     return f"{start}. Its settings are here: {mask_secrets(shlex.join(taken.values()))}{more}"
