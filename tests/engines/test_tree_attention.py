@@ -119,6 +119,8 @@ def test_block_mask_lists_the_blocks_that_any_and_that_all_tokens_see(seed: int)
         (mask.q_num_blocks, mask.q_indices, part),
     ):
         assert {(int(q), k) for k, n in enumerate(numbers[0, 0].tolist()) for q in columns[0, 0, k, :n]} == by_key
+    for name, each in vars(mask).items():  # the kernels read the lists as they lie in memory
+        assert not isinstance(each, Tensor) or each.is_contiguous(), name
 
 
 def test_mask_of_a_size_that_no_kernel_takes_is_refused() -> None:

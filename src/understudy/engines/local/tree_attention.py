@@ -26,6 +26,8 @@ BLOCK = 128
 """Tokens of a block. The number of tokens is a multiple of it."""
 MIN_TOKENS = 2 * BLOCK
 """torch.compile makes kernels of their own for a dimension of size 1, here the number of blocks."""
+MAX_KERNEL_SETS = 64
+"""Sets of kernels that one process may compile."""
 
 
 def tree_mask(subtree_end: Tensor, device: torch.device) -> BlockMask:
@@ -80,14 +82,19 @@ def _compiled() -> Callable[..., Tensor]:
     """Return the compiled function.
 
     `fullgraph` makes it an error if torch.compile gives up. Otherwise it would go on without a kernel, with memory that
-    grows with the square of the number of tokens.
+    grows with the square of the number of tokens. Each dtype, head size and gradient mode is another set of kernels, of
+    which torch.compile makes 8 by default and then fails.
     """
+    torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, MAX_KERNEL_SETS)
     return torch.compile(_eager, dynamic=True, fullgraph=True)
 
 
 def _block_lists(visible: Tensor, device: torch.device) -> tuple[Tensor, Tensor]:
     """Return the number of visible blocks in each row [1, 1, R], and the columns of all blocks, visible ones first
-    [1, 1, R, C]."""
-    numbers = visible[None, None].int()
+    [1, 1, R, C].
+
+    They are contiguous, because the kernels take that for granted: lists of a transposed matrix gave wrong gradients.
+    """
+    numbers = visible[None, None].int().contiguous()
     order = torch.argsort(numbers, dim=-1, descending=True, stable=True)
     return to_device(numbers.sum(-1).int(), device), to_device(order.int(), device)
