@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn.attention import flex_attention as flex
 
 from understudy.algorithms.batch import Batch, plan_microbatches
+from understudy.core.errors import ConfigError
 from understudy.engines.local import (
     packing,
     scoring,
@@ -121,6 +122,17 @@ def test_block_mask_lists_the_blocks_that_any_and_that_all_tokens_see(seed: int)
         assert {(int(q), k) for k, n in enumerate(numbers[0, 0].tolist()) for q in columns[0, 0, k, :n]} == by_key
     for name, each in vars(mask).items():  # the kernels read the lists as they lie in memory
         assert not isinstance(each, Tensor) or each.is_contiguous(), name
+
+
+def test_wrong_kernels_are_found_before_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    tree_attention.validate_kernels(6, 2, 16, torch.float32, CPU)
+
+    def wrong_gradient_of_keys(q: Tensor, k: Tensor, v: Tensor, mask: Any, scale: float) -> Tensor:
+        return attend_tree(q, 2 * k - k.detach(), v, mask, scale)
+
+    monkeypatch.setattr(tree_attention, "attend_tree", wrong_gradient_of_keys)
+    with pytest.raises(ConfigError, match=r"gradient of k 1\.0e"):
+        tree_attention.validate_kernels(6, 2, 16, torch.float32, CPU)
 
 
 def test_mask_of_a_size_that_no_kernel_takes_is_refused() -> None:

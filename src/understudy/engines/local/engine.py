@@ -32,6 +32,7 @@ from understudy.engines.local.reference import EMAReference, ReferenceModel, mak
 from understudy.engines.local.sampler_choice import SamplerChoice
 from understudy.engines.local.sampling.sampler import LocalSampler
 from understudy.engines.local.scoring import compute_logprobs, score_tokens, validate_lengths
+from understudy.engines.local.tree_attention import validate_kernels
 from understudy.engines.local.update import WeightUpdate
 from understudy.engines.local.value_head import ValueHead
 from understudy.engines.process_group import SINGLE_PROCESS, ProcessGroup
@@ -71,6 +72,9 @@ class LocalEngine:
             configure_malloc(reserve_bytes=HEAP_RESERVE)
         self._maybe_optimizer: MasterAdamW | None = None
         if trainable:
+            if self._model.device.type == "cuda":
+                heads = self._model.config.num_attention_heads, self._model.config.num_key_value_heads
+                validate_kernels(*heads, self._model.head_dim, self._model.dtype, self._model.device)
             self._maybe_optimizer = MasterAdamW(
                 self._model.trainable_parameters(), config.optimizer, self._model.fsdp_shards
             )

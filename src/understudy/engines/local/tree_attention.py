@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
+from understudy.core.errors import ConfigError
 from understudy.engines.local.transfers import to_device
 
 BLOCK = 128
@@ -28,6 +29,8 @@ MIN_TOKENS = 2 * BLOCK
 """torch.compile makes kernels of their own for a dimension of size 1, here the number of blocks."""
 MAX_KERNEL_SETS = 64
 """Sets of kernels that one process may compile."""
+MAX_KERNEL_ERROR = 0.05
+"""Relative error above which a kernel is wrong. Rounding to bfloat16 makes at most 0.004."""
 
 
 def tree_mask(subtree_end: Tensor, device: torch.device) -> BlockMask:
@@ -72,6 +75,43 @@ def attend_tree(q: Tensor, k: Tensor, v: Tensor, mask: BlockMask, scale: float) 
     usual = scale == q.shape[-1] ** -0.5  # left out, because torch.compile makes a number that changes an argument
     q, k, v = (x.transpose(0, 1)[None] for x in (q, k, v))
     return attend(q, k, v, block_mask=mask, scale=None if usual else scale, enable_gqa=True)[0].transpose(0, 1)
+
+
+def validate_kernels(query_heads: int, key_heads: int, dim: int, dtype: torch.dtype, device: torch.device) -> None:
+    """Raise ConfigError if the compiled attention or its gradients differ from the formula.
+
+    The kernels depend on the versions of torch, Triton and the driver, and wrong ones train without an error.
+    """
+    count = 4 * BLOCK
+    ends = torch.full((count,), count, dtype=torch.int32)
+    ends[BLOCK + 1 : count // 2] = count // 2  # a branch of its own within the block of another
+    place = torch.arange(count)
+    hidden = to_device((place[None] > place[:, None]) | (place[:, None] >= ends[None]), device)
+    draw = torch.Generator().manual_seed(0)
+    inputs = [
+        to_device(torch.randn(count, heads, dim, generator=draw).to(dtype), device).requires_grad_()
+        for heads in (query_heads, key_heads, key_heads)
+    ]
+    exact = [x.detach().float().requires_grad_() for x in inputs]
+    with torch.enable_grad():
+        q, k, v = inputs
+        found = attend_tree(q, k, v, tree_mask(ends, device), dim**-0.5)
+        q, k, v = exact
+        k, v = (x.repeat_interleave(query_heads // key_heads, 1).transpose(0, 1) for x in (k, v))
+        scores = dim**-0.5 * (q.transpose(0, 1) @ k.transpose(1, 2))
+        wanted = (scores.masked_fill(hidden, -torch.inf).softmax(-1) @ v).transpose(0, 1)
+        gradients = zip(
+            torch.autograd.grad(found.float().sum(), inputs), torch.autograd.grad(wanted.sum(), exact), strict=True
+        )
+    pairs = [(found.detach(), wanted.detach()), *gradients]
+    errors = torch.stack([(mine.float() - other).norm() / other.norm() for mine, other in pairs]).tolist()
+    if not max(errors) < MAX_KERNEL_ERROR:
+        named = zip(("attention", "gradient of q", "gradient of k", "gradient of v"), errors, strict=True)
+        raise ConfigError(
+            f"torch {torch.__version__} compiled wrong attention kernels for this GPU (relative errors: "
+            + ", ".join(f"{name} {error:.1e}" for name, error in named)
+            + f"; allowed: {MAX_KERNEL_ERROR}); install another version of torch, or set engine.device=cpu"
+        )
 
 
 _eager: Callable[..., Tensor] = flex_attention

@@ -63,12 +63,15 @@ class KVCache:
         self._shape = (heads, slots, dim)
         self._layers, self._dtype, self._device = layers, dtype, device
         self._clock = self._needed = 0
+        self.version = 0
+        """Number of times that the tensors of the slots have been replaced."""
         self.clear()
 
     def clear(self) -> None:
         """Clear the cache, because the weights have changed."""
         heads, slots, dim = self._shape
         self.capacity = 0
+        self.version += 1
         self.slots = [CacheSlot(i) for i in range(slots)]
         self.prefixes: list[CachedPrefix] = []
         empty = torch.empty(heads, slots, 0, dim, dtype=self._dtype, device=self._device)
@@ -80,6 +83,7 @@ class KVCache:
             return
         # Remember the largest capacity after `clear`: growing copies tensors and fragments memory.
         self.capacity = self._needed = max(self._needed, -(-length // CACHE_GROWTH) * CACHE_GROWTH)
+        self.version += 1
         for tensors in (self.keys, self.values):
             for layer in range(self._layers):  # one layer at a time, so that only one is in memory twice
                 tensors[layer] = self._grown(tensors[layer])

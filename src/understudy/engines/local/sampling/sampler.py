@@ -30,6 +30,7 @@ from understudy.engines.interface import Completion, SamplingParams, TokenCallba
 from understudy.engines.local.cpu import kernels
 from understudy.engines.local.model import LocalModel
 from understudy.engines.local.sampling import filters
+from understudy.engines.local.sampling.decode_graphs import DecodeGraphs, supports_graphs
 from understudy.engines.local.sampling.kv_cache import CacheSlot, KVCache
 from understudy.engines.local.sampling.layouts import DecodeLayout, PrefillLayout, PrefixFillLayout
 from understudy.engines.local.sampling.ngram_speculation import ARRAY_TYPECODE, NgramCache, propose_tokens
@@ -139,6 +140,7 @@ class LocalSampler:
         dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         layers, heads = config.num_hidden_layers, config.num_key_value_heads
         self._cache = KVCache(layers, heads, dim, max_num_seqs, model.dtype, model.device)
+        self._graphs = DecodeGraphs(model, self._cache) if supports_graphs(model) else None
         self._queue: list[SampleRequest] = []
         self._active: list[SampleRequest] = []
         self._unanswered: set[SampleRequest] = set()
@@ -154,6 +156,8 @@ class LocalSampler:
     def reset_prefix_cache(self) -> None:
         """Clear the key-value cache and the n-grams."""
         self._cache.clear()
+        if self._graphs:
+            self._graphs.clear()
         self._replies = NgramCache()
 
     def close(self) -> None:
@@ -292,8 +296,11 @@ class LocalSampler:
         drafts = self._propose_drafts(rows)
         fed = [[r.sequence[-1], *draft] for r, draft in zip(rows, drafts, strict=True)]
         self._cache.reserve(max(slot.own_length + len(tokens) for slot, tokens in zip(slots, fed, strict=True)))
-        layout = DecodeLayout(self._cache, slots, fed, self._model.query_heads_per_key, self._model.device)
-        hidden = self._model.hidden_states(layout.tokens, layout.positions, layout)
+        if self._graphs:
+            hidden = self._graphs.hidden_states(slots, fed)
+        else:
+            layout = DecodeLayout(self._cache, slots, fed, self._model.query_heads_per_key, self._model.device)
+            hidden = self._model.hidden_states(layout.tokens, layout.positions, layout)
         self._sample_next(rows, drafts, hidden)
 
     def _propose_drafts(self, rows: Sequence[SampleRequest]) -> list[list[int]]:
