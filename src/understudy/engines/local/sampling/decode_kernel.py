@@ -1,8 +1,9 @@
-"""A Triton kernel for one decoding step of attention on a GPU: all rows, each with its own prefix and its own tokens.
+"""Triton kernels for one decoding step of attention on a GPU: all rows, each with its own prefix and its own tokens.
 
-Each program computes the query heads of one row that share a key head. It goes through the keys of the row's prefix and
-then through the row's own keys, with the running softmax of FlashAttention (Dao et al. 2022, arXiv:2205.14135). Rows
-with the same prefix read the same memory.
+A program computes the query heads of one row that share a key head, over one part of the row's tokens: first the keys
+of its prefix, then its own. It keeps the running softmax of FlashAttention (Dao et al. 2022, arXiv:2205.14135). A
+second kernel joins the parts, as in Flash-Decoding (Dao et al. 2023, https://pytorch.org/blog/flash-decoding/), so that
+few rows use the whole GPU too. Rows with the same prefix read the same memory.
 """
 
 import torch
@@ -14,14 +15,19 @@ BLOCK_BYTES = 128
 """A program computes the scores of this many keys at once, divided by the bytes of a number: shared memory is small."""
 MIN_BLOCK = 16
 """The least number of rows of a matrix product in Triton. Fewer query heads are padded to it."""
+PROGRAMS = 512
+"""Programs that use a whole GPU. With fewer rows, each row is computed in up to `MAX_PARTS` parts."""
+MAX_PARTS = 16
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _decode(  # type: ignore[no-untyped-def]
+def _attend_parts(  # type: ignore[no-untyped-def]
     q,
     keys,
     values,
-    out,
+    sums,
+    maxima,
+    totals,
     rows,
     prefixes,
     scale,
@@ -36,34 +42,37 @@ def _decode(  # type: ignore[no-untyped-def]
     block_dim: tl.constexpr,
     block_keys: tl.constexpr,
 ):
-    row = tl.program_id(0)
+    row, part = tl.program_id(0), tl.program_id(2)
     head = tl.program_id(1).to(tl.int64)  # a large cache has more than 2**31 numbers
-    heads = tl.num_programs(1)
+    heads, parts = tl.num_programs(1), tl.num_programs(2)
     members, columns = tl.arange(0, block_group), tl.arange(0, block_dim)
     inside = (members[:, None] < group) & (columns[None, :] < dim)
     x = tl.load(q + row * q_row + (head * group + members[:, None]) * q_head + columns[None, :], mask=inside, other=0.0)
     slot = tl.load(rows + row)
     own_length = tl.load(rows + num_rows + row)
     prefix_length = tl.load(rows + 2 * num_rows + row)
+    span = tl.cdiv(tl.cdiv(prefix_length + own_length, block_keys), parts) * block_keys
+    first, last = part * span, (part + 1) * span
     most = tl.full([block_group], float("-inf"), tl.float32)
     total = tl.zeros([block_group], tl.float32)
     result = tl.zeros([block_group, block_dim], tl.float32)
-    for part in tl.static_range(2):
-        if part == 0:
-            length = prefix_length
-            part_keys = tl.load(prefixes + row).to(keys.dtype) + head * prefix_length * dim
-            part_values = tl.load(prefixes + num_rows + row).to(values.dtype) + head * prefix_length * dim
+    for source in tl.static_range(2):
+        if source == 0:
+            start, stop = tl.minimum(first, prefix_length), tl.minimum(last, prefix_length)
+            its_keys = tl.load(prefixes + row).to(keys.dtype) + head * prefix_length * dim
+            its_values = tl.load(prefixes + num_rows + row).to(values.dtype) + head * prefix_length * dim
         else:
-            length = own_length
-            part_keys = keys + head * cache_head + slot * cache_slot
-            part_values = values + head * cache_head + slot * cache_slot
-        for start in range(0, length, block_keys):
-            places = start + tl.arange(0, block_keys)
-            seen = places < length
+            start = tl.minimum(tl.maximum(first - prefix_length, 0), own_length)
+            stop = tl.minimum(tl.maximum(last - prefix_length, 0), own_length)
+            its_keys = keys + head * cache_head + slot * cache_slot
+            its_values = values + head * cache_head + slot * cache_slot
+        for at in range(start, stop, block_keys):
+            places = at + tl.arange(0, block_keys)
+            seen = places < stop
             offsets = places[:, None] * dim + columns[None, :]
             there = seen[:, None] & (columns[None, :] < dim)
-            k = tl.load(part_keys + offsets, mask=there, other=0.0)
-            v = tl.load(part_values + offsets, mask=there, other=0.0)
+            k = tl.load(its_keys + offsets, mask=there, other=0.0)
+            v = tl.load(its_values + offsets, mask=there, other=0.0)
             scores = tl.dot(x, tl.trans(k), input_precision="ieee") * scale
             scores = tl.where(seen[None, :], scores, float("-inf"))
             higher = tl.maximum(most, tl.max(scores, 1))
@@ -72,27 +81,58 @@ def _decode(  # type: ignore[no-untyped-def]
             total = total * shrink + tl.sum(probs, 1)
             result = result * shrink[:, None] + tl.dot(probs.to(v.dtype), v, input_precision="ieee")
             most = higher
-    to = out + ((row * heads + head) * group + members[:, None]) * dim + columns[None, :]
-    tl.store(to, (result / total[:, None]).to(out.dtype.element_ty), mask=inside)
+    to = ((row * heads + head) * group + members) * parts + part
+    tl.store(maxima + to, most, mask=members < group)
+    tl.store(totals + to, total, mask=members < group)
+    tl.store(sums + to[:, None] * dim + columns[None, :], result, mask=inside)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _join_parts(  # type: ignore[no-untyped-def]
+    sums,
+    maxima,
+    totals,
+    out,
+    dim: tl.constexpr,
+    block_dim: tl.constexpr,
+    parts: tl.constexpr,
+):
+    query = tl.program_id(0)  # row and query head
+    columns = tl.arange(0, block_dim)
+    at = query * parts + tl.arange(0, parts)
+    most = tl.load(maxima + at)
+    weights = tl.exp(most - tl.max(most, 0))
+    total = tl.sum(weights * tl.load(totals + at), 0)
+    inside = columns < dim
+    each = tl.load(sums + at[:, None] * dim + columns[None, :], mask=inside[None, :], other=0.0)
+    result = tl.sum(weights[:, None] * each, 0) / total
+    tl.store(out + query * dim + columns, result.to(out.dtype.element_ty), mask=inside)
 
 
 def decode_rows(q: Tensor, keys: Tensor, values: Tensor, rows: Tensor, prefixes: Tensor, scale: float) -> Tensor:
     """Return attention [N, Hq, d] of queries [N, Hq, d] over the prefix and the own tokens of each row.
 
-    Keys and values are one layer of the cache, contiguous [H, S, C, d]. `rows` [3, N] (int64) has for each row its slot,
-    its number of own tokens (at least 1) and its number of prefix tokens P. `prefixes` [2, N] (int64) has the addresses
-    of the prefix's keys and values, each contiguous [H, P, d]; without a prefix they are not read. Both are contiguous.
+    Keys and values are one layer of the cache, contiguous [H, S, C, d]. `rows` [3, N] (int64) has for each row its
+    slot, its number of own tokens (at least 1) and its number of prefix tokens P. `prefixes` [2, N] (int64) has the
+    addresses of the prefix's keys and values, each contiguous [H, P, d]; without a prefix they are not read. Both are
+    contiguous.
     """
     count, query_heads, dim = q.shape
     heads = keys.shape[0]
     group = query_heads // heads
+    parts = min(MAX_PARTS, triton.next_power_of_2(triton.cdiv(PROGRAMS, count * heads)))
     q = q if q.stride(2) == 1 else q.contiguous()
+    sums = torch.empty(count, query_heads, parts, dim, dtype=torch.float32, device=q.device)
+    maxima, totals = torch.empty(2, count, query_heads, parts, dtype=torch.float32, device=q.device)
     out = torch.empty(count, query_heads, dim, dtype=q.dtype, device=q.device)
-    _decode[(count, heads)](
+    block_dim = max(MIN_BLOCK, triton.next_power_of_2(dim))
+    _attend_parts[(count, heads, parts)](
         q,
         keys,
         values,
-        out,
+        sums,
+        maxima,
+        totals,
         rows,
         prefixes,
         scale,
@@ -104,7 +144,8 @@ def decode_rows(q: Tensor, keys: Tensor, values: Tensor, rows: Tensor, prefixes:
         group=group,
         dim=dim,
         block_group=max(MIN_BLOCK, triton.next_power_of_2(group)),
-        block_dim=max(MIN_BLOCK, triton.next_power_of_2(dim)),
+        block_dim=block_dim,
         block_keys=BLOCK_BYTES // q.element_size(),
     )
+    _join_parts[(count * query_heads,)](sums, maxima, totals, out, dim=dim, block_dim=block_dim, parts=parts)
     return out
