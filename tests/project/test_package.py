@@ -22,6 +22,7 @@ INDIRECT_REQUIREMENTS = {
     "numpy": "torch",
     "pydantic_core": "pydantic",
     "pynvml": "nvidia-ml-py, which is optional",
+    "triton": "torch with CUDA",
     "typing_extensions": "pydantic",
     "yaml": "transformers",
     **dict.fromkeys(("skyrl", "skyrl_gym", "ray", "loguru", "aiohttp", "vllm"), "an environment of its own"),

@@ -4,6 +4,7 @@
 `checkpoint.py` saves and loads.
 """
 
+import os
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
@@ -40,6 +41,9 @@ from understudy.engines.reference_config import FROZEN_REFERENCE, ReferenceConfi
 
 TOLERANCE = {torch.float32: LogprobTolerance(1e-3, 1e-4), torch.bfloat16: LogprobTolerance(1.0, 0.1)}
 """Tolerances by dtype. Measured for SmolLM2-135M (30 layers): maximum 3e-5 and 0.3, mean 4e-6 and 0.04."""
+CUBLAS_WORKSPACE = ":4096:8"
+"""Without a fixed workspace, two runs on a GPU differ by rounding (cuBLAS's documentation, "Results
+reproducibility")."""
 HEAP_RESERVE = 6 << 30  # bytes of address space for activations; physical memory is used only when written
 
 
@@ -63,6 +67,7 @@ class LocalEngine:
         `finetune="full"` that saves 8 bytes per weight at once and 8 more after the first update.
         """
         limit_onednn_cache()
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", CUBLAS_WORKSPACE)
         if config.threads:
             torch.set_num_threads(config.threads)
         torch.manual_seed(seed)

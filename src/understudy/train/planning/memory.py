@@ -449,7 +449,7 @@ def _sampling_parts(
         size = (item + 16) * min(scores, MAX_SCORES)
     prefill = item * new * (4 * shape.hidden + 3 * shape.intermediate) + size
     rows = max(config.max_draft_rows, load.concurrent_episodes)
-    logits = rows * shape.vocabulary * (item if machine.fused_kernels else 24)
+    logits = rows * shape.vocabulary * (item if machine.fused_kernels else item + 32)  # four tensors of float64
     yield MemoryPart(name="passes", phase="sampling", num_bytes=max(prefill, logits))
 
 
