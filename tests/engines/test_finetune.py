@@ -4,6 +4,7 @@ import asyncio
 import importlib
 import itertools
 import json
+import shutil
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from support.cpu_kernels import needs_kernels
@@ -93,6 +95,25 @@ def test_exported_adapter_config_keeps_the_order_of_target_modules(folder: Path,
     engine.export(tmp_path)
     exported = json.loads((tmp_path / "adapter_config.json").read_text())
     assert exported["target_modules"] == ["v_proj", "q_proj", "down_proj"]
+
+
+@pytest.mark.parametrize("finetune", ["full", "lora"])
+def test_an_export_keeps_a_head_of_its_own_although_the_config_ties_it(
+    folder: Path, tmp_path: Path, finetune: str
+) -> None:
+    shutil.copytree(folder, tmp_path / "model")
+    weights = load_file(tmp_path / "model" / "model.safetensors")
+    assert json.loads((folder / "config.json").read_text())["tie_word_embeddings"]
+    weights["lm_head.weight"] = weights["model.embed_tokens.weight"].roll(1, 0).clone()
+    save_file(weights, tmp_path / "model" / "model.safetensors", metadata={"format": "pt"})
+    engine = engine_of(tmp_path / "model", finetune=finetune)
+    engine.export(tmp_path / "out", merge_adapters=True)
+    exported = load_file(tmp_path / "out" / "model.safetensors")
+    for name in ("lm_head.weight", "model.embed_tokens.weight"):
+        assert torch.equal(exported[name], weights[name])
+    batch = sample_batch(engine)
+    again = trainer_logprobs(engine_of(tmp_path / "out"), batch)
+    assert max_logprob_gap(trainer_logprobs(engine, batch), again, batch) < 1e-4
 
 
 def test_dropout_affects_updates_but_not_logprobs(folder: Path) -> None:

@@ -7,6 +7,7 @@ layout that defines which tokens attend to which; see `packing` (training) and `
 import itertools
 import shutil
 from contextlib import AbstractContextManager
+from copy import deepcopy
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -205,9 +206,20 @@ class LocalModel:
 
     @torch.no_grad()
     def _merged(self) -> PreTrainedModel:
-        """Return a copy of the network with merged adapters."""
-        copy = AutoModelForCausalLM.from_config(self.network.config, dtype=self.dtype)
-        copy.load_state_dict(merged_state_dict(self.network, self.dtype))
+        """Return a copy of the network with merged adapters.
+
+        Its embeddings and output head are tied only if they are equal: a folder may have a head of its own although its
+        config ties them, and adapters may change one of the two.
+        """
+        weights = merged_state_dict(self.network, self.dtype)
+        config = deepcopy(self.network.config)
+        modules = {module: name for name, module in self.network.named_modules()}
+        ends = self.network.get_input_embeddings(), self.network.get_output_embeddings()
+        embeddings, head = (weights[f"{modules[module]}.weight"] for module in ends)
+        if not torch.equal(embeddings, head):
+            config.tie_word_embeddings = config.get_text_config().tie_word_embeddings = False
+        copy = AutoModelForCausalLM.from_config(config, dtype=self.dtype)
+        copy.load_state_dict(weights)
         copy.generation_config = self.network.generation_config
         return copy
 
