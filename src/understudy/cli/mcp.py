@@ -173,7 +173,7 @@ async def _call(kit: "MCPToolkit", tool: str, words: Sequence[str]) -> str:
 
     schema = next((spec.parameters for spec in kit.specs() if spec.name == tool), {})
     try:
-        return await kit.call(ToolCall(name=tool, arguments=parse_typed_arguments(words, schema.get("properties", {}))))
+        return await kit.call(ToolCall(name=tool, arguments=parse_typed_arguments(words, schema)))
     except ValueError as e:
         raise ConfigError(f"the arguments of {tool} cannot be read: {e}") from e
 

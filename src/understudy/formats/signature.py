@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from understudy.core.messages import ToolCall, ToolSpec
+from understudy.formats.parsing.schema import resolve_reference
 
 _MAX_NOTE = 60  # largest length of a parameter's description that is shown, in characters
 _DEPTH = 2  # how many nested definitions are expanded
@@ -22,41 +23,41 @@ _SAMPLES = {"integer": 1, "number": 1.5, "boolean": True, "null": None}
 def tool_signature(spec: ToolSpec) -> str:
     """Return the tool's signature and its complete description on one line."""
     schema = spec.parameters
-    parameters = ", ".join(_fields(schema, schema.get("$defs", {}), _DEPTH, notes=True))
+    parameters = ", ".join(_fields(schema, schema, _DEPTH, notes=True))
     description = " ".join(spec.description.split())
     return f"{spec.name}({parameters})" + (f" - {description}" if description else "")
 
 
 def example_call(spec: ToolSpec) -> ToolCall:
     """Return an example call of the tool with its required parameters and placeholder values."""
-    arguments = _sample({**spec.parameters, "type": "object"}, spec.parameters.get("$defs", {}), _DEPTH)
+    arguments = _sample({**spec.parameters, "type": "object"}, spec.parameters, _DEPTH)
     return ToolCall(name=spec.name, arguments=arguments)
 
 
-def _sample(schema: Any, defs: Mapping[str, Any], depth: int) -> Any:
+def _sample(schema: Any, root: Mapping[str, Any], depth: int) -> Any:
     if not isinstance(schema, dict):
         return "..."
     if "$ref" in schema:
-        return _sample(defs.get(schema["$ref"].rpartition("/")[2]) if depth else None, defs, depth - 1)
+        return _sample(resolve_reference(schema["$ref"], root) if depth else None, root, depth - 1)
     for union in ("anyOf", "oneOf", "allOf"):
         if union in schema:
-            return _sample(schema[union][0], defs, depth)
+            return _sample(schema[union][0], root, depth)
     if "enum" in schema or "const" in schema:
         return schema.get("enum", [schema.get("const")])[0]
     kinds = schema.get("type", "any")
     kind = kinds if isinstance(kinds, str) else kinds[0]
     if kind == "array":
-        return [_sample(schema.get("items"), defs, depth)]
+        return [_sample(schema.get("items"), root, depth)]
     if kind == "object":
         fields = schema.get("properties", {})
-        return {name: _sample(fields.get(name), defs, depth) for name in schema.get("required", ())}
+        return {name: _sample(fields.get(name), root, depth) for name in schema.get("required", ())}
     return _SAMPLES.get(kind, "...")
 
 
-def _fields(schema: Mapping[str, Any], defs: Mapping[str, Any], depth: int, notes: bool = False) -> list[str]:
+def _fields(schema: Mapping[str, Any], root: Mapping[str, Any], depth: int, notes: bool = False) -> list[str]:
     required = schema.get("required", ())
     fields = schema.get("properties", {}).items()
-    return [_field(name, field, _kind(field, defs, depth), name in required, notes) for name, field in fields]
+    return [_field(name, field, _kind(field, root, depth), name in required, notes) for name, field in fields]
 
 
 def _field(name: str, schema: Any, kind: str, required: bool, notes: bool) -> str:
@@ -66,21 +67,21 @@ def _field(name: str, schema: Any, kind: str, required: bool, notes: bool) -> st
     return f"{name}{'' if required else '?'}: {kind}" + (f" ({note})" if 0 < len(note) <= _MAX_NOTE else "")
 
 
-def _kind(schema: Any, defs: Mapping[str, Any], depth: int) -> str:
+def _kind(schema: Any, root: Mapping[str, Any], depth: int) -> str:
     """Return the type that a schema describes, or `any` if it states none."""
     if not isinstance(schema, dict):
         return "any"
     if "$ref" in schema:
-        name = schema["$ref"].rpartition("/")[2]
-        return _kind(defs[name], defs, depth - 1) if depth and name in defs else name
+        found = resolve_reference(schema["$ref"], root)
+        return _kind(found, root, depth - 1) if depth and found is not None else schema["$ref"].rpartition("/")[2]
     if "enum" in schema or "const" in schema:
         values = schema.get("enum", [schema.get("const")])
         return " | ".join("None" if value is None else json.dumps(value, ensure_ascii=False) for value in values)
     for union in ("anyOf", "oneOf", "allOf"):
         if union in schema:
-            return _union([_kind(option, defs, depth) for option in schema[union]])
+            return _union([_kind(option, root, depth) for option in schema[union]])
     kinds = schema.get("type", "any")
-    return _union([_simple(kind, schema, defs, depth) for kind in ([kinds] if isinstance(kinds, str) else kinds)])
+    return _union([_simple(kind, schema, root, depth) for kind in ([kinds] if isinstance(kinds, str) else kinds)])
 
 
 def _union(kinds: list[str]) -> str:
@@ -88,12 +89,12 @@ def _union(kinds: list[str]) -> str:
     return " | ".join(sorted(dict.fromkeys(kinds), key="None".__eq__))
 
 
-def _simple(kind: str, schema: Mapping[str, Any], defs: Mapping[str, Any], depth: int) -> str:
+def _simple(kind: str, schema: Mapping[str, Any], root: Mapping[str, Any], depth: int) -> str:
     if kind == "array":
-        return f"list[{_kind(schema.get('items'), defs, depth)}]"
+        return f"list[{_kind(schema.get('items'), root, depth)}]"
     if kind != "object":
         return _TYPES.get(kind, kind)
     if "properties" in schema:
-        return "{" + ", ".join(_fields(schema, defs, depth)) + "}"
+        return "{" + ", ".join(_fields(schema, root, depth)) + "}"
     values = schema.get("additionalProperties")
-    return f"dict[str, {_kind(values, defs, depth)}]" if isinstance(values, dict) else "dict"
+    return f"dict[str, {_kind(values, root, depth)}]" if isinstance(values, dict) else "dict"

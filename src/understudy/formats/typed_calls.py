@@ -12,7 +12,7 @@ from typing import Any
 
 from understudy.core.errors import did_you_mean
 from understudy.core.messages import Message, ToolCall, ToolSpec
-from understudy.formats.parsing.schema import schema_types
+from understudy.formats.parsing.schema import member_schema, schema_types
 from understudy.formats.tool_parsers.pythonic import literal_value
 
 _CALL = re.compile(r"([\w.-]*)\s*(.*)", re.DOTALL)
@@ -29,13 +29,13 @@ def parse_typed_reply(line: str, tools: Sequence[ToolSpec]) -> Message:
     known = {tool.name: tool for tool in tools}
     if name not in known and _LIKE_A_CALL.fullmatch(rest):
         raise ValueError(f"no tool {did_you_mean(name, known)}")
-    arguments = _arguments(rest, known[name].parameters.get("properties", {})) if name in known else None
+    arguments = _arguments(rest, known[name].parameters) if name in known else None
     if arguments is None:
         return Message(role="assistant", content=line)
     return Message(role="assistant", tool_calls=(ToolCall(name=name, arguments=arguments),))
 
 
-def _arguments(text: str, properties: Mapping[str, Any]) -> dict[str, Any] | None:
+def _arguments(text: str, schema: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return the arguments after a tool name: `(a="b")`, `{"a": "b"}` or `a=b`; None if it is plain text."""
     if text[:1] in ("", "{"):
         return dict(json.loads(text or "{}"))
@@ -43,11 +43,11 @@ def _arguments(text: str, properties: Mapping[str, Any]) -> dict[str, Any] | Non
         return _literals(text)
     if not _ARGUMENT.match(text):
         return None
-    return parse_typed_arguments(shlex.split(text), properties)
+    return parse_typed_arguments(shlex.split(text), schema)
 
 
-def parse_typed_arguments(words: Sequence[str], properties: Mapping[str, Any]) -> dict[str, Any]:
-    """Return arguments from words like `a=b`, or from one JSON object. `properties` are those of the tool's schema.
+def parse_typed_arguments(words: Sequence[str], schema: Mapping[str, Any]) -> dict[str, Any]:
+    """Return arguments from words like `a=b`, or from one JSON object. `schema` is that of the tool's arguments.
 
     Raise ValueError if a word is not `name=value`.
     """
@@ -56,22 +56,22 @@ def parse_typed_arguments(words: Sequence[str], properties: Mapping[str, Any]) -
     pairs = [_ARGUMENT.fullmatch(word) for word in words]
     if None in pairs:
         raise ValueError("arguments must be name=value; quote values with spaces, such as reason='no longer needed'")
-    return {pair[1]: _coerce(pair[2], properties.get(pair[1], {})) for pair in pairs if pair}
+    return {pair[1]: _coerce(pair[2], member_schema(schema, pair[1], schema), schema) for pair in pairs if pair}
 
 
-def _coerce(text: str, schema: Mapping[str, Any]) -> Any:
+def _coerce(text: str, schema: Any, root: Mapping[str, Any]) -> Any:
     """Return a typed word as a value of the schema's type.
 
     If the word is not such a value, return it as text, which the tool then rejects.
     """
-    types = schema_types(schema)
+    types = schema_types(schema, root)
     if "string" in types:
         return text
     value = _json(text)
     if "array" not in types or isinstance(value, list):
         return value
     parts = (part.strip() for part in text.strip("[]").split(","))
-    return [_coerce(part, schema.get("items", {})) for part in parts if part]
+    return [_coerce(part, member_schema(schema, "item", root), root) for part in parts if part]
 
 
 def _json(text: str) -> Any:

@@ -9,6 +9,7 @@ from itertools import chain, islice, zip_longest
 from typing import Any
 
 from understudy.core.messages import ToolCall, ToolSpec
+from understudy.formats.parsing.schema import resolve_schema
 
 UNKNOWN_ID = "no-such-id"
 """A text that is no id, no number, no date and no JSON."""
@@ -130,11 +131,5 @@ def _nested_objects(
 
 def _resolve(schema: Any, root: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the definition that a `$ref` names; a schema that is no object, such as `true`, allows anything."""
-    for _ in range(_MAX_DEPTH):
-        if not isinstance(schema, Mapping) or not isinstance(schema.get("$ref"), str):
-            break
-        found: Any = root
-        for part in schema["$ref"].removeprefix("#/").split("/"):
-            found = found.get(part, {}) if isinstance(found, Mapping) else {}
-        schema = found
-    return schema if isinstance(schema, Mapping) else {}
+    found = resolve_schema(schema, root)
+    return found if isinstance(found, Mapping) else {}

@@ -1,9 +1,10 @@
 """A tolerant parser of Python calls, for lists that Python's own parser rejects. It reads literals only.
 
-It reads four things that Python does not: a line break within a string, a number with a leading zero (`month=07`), the
-string's own quote within the string (`command='sed -n '1,9p' f.py'`), and a parameter named like a Python keyword. The
-quote that ends a string is the first one followed by what may follow the value: a closing bracket, or a comma and the
-next argument or item. If an empty or adjacent string makes this uncertain, the call is malformed.
+It reads five things that Python does not: names with a hyphen (`get-docs`), a line break within a string, a number with
+a leading zero (`month=07`), the string's own quote within the string (`command='sed -n '1,9p' f.py'`), and a parameter
+named like a Python keyword. The quote that ends a string is the first one followed by what may follow the value: a
+closing bracket, or a comma and the next argument or item. If an empty or adjacent string makes this uncertain, the call
+is malformed.
 """
 
 import re
@@ -17,16 +18,20 @@ from understudy.formats.parsing.json_calls import json_equal
 from understudy.formats.parsing.repair import ParseBudget, parse_string_literal
 
 _SPACE = re.compile(r"\s*+")
-_NAME = re.compile(r"[A-Za-z_][\w.]*+")
+NAME = r"[^\W\d][\w.-]*+"
+"""Names of tools in any script, with dots and hyphens."""
+KEYWORD = r"[^\W\d][\w-]*+"
+"""Names of parameters in any script, with hyphens."""
+_NAME = re.compile(NAME)
 # such as:  query = "a"
-_KEYWORD = re.compile(r"\s*+([A-Za-z_]\w*+)\s*+=(?!=)")
+_KEYWORD = re.compile(rf"\s*+({KEYWORD})\s*+=(?!=)")
 # such as: -1_000.5e3
 _NUMBER = re.compile(r"-?\d[\d_]*+(?P<real>(?:\.\d*+)?(?:[eE][+-]?\d++)?)(?![\w.])")
 _WORDS: Mapping[str, Any] = {"True": True, "False": False, "None": None, "true": True, "false": False, "null": None}
-_CALL_ENDS = r"\s*+(?:,\s*+(?:[A-Za-z_][\w.]*+\(|\])|\]|\Z|[;\n<])"
+_CALL_ENDS = rf"\s*+(?:,\s*+(?:{NAME}\(|\])|\]|\Z|[;\n<])"
 _AFTER_STRING: Mapping[str, re.Pattern[str]] = {
     # such as: , limit=3
-    "argument": re.compile(rf"\s*+(?:,\s*+[A-Za-z_]\w*+\s*+=(?!=)|,?\s*+\){_CALL_ENDS})"),
+    "argument": re.compile(rf"\s*+(?:,\s*+{KEYWORD}\s*+=(?!=)|,?\s*+\){_CALL_ENDS})"),
     # such as: , "b"
     "item": re.compile(r"\s*+(?:,\s*+[\"'\[{(\d-]|,\s*+(?:True|False|None|true|false|null)\b|,?\s*+[\])])"),
     "key": re.compile(r"\s*+:"),

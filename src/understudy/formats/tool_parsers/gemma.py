@@ -14,7 +14,7 @@ from understudy.core.json_values import MAX_DEPTH, parse_float, parse_int
 from understudy.core.messages import ToolCall
 from understudy.formats.parsing.repair import ParseBudget, ParseFailure
 from understudy.formats.parsing.scan import ReplyScan
-from understudy.formats.parsing.schema import schema_types
+from understudy.formats.parsing.schema import member_schema, schema_types
 from understudy.formats.tool_parsers.plain import join_lines
 from understudy.formats.tool_parsers.tagged_arguments import set_argument, typed_value
 
@@ -77,7 +77,7 @@ def read_calls(scan: ReplyScan, mark: re.Match[str]) -> int:
 def _needs_type(scan: ReplyScan, name: str, key: str) -> bool:
     """Return whether a parameter takes no text, so that a text in quotes must be read as its type."""
     schema = scan.tools[name].parameters if name in scan.tools else {}
-    wanted = schema_types(schema.get("properties", {}).get(key), schema.get("$defs"))
+    wanted = schema_types(member_schema(schema, key, schema), schema)
     return bool(wanted) and "string" not in wanted
 
 

@@ -11,14 +11,13 @@ Source: `python/sglang/srt/function_call/minimax_m3.py` in sgl-project/sglang.
 """
 
 import re
-from collections.abc import Mapping
 from typing import Any
 
 from understudy.core.json_values import MAX_DEPTH
 from understudy.core.messages import ToolCall
 from understudy.formats.parsing.repair import ParseFailure
 from understudy.formats.parsing.scan import ReplyScan
-from understudy.formats.parsing.schema import schema_types
+from understudy.formats.parsing.schema import member_schema, schema_types
 from understudy.formats.tool_parsers.plain import dump_json, join_lines
 from understudy.formats.tool_parsers.tagged_arguments import parse_typed, set_argument
 
@@ -50,7 +49,7 @@ def read_calls(scan: ReplyScan, mark: re.Match[str]) -> int:
     name = mark[0].split('"')[1]
     spec = scan.tools.get(name)
     schema: Any = spec.parameters if spec else {}
-    reader = _ElementReader(scan, schema.get("$defs"))
+    reader = _ElementReader(scan, schema)
     try:
         values, at = reader.read_members(mark.end(), schema, 1)
         end = _END.match(scan.text, at)
@@ -72,8 +71,9 @@ def _skip_call(scan: ReplyScan, at: int) -> int:
 class _ElementReader:
     """Reader of the arguments in tags. Its methods raise ValueError with the reason if they are malformed."""
 
-    def __init__(self, scan: ReplyScan, definitions: Any) -> None:
-        self.scan, self.definitions = scan, definitions
+    def __init__(self, scan: ReplyScan, schema: Any) -> None:
+        """`schema` is that of the tool's arguments."""
+        self.scan, self.schema = scan, schema
 
     def read_members(self, at: int, schema: Any, depth: int) -> tuple[dict[str, Any], int]:
         """Return the values of the tags from `at` on, and the position after the last one."""
@@ -91,13 +91,13 @@ class _ElementReader:
         while tag := _OPEN.match(self.scan.text, at):
             if not self.scan.budget.spend():
                 raise ValueError("the call has too many parameters")
-            value, at = self._read_element(tag, _child_schema(schema, tag["key"]), depth)
+            value, at = self._read_element(tag, member_schema(schema, tag["key"], self.schema), depth)
             elements.append((tag["key"], value, at))
         return elements
 
     def _read_element(self, tag: re.Match[str], schema: Any, depth: int) -> tuple[Any, int]:
         """Return the value of an element, and the position after its end tag."""
-        text, key, types = self.scan.text, tag["key"], schema_types(schema, self.definitions)
+        text, key, types = self.scan.text, tag["key"], schema_types(schema, self.schema)
         at = text.find(_TOKEN, tag.end())
         value: Any
         if at >= 0 and _OPEN.match(text, tag.end()):
@@ -121,16 +121,6 @@ class _ElementReader:
             if failure := set_argument(values, key, value):
                 raise ValueError(failure.reason)
         return values
-
-
-def _child_schema(schema: Any, key: str) -> Any:
-    """Return the schema of a member or an item, {} if none is stated."""
-    if not isinstance(schema, Mapping):
-        return {}
-    properties = schema.get("properties")
-    if isinstance(properties, Mapping) and key in properties:
-        return properties[key]
-    return schema.get("items", {}) if key == "item" else {}
 
 
 def render_reply_text(content: str, calls: tuple[ToolCall, ...]) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 
 from understudy.core.json_values import MAX_DEPTH, validate_json_value, validate_number
 from understudy.core.messages import ToolCall
-from understudy.formats.parsing.python_repair import parse_python_calls
+from understudy.formats.parsing.python_repair import KEYWORD, NAME, parse_python_calls
 from understudy.formats.parsing.repair import ParseFailure
 from understudy.formats.parsing.scan import CALL_COST, ReplyScan
 from understudy.formats.tool_parsers.plain import join_lines
@@ -23,15 +23,15 @@ OPENINGS = (
     # such as: <|tool_call_start|>
     ("<", r"\|tool_call_(?:start|end)\|>"),
     # such as: [search(query="a")]
-    (r"\[", r"(?<!\w\[)[ \n]*+[A-Za-z_][\w.]*+\((?=\s*+(?:\)|[A-Za-z_]\w*+\s*+=))"),
+    (r"\[", rf"(?<!\w\[)[ \n]*+{NAME}\((?=\s*+(?:\)|{KEYWORD}\s*+=))"),
 )
 _BEGIN, _END = "<|tool_call_start|>", "<|tool_call_end|>"
 # such as: \n[search(query="a")]
-_LIST = re.compile(r"\s*+(?=\[\s*+[A-Za-z_][\w.]*+\()")
+_LIST = re.compile(rf"\s*+(?=\[\s*+{NAME}\()")
 _END_TOKEN = re.compile(re.escape(_END))
 _CLOSED = re.compile(r"\s*+<\|tool_call_end\|>")
 # such as: \nsearch(query="a")
-_LINE = re.compile(r"[\s,]*+([A-Za-z_][\w.]*+)(?=\()")
+_LINE = re.compile(rf"[\s,]*+({NAME})(?=\()")
 LANGUAGES = ("python", "py", "tool_code")
 _MAX_LENGTH = 50_000
 # such as: "a text"

@@ -10,7 +10,7 @@ from understudy.core.json_values import parse_float, parse_int, reject_nan_and_i
 from understudy.formats.parsing.json_calls import json_equal
 from understudy.formats.parsing.repair import ParseFailure
 from understudy.formats.parsing.scan import ReplyScan
-from understudy.formats.parsing.schema import json_type, schema_types
+from understudy.formats.parsing.schema import json_type, member_schema, schema_types
 from understudy.formats.tool_parsers.pythonic import literal_value, parse_python
 
 # such as: \n<arg_key>query</arg_key>\n<arg_val
@@ -35,7 +35,7 @@ def typed_value(scan: ReplyScan, name: str, key: str, text: str) -> Any:
     """Return the text of a parameter as a value of the type that the tool's schema asks for."""
     spec = scan.tools.get(name)
     schema = spec.parameters if spec else {}
-    wanted = schema_types(schema.get("properties", {}).get(key), schema.get("$defs"))
+    wanted = schema_types(member_schema(schema, key, schema), schema)
     value = parse_typed(text, wanted)
     if not isinstance(value, str) or "string" in wanted or not wanted & {"object", "array"}:
         return value
