@@ -195,6 +195,31 @@ def test_template_that_cannot_be_appended_to_is_rejected(
         load_chat_format(write_model_folder(template))
 
 
+GENERATION = """{%- for m in messages %}
+    {{- bos_token + unk_token + pad_token + '<|' + m.role + '|>\n' }}
+    {%- if m.role == 'assistant' %}
+        {%- set mark = 'a' %}
+        {%- generation %}{%- set mark = 'b' %}
+            {{- m.content + mark }}
+        {% endgeneration %}{{- mark + '\n' }}
+    {%- else %}{{- m.content }}{%- endif %}
+{%- endfor %}"""
+
+
+def test_generation_tags_and_special_tokens_render_as_in_transformers(tmp_path: Path) -> None:
+    from transformers.utils.chat_template_utils import render_jinja_template
+
+    tokens = {"bos_token": "<s>", "pad_token": {"content": "<pad>"}, "extra_special_tokens": {"image_token": "<image>"}}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(tokens))
+    messages = [Message(role="user", content="Hi."), Message(role="assistant", content="Hello.")]
+    conversation = [{"role": m.role, "content": m.content} for m in messages]
+    known = {"bos_token": "<s>", "pad_token": "<pad>", "unk_token": ""}
+    wanted = render_jinja_template(conversations=[conversation], chat_template=GENERATION, **known)[0][0]
+    assert "Hello.b\na" in wanted, "what a block sets stays in it"
+    assert compile_template(tmp_path, GENERATION)(messages, (), False) == wanted
+    assert compile_template(tmp_path, "{{ image_token }}")(messages) == "<image>"
+
+
 @pytest.mark.parametrize(
     "code",
     [

@@ -12,6 +12,7 @@ from typing import Any
 from understudy.core.errors import ConfigError, install_hint
 from understudy.core.messages import Message, ToolSpec, tool_to_openai
 
+_SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 ChatTemplate = Callable[..., str]
 """Function of messages and tools that returns text. With `prompt`, the text ends with the opening of an assistant's
 turn."""
@@ -52,8 +53,8 @@ def compile_template(
     accept an object. `today` is the date for templates that write it.
     """
     try:
-        from jinja2 import TemplateError
-        from jinja2.ext import loopcontrols
+        from jinja2 import TemplateError, nodes
+        from jinja2.ext import Extension, loopcontrols
         from jinja2.sandbox import ImmutableSandboxedEnvironment
     except ModuleNotFoundError as error:
         raise ConfigError(f"{folder} needs {error.name}; {install_hint('train')}") from error
@@ -61,7 +62,17 @@ def compile_template(
     def raise_template_error(text: str) -> None:
         raise TemplateError(text)
 
-    jinja = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols])
+    class GenerationTag(Extension):
+        """The tag `{% generation %}`, which marks an assistant's text for loss masks. It renders what it contains."""
+
+        tags = {"generation"}
+
+        def parse(self, parser: Any) -> Any:
+            line = next(parser.stream).lineno
+            return nodes.Scope(parser.parse_statements(("name:endgeneration",), drop_needle=True), lineno=line)
+
+    extensions = [loopcontrols, GenerationTag]
+    jinja = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=extensions)
     jinja.filters["tojson"] = _tojson
     jinja.globals.update(raise_exception=raise_template_error, strftime_now=(today or date.today()).strftime)
     thinking = {} if enable_thinking is None else {"enable_thinking": enable_thinking, "thinking": enable_thinking}
@@ -83,11 +94,17 @@ def compile_template(
 
 
 def read_special_tokens(folder: Path) -> dict[str, str]:
-    """Return the special tokens that templates refer to by name: `bos_token` and `eos_token`, "" if missing."""
+    """Return the special tokens that templates refer to by name, such as `bos_token`.
+
+    They are those of transformers, "" if missing, and those that tokenizer_config.json defines.
+    """
     file = folder / "tokenizer_config.json"
     config = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
-    tokens = {name: config.get(name) or "" for name in ("bos_token", "eos_token")}
-    return {name: token["content"] if isinstance(token, dict) else token for name, token in tokens.items()}
+    extra = config.get("extra_special_tokens")
+    named = {key: value for key, value in config.items() if key.endswith("_token")}
+    tokens = {**dict.fromkeys(_SPECIAL_TOKENS), **named, **(extra if isinstance(extra, dict) else {})}
+    texts = {name: token.get("content") if isinstance(token, dict) else token for name, token in tokens.items()}
+    return {name: text if isinstance(text, str) else "" for name, text in texts.items()}
 
 
 def _tojson(value: Any, **options: Any) -> str:

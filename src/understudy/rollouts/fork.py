@@ -108,7 +108,7 @@ class _ForkedAgent:
                     f"turn {turn} has a tool call with a parse error, which cannot be rendered for another model; "
                     f"fork at turn {turn} or before"
                 )
-            append_rendered_turn(episode, new_messages, reply, tools, self._format)
+            append_rendered_turn(episode, new_messages, reply, tools, self._format, exactly=False)
         else:
             self._append_recorded(episode, new_messages, reply)
         return reply

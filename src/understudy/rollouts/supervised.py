@@ -12,14 +12,24 @@ from understudy.core.errors import ConfigError
 from understudy.core.messages import Message, ToolSpec
 from understudy.core.trajectory import Trajectory
 from understudy.formats import ChatFormat
+from understudy.formats.round_trip import validate_reply
 
 
 def append_rendered_turn(
-    episode: Trajectory, new_messages: Sequence[Message], reply: Message, tools: Sequence[ToolSpec], format: ChatFormat
+    episode: Trajectory,
+    new_messages: Sequence[Message],
+    reply: Message,
+    tools: Sequence[ToolSpec],
+    format: ChatFormat,
+    exactly: bool = True,
 ) -> None:
-    """Append `new_messages` and `reply` to the episode, with the tokens that a model would sample for the reply."""
+    """Append `new_messages` and `reply` to the episode, with the tokens that a model would sample for the reply.
+
+    Raise ConfigError if the format does not read its own tokens as the calls of the reply; see `validate_reply`.
+    """
     episode.observe(new_messages, format.encode(new_messages, tools, episode.tokens))
     tokens = format.encode_reply(reply)
+    validate_reply(format, reply, tokens, tools, exactly)
     episode.act(reply, tokens, [0.0] * len(tokens))
 
 
@@ -28,7 +38,8 @@ def build_supervised_example(
 ) -> Trajectory:
     """Return the trajectory of a conversation. Messages after the last reply have no tokens and are not trained on.
 
-    Raise ConfigError if a tool call has a parse error, or if the chat template cannot render a message.
+    Raise ConfigError if a tool call has a parse error, if the chat template cannot render a message, or if the format
+    does not read the calls that it writes.
     """
     episode = Trajectory(task_id)
     new_messages: list[Message] = []
@@ -42,7 +53,7 @@ def build_supervised_example(
                     f"reply {episode.num_turns + 1} has a tool call with a parse error ({call.parse_error}); "
                     "correct the call or remove the conversation"
                 )
-        append_rendered_turn(episode, new_messages, message, tools, format)
+        append_rendered_turn(episode, new_messages, message, tools, format, exactly=False)
         new_messages = []
     episode.observe(new_messages)
     return episode

@@ -17,6 +17,7 @@ from understudy.envs.task_source import TaskSource, list_file_summaries, list_so
 from understudy.envs.users import UserSimulatorFactory
 from understudy.evaluation.evaluate import validate_noop_reward
 from understudy.formats import ChatFormat, chat_format_from_config
+from understudy.formats.round_trip import validate_tools
 from understudy.rollouts.agent import NoopAgent
 from understudy.rollouts.reward_shaping import RewardJudge, ShapedEnvironmentFactory, ShapingConfig
 from understudy.rollouts.rollout import EpisodeLimits, play_episode
@@ -126,6 +127,8 @@ async def prepare_run(
     if config.steps and config.algorithm.shaping.progress_weight:
         await _validate_progress_scores(config, domain)
     format = chat_format_from_config(folder, config.format, today)
+    for each in list_sources(domain):
+        validate_tools(format, each.tool_specs)
     sources = (domain, *(eval_set.source for eval_set in eval_sets))
     summaries = [summary for source in sources for summary in list_file_summaries(source)]
     files = read_data_files(config, domain, format, done_steps, summaries)
