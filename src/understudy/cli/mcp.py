@@ -136,6 +136,8 @@ def tools(options: MCPToolsOptions) -> None:
 
     async def listed() -> str:
         async with MCPToolkit({"server": _server(options)}) as kit:
+            for note in kit.notes:
+                typer.echo(note, err=True)
             specs = [spec.model_dump(exclude=HIDDEN_FIELDS) for spec in kit.specs()]
             return json.dumps(specs, indent=1, ensure_ascii=False) if options.as_json else format_tool_list(kit.specs())
 

@@ -26,8 +26,6 @@ class FileSummary(Record):
     """Every refused row: its location, field and problem."""
     notes: tuple[str, ...] = ()
     """What a reader should know, such as how tasks were assigned to splits."""
-    details: tuple[str, ...] = ()
-    """What the sources that play the tasks say of themselves."""
 
     def lines(self) -> list[str]:
         """Return one or two lines of text."""

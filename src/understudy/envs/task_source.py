@@ -122,6 +122,10 @@ class TaskSource:
         def environment(self, task: Task, user: User | None = None, seed: int = 0) -> Environment:
             """Return a new episode of `task`. `user` replaces the user of the source."""
 
+    def notes(self) -> Sequence[str]:
+        """Return what a user should know before an episode is played, such as tools that are left out."""
+        return ()
+
     @property
     def has_brief_policy(self) -> bool:
         """Whether `slice` accepts `domain_policy="brief"`."""

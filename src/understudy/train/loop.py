@@ -72,7 +72,7 @@ async def train_async(
     # Before anything else is played: limits that are too small for the gold episodes are refused here.
     gold = await play_gold(config, prepared.domain, prepared.format) if run.step < config.sft.steps else []
     machine = detect_machine(config.engine.export_engine_config)
-    for line in (*run.warnings, *machine.warnings, *config_warnings(config), *prepared.data_files.notes):
+    for line in (*run.warnings, *machine.warnings, *config_warnings(config), *prepared.notes):
         report(line, 0, 0, {})
     engine = open_engine(prepared.model_folder, config.resolved_engine, config.seed, process_group)
     tracker_names = config.trackers if process_group.rank == 0 else ()

@@ -96,6 +96,11 @@ class PreparedRun:
     cost_tracker: CostTracker
     """Counts the cost of the user model and the reward judge."""
 
+    @property
+    def notes(self) -> Sequence[str]:
+        """What a user should know of the data files and of the sources of tasks."""
+        return (*self.data_files.notes, *(note for each in list_sources(self.domain) for note in each.notes()))
+
 
 async def prepare_run(
     config: TrainConfig, today: date | None = None, done_steps: int = 0, cost_tracker: CostTracker | None = None

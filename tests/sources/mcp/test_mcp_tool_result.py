@@ -1,6 +1,7 @@
 """Tests of sanitized tool results and of the expansion and redaction of secrets."""
 
 import json
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -29,6 +30,30 @@ MARKERS = [
     "<|python_tag|>",
     "</s>",
 ]
+
+
+@pytest.mark.parametrize(
+    ("texts", "structured", "is_added"),
+    [
+        (["1 page read"], {"passages": ["the answer is 42"]}, True),
+        (['{"a": "é", "n": 5}'], {"a": "é", "n": 5.0}, False),
+        (['{"a": "\\u00e9"}'], {"a": "é"}, False),
+        (['{"a": "two\\nlines"}'], {"a": "two\nlines"}, False),
+        (["two\nlines"], {"result": "two\nlines"}, False),
+        (["1", "2"], {"result": [1, 2]}, False),
+        (["12"], {"result": 1}, True),
+        (["done"], {"result": None, "ok": True}, False),
+        ([], {"a": 1}, True),
+    ],
+)
+def test_structured_content_is_shown_unless_the_text_contains_it(
+    texts: list[str], structured: dict[str, Any], is_added: bool
+) -> None:
+    content = [TextContent(text=text) for text in texts]
+    result = CallToolResult(content=content, structured_content=structured)
+    shown = to_tool_result(result, sanitize_text, 1000)
+    added = [json.dumps(structured, ensure_ascii=False)] if is_added else []
+    assert shown.text == "\n".join([*texts, *added])
 
 
 def test_value_of_deeply_nested_text_is_the_text() -> None:

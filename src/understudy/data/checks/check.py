@@ -231,7 +231,7 @@ async def check_async(
     ]
     problems.sort(key=lambda problem: list(PROBLEM_TITLES).index(problem.kind))
     called = {call.name for result in results for call in result.task.gold_calls}
-    warnings = [detail for summary in files for detail in summary.details]
+    warnings = [note for each in list_sources(source) for note in each.notes()]
     if not source.domain_policy:
         warnings.append("the domain policy is empty, so the agent gets no instructions")
     if refused := [result for result in results if result.refused_calls]:

@@ -5,8 +5,8 @@ aliases.
 """
 
 import json
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from types import MappingProxyType
@@ -31,6 +31,8 @@ MAX_NAME_CHARACTERS = 128
 """The longest name of a tool, in characters: that of the protocol's specification."""
 MAX_TOOLS_CHARACTERS = 1_000_000
 """The longest descriptions and schemas of all tools of a server, in characters."""
+_VALUES = ("const", "enum", "default", "examples")
+"""Keywords of JSON Schema whose values are no schemas."""
 T = TypeVar("T")
 ToolNaming = Literal["flat", "server.tool"]
 ServerTools = Mapping[str, Sequence[ToolSpec]]
@@ -89,18 +91,41 @@ class ToolCatalog:
         visible_tools: Sequence[str] = (),
         aliases: Aliases = MappingProxyType({}),
     ) -> None:
-        """Only `visible_tools` are shown, if given.
+        """Only `visible_tools` are shown, if given. Tools that cannot be used are left out.
 
         Raise `ConfigError` if two visible tools have one name, if `aliases` name an unknown tool or parameter, or if an
         alias of a tool is the name of another one.
         """
         self.server_tools = server_tools
-        names = _find_aliases(server_tools, servers, aliases)
+        problems = {
+            server: [_problem(spec, [other.name for other in specs[:i]]) for i, spec in enumerate(specs)]
+            for server, specs in server_tools.items()
+        }
+        usable = {
+            server: [spec for spec, problem in zip(specs, problems[server], strict=True) if not problem]
+            for server, specs in server_tools.items()
+        }
+        names = _find_aliases(usable, servers, aliases)
         every = [
             _entry(server, spec, naming, names[server, spec.name], aliases)
-            for server, specs in server_tools.items()
+            for server, specs in usable.items()
             for spec in specs
         ]
+        allowed = [
+            (f"{server}.{sanitize_text(spec.name[:80])}", problem, unreadable_patterns(spec.parameters))
+            for server, specs in server_tools.items()
+            for spec, problem in zip(specs, problems[server], strict=True)
+            if is_allowed(servers[server], spec.name)
+        ]
+        self.notes = (
+            *(f"the tool {name!r} is left out: {problem}" for name, problem, _ in allowed if problem),
+            *(
+                f"{name}: arguments are not compared with the pattern {patterns[0]!r}, which is not one of Python's"
+                for name, problem, patterns in allowed
+                if patterns and not problem
+            ),
+        )
+        """What a user should know of the tools: which are left out and why, and what is not checked of arguments."""
         shown = [entry for entry in every if is_allowed(servers[entry.server], entry.tool)]
         _validate_unique_names(shown)
         self.shown_entries = [entry for entry in shown if not visible_tools or entry.spec.name in visible_tools]
@@ -121,7 +146,8 @@ class ToolCatalog:
     def get_any(self, name: str) -> CatalogEntry:
         """Return a tool by any of its names, visible or not. Raise `TaskError` for an unknown name."""
         if name not in self.all_entries:
-            raise TaskError(f"no server has a tool {did_you_mean(name, self.all_entries)}")
+            text = f"no server has a tool {did_you_mean(name, self.all_entries)}"
+            raise TaskError("; ".join((text, *(note for note in self.notes if repr(name) in note))))
         return self.all_entries[name]
 
     def rename(self, tool: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -160,18 +186,15 @@ class ToolCatalog:
 def sanitized_specs(server: str, tools: Iterable[Tool], clean: Sanitizer) -> tuple[ToolSpec, ...]:
     """Return the specifications of a server's tools, sanitized: nothing in them can be read as a turn or a call.
 
-    Raise `RolloutError` if a tool's name would have to change, because the server only knows the original name, if two
-    tools have one name, or if the tools are too many or too long for a prompt.
+    Names stay as they are, because the server only knows these; `ToolCatalog` leaves out those that cannot be shown.
+    Raise `RolloutError` if the tools are too many or too long for a prompt.
     """
     tools = tuple(tools)
     if len(tools) > MAX_TOOLS:
         raise RolloutError(
             f"the MCP server {server!r} has {len(tools)} tools; at most {MAX_TOOLS} can be shown to a model", "mcp"
         )
-    specs = tuple(_spec(server, tool, clean) for tool in tools)
-    names = Counter(spec.name for spec in specs)
-    if repeated := next((name for name, count in names.items() if count > 1), ""):
-        raise RolloutError(f"the MCP server {server!r} lists the tool {repeated!r} {names[repeated]} times", "mcp")
+    specs = tuple(_spec(tool, clean) for tool in tools)
     size = sum(len(spec.description) + len(json.dumps(spec.parameters, ensure_ascii=False)) for spec in specs)
     if size > MAX_TOOLS_CHARACTERS:
         raise RolloutError(
@@ -193,13 +216,66 @@ def matches_any(tool: str, patterns: Iterable[str]) -> bool:
     return any(fnmatchcase(tool, pattern) for pattern in patterns)
 
 
-def _spec(server: str, tool: Tool, clean: Sanitizer) -> ToolSpec:
-    plain = sanitize_text(tool.name)
-    if plain != tool.name or not plain.strip() or "\n" in plain or len(plain) > MAX_NAME_CHARACTERS:
-        shown = sanitize_text(repr(tool.name[:80]))
-        raise RolloutError(
-            f"the MCP server {server!r} has a tool whose name cannot be shown to a model: {shown}", "mcp"
-        )
+def unreadable_patterns(schema: Any) -> list[str]:
+    """Return the regular expressions in a JSON Schema that Python does not read, such as `\\p{L}` of JavaScript."""
+    return [pattern for pattern in _patterns(schema) if not _is_readable(pattern)]
+
+
+def _patterns(schema: Any) -> Iterator[str]:
+    if isinstance(schema, list):
+        for item in schema:
+            yield from _patterns(item)
+    if not isinstance(schema, Mapping):
+        return
+    if isinstance(schema.get("pattern"), str):
+        yield schema["pattern"]
+    by_pattern = schema.get("patternProperties")
+    yield from by_pattern if isinstance(by_pattern, Mapping) else ()
+    for key, value in schema.items():
+        yield from () if key in _VALUES else _patterns(value)
+
+
+def _is_readable(pattern: str) -> bool:
+    try:
+        re.compile(pattern)
+    except re.error:
+        return False
+    return True
+
+
+def _without_unreadable_patterns(schema: Any) -> Any:
+    if isinstance(schema, list):
+        return [_without_unreadable_patterns(item) for item in schema]
+    if not isinstance(schema, Mapping):
+        return schema
+    kept = {k: value if k in _VALUES else _without_unreadable_patterns(value) for k, value in schema.items()}
+    if isinstance(schema.get("pattern"), str) and not _is_readable(schema["pattern"]):
+        del kept["pattern"]
+    if isinstance(schema.get("patternProperties"), Mapping):
+        # The pattern `^` matches every name, so that `additionalProperties` refuses none that might match.
+        kept["patternProperties"] = {
+            pattern if _is_readable(pattern) else "^": value if _is_readable(pattern) else True
+            for pattern, value in kept["patternProperties"].items()
+        }
+    return kept
+
+
+def _problem(spec: ToolSpec, earlier: Sequence[str]) -> str:
+    """Return why a tool cannot be used, or nothing. `earlier` are the names of the tools before it."""
+    plain = sanitize_text(spec.name)
+    if plain != spec.name or not plain.strip() or "\n" in plain or len(plain) > MAX_NAME_CHARACTERS:
+        return "its name cannot be shown to a model"
+    if spec.name in earlier:
+        return "the server lists another tool of this name"
+    schema = _without_unreadable_patterns(spec.parameters)
+    try:
+        validator_for(schema).check_schema(schema)
+    except SchemaError as error:
+        return f"its schema is invalid: {sanitize_text(error.message)[:200]}"
+    return ""
+
+
+def _spec(tool: Tool, clean: Sanitizer) -> ToolSpec:
     about = clean(tool.description or tool.title or "")
     listed, names = (tool.meta or {}).get(ALIASES_KEY), (tool.meta or {}).get(NAME_ALIASES_KEY)
     aliases = {alias: name for alias, name in listed.items() if isinstance(name, str)} if type(listed) is dict else {}
@@ -269,14 +345,8 @@ def _entry(server: str, spec: ToolSpec, naming: ToolNaming, names: tuple[str, ..
     shown = spec.replace(aliases=_effective_aliases(server, spec, aliases), name_aliases=names)
     if naming == "server.tool":
         shown = shown.replace(name=f"{server}.{spec.name}")
-    kind = validator_for(spec.parameters)
-    try:
-        kind.check_schema(spec.parameters)
-    except SchemaError as e:
-        raise RolloutError(
-            f"the MCP server {server!r} has a tool {spec.name!r} whose schema is invalid: {e.message}", "mcp"
-        ) from e
-    return CatalogEntry(server, spec.name, shown, kind(spec.parameters, registry=Registry()), names)
+    schema = _without_unreadable_patterns(spec.parameters)
+    return CatalogEntry(server, spec.name, shown, validator_for(schema)(schema, registry=Registry()), names)
 
 
 def _validate_unique_names(entries: Sequence[CatalogEntry]) -> None:

@@ -303,6 +303,10 @@ class MCPTaskSource(ExternalSource):
         goal = functools.partial(self.resources.expected_states, mine, self._catalog)
         return MCPEnvironment(mine, kit, self.task_policy(task), made, goal, self.resources.config.reward)
 
+    def notes(self) -> Sequence[str]:
+        """Return which tools of the servers are left out and why, and what is not checked of arguments."""
+        return self._catalog.notes
+
     def fact_rules(self, task: Task) -> FactRules:
         """Return what counts as telling the task's outputs."""
         return find_mcp_fact_rules(self.resources.find_task(task.id) or self._unlisted(task))

@@ -71,10 +71,14 @@ class ToolResult(Record):
 
 
 def to_tool_result(result: CallToolResult, clean: Sanitizer, max_characters: int) -> ToolResult:
-    """Convert a result: its texts, or else its structured value as JSON, up to `max_characters`."""
+    """Convert a result, up to `max_characters`: its texts, and its structured value as JSON if they do not contain it.
+
+    Checks of a task read the structured value, so the agent must see it.
+    """
     text = "\n".join(map(_block, result.content))
-    if not text and result.structured_content is not None:
-        text = json.dumps(result.structured_content, ensure_ascii=False)
+    if result.structured_content is not None and not (text and _contains(text, result.structured_content)):
+        structured = json.dumps(result.structured_content, ensure_ascii=False)
+        text = f"{text}\n{structured}" if text else structured
     text, cut = _cut(clean(text), max_characters)
     return ToolResult(
         text=text, structured=map_texts(result.structured_content, clean), is_error=bool(result.is_error), truncated=cut
@@ -103,6 +107,21 @@ def map_texts(value: Any, clean: Sanitizer) -> Any:
     if isinstance(value, list):
         return [map_texts(item, clean) for item in value]
     return {clean(key): map_texts(item, clean) for key, item in value.items()} if isinstance(value, dict) else value
+
+
+def _contains(text: str, value: Any) -> bool:
+    """Return True if each text and number of a JSON value is in `text`, as it is or as JSON."""
+    if isinstance(value, dict):
+        return all(_contains(text, item) for item in value.values())
+    if isinstance(value, list):
+        return all(_contains(text, item) for item in value)
+    if isinstance(value, str):
+        return any(
+            form in text for form in (value, json.dumps(value, ensure_ascii=False)[1:-1], json.dumps(value)[1:-1])
+        )
+    if isinstance(value, bool) or value is None:
+        return True
+    return re.search(rf"(?<![\w.]){re.escape(json.dumps(value).removesuffix('.0'))}(?!\w)", text) is not None
 
 
 def _cut(text: str, most: int) -> tuple[str, bool]:

@@ -110,6 +110,11 @@ class MCPToolkit:
         """The agent's tools."""
         return self._live.catalog.specs
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Which tools of the servers are left out and why, and what is not checked of arguments."""
+        return self._live.catalog.notes
+
     async def call(self, call: ToolCall) -> str:
         """Run one call of the agent and return the result."""
         if call.parse_error:

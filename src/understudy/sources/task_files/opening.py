@@ -146,7 +146,6 @@ def _make_task_file(
         refused=refused,
         refusals=refusals,
         notes=tuple(notes),
-        details=tuple(note for source in sources if isinstance(source, CallMatching) for note in source.notes()),
     )
     return TaskFile(name, Mixture(sources, (1.0,) * len(sources)), by_split, summary, bool(taken), row_domains)
 

@@ -89,7 +89,7 @@ async def run_preflight(config: TrainConfig, folder: Path, processes: int = 1) -
     )
 
     prepared = await prepare_run(config)
-    sound, notes = "the config is valid", (*config_warnings(config), *prepared.data_files.notes)
+    sound, notes = "the config is valid", (*config_warnings(config), *prepared.notes)
     if isinstance(config.engine, TinkerEngineConfig):
         gold, served = await measure_gold_episodes(config, prepared), _served(config.engine)
         return PreflightReport(config=config, folder=folder, verdict=sound, gold_sizes=gold, notes=(served, *notes))
