@@ -16,9 +16,23 @@ from pydantic import ValidationError
 
 from understudy.core.errors import ConfigError, TaskError
 from understudy.core.items import InvalidField, Item, RowError, row_error_from_validation
-from understudy.data.conversations.examples import Demonstration, LabeledExample, PreferencePair, prompt_messages
+from understudy.data.conversations.examples import (
+    Demonstration,
+    LabeledExample,
+    PreferencePair,
+    prompt_messages,
+    undescribed_tools,
+)
 from understudy.data.conversations.outcomes import OUTCOME_COLUMNS, ReadingNotes, find_outcome
-from understudy.data.conversations.shapes import USES, RowShape, Use, find_shape, is_recorded, unused_columns
+from understudy.data.conversations.shapes import (
+    USES,
+    RowShape,
+    Use,
+    find_shape,
+    is_recorded,
+    unused_columns,
+    with_system_message,
+)
 from understudy.data.writer import open_output, validate_output_path
 from understudy.sources.dataset_files import DATASET_SUFFIXES, has_data_files, read_dataset
 from understudy.sources.row_messages import (
@@ -75,7 +89,8 @@ def read_conversations(
         yield pair
     if is_empty:
         why = "; ".join(notes.lines("a smaller min_reward")) or "it has no episodes"
-        raise ConfigError(f"{path} has nothing for {USES[use or 'sft']}: {why}")
+        hint = "; preferences.kind=kto (`data convert`: --to kto) needs no pairs" if use == "dpo" else ""
+        raise ConfigError(f"{path} has nothing for {USES[use or 'sft']}: {why}{hint}")
 
 
 def read_examples(
@@ -170,7 +185,10 @@ def _read_row(
     kind = KINDS[chosen]
     if kind is LabeledExample:
         columns["label"] = is_success
-    return Item(item.location, kind.model_validate(columns))
+    example = kind.model_validate(columns)
+    for name in undescribed_tools(example):
+        notes.undescribed.setdefault(name, item.location)
+    return Item(item.location, example)
 
 
 def _find_shape(value: Any, use: Use | None) -> tuple[RowShape, Row]:
@@ -193,7 +211,9 @@ def _conversation_columns(shape: RowShape, row: Row, is_failure: bool) -> dict[s
         raise InvalidField("answer", "a text or a number is needed")
     # only a rejected continuation or an undesirable episode may have empty replies
     conversations = [
-        normalize_messages([*parts.prompt, *end], allow_empty_replies=number > 0 or is_failure)
+        normalize_messages(
+            with_system_message(row, [*parts.prompt, *end]), allow_empty_replies=number > 0 or is_failure
+        )
         for number, end in enumerate(parts.continuations)
     ]
     if not is_failure:

@@ -65,6 +65,8 @@ class ReadingNotes:
     """Number of episodes without one of the opposite outcome that begins alike."""
     unused: dict[str, str] = field(default_factory=dict)
     """The location of the first row with each column that is not used."""
+    undescribed: dict[str, str] = field(default_factory=dict)
+    """The location of the first row that calls each tool that the row does not describe."""
 
     def lines(self, option: str) -> list[str]:
         """Return lines of text. `option` sets the smallest reward of a success, such as "--min-reward 0"."""
@@ -82,4 +84,11 @@ class ReadingNotes:
                 places[location].append(name)
             shown = "; ".join(f"{', '.join(names)} (first in {location})" for location, names in places.items())
             lines.append(f"columns that are not used: {shown}")
+        if self.undescribed:
+            listed = ", ".join(self.undescribed)
+            first = next(iter(self.undescribed.values()))
+            lines.append(
+                f"tools that rows call and do not describe: {listed} (first in {first}); their prompts list no such "
+                "tools: put descriptions into the column `tools`"
+            )
         return lines
