@@ -49,11 +49,13 @@ _TEXT_PARTS = ("text", "input_text", "output_text")
 _BLOCKS = ("tool_use", "tool_result", "thinking", "redacted_thinking")
 """Types of content blocks in Anthropic's Messages API, besides text."""
 _PARTS = (*_TEXT_PARTS, *_BLOCKS, "image", "image_url", "input_audio")
-_TOOL_COLUMNS = (
+TOOL_COLUMNS = (
     *("tools", "tool_defs", "tool_definitions", "tool_schemas", "tools_schema", "tool_specs", "available_tools"),
     *("functions", "function_definitions"),
 )
 """Columns with the descriptions of tools, and their other names."""
+SYSTEM_COLUMNS = ("system", "system_prompt", "system_message")
+"""Columns with the system message."""
 _TOOL_KEYS = ("name", "description", "parameters", "aliases", "name_aliases")
 _IGNORED_TOOL_KEYS = ("strict", "type", "cache_control")
 _SCHEMA_NAMES = ("input_schema", "inputSchema", "parameters_json_schema")
@@ -112,14 +114,14 @@ def normalize_messages(messages: Sequence[Any], *, allow_empty_replies: bool = F
 def normalize_tools(row: Row) -> list[Any]:
     """Return the tools of a row without their wrappers.
 
-    They are in one of `_TOOL_COLUMNS` of the row, or of its `input` or `request`. They may be JSON text.
+    They are in one of `TOOL_COLUMNS` of the row, or of its `input` or `request`. They may be JSON text.
     """
-    return [_normalize_tool(tool) for tool in _listed_tools(row)]
+    return [normalize_tool(tool) for tool in _listed_tools(row)]
 
 
 def _listed_tools(row: Row) -> list[Any]:
     holders = [row, *(row[name] for name in ("input", "request") if isinstance(row.get(name), dict))]
-    found = ((name, holder[name]) for holder in holders for name in _TOOL_COLUMNS if holder.get(name))
+    found = ((name, holder[name]) for holder in holders for name in TOOL_COLUMNS if holder.get(name))
     name, tools = next(found, ("tools", []))
     tools = parse_field(tools, name, "not JSON") if isinstance(tools, str) else tools
     if not isinstance(tools, list):
@@ -129,9 +131,19 @@ def _listed_tools(row: Row) -> list[Any]:
     ]
 
 
-def is_tool_column(name: str) -> bool:
-    """Return whether a column has the descriptions of tools."""
-    return name in _TOOL_COLUMNS
+def find_system(row: Row) -> tuple[str, str]:
+    """Return the system message that a row has beside its conversation, and its column; empty texts if there is none.
+
+    Raise InvalidField if it is no text.
+    """
+    name = next((name for name in SYSTEM_COLUMNS if row.get(name)), "")
+    if not name:
+        return "", ""
+    value = row[name]
+    text = join_text_parts(decode_list(value) if str(value).lstrip().startswith("[{") else value)
+    if not isinstance(text, str):
+        raise InvalidField(name, "a text is needed")
+    return text, name
 
 
 def unknown_message_keys(messages: Sequence[Any]) -> list[str]:
@@ -452,7 +464,7 @@ def _normalize_call(call: Any) -> Any:
     return call
 
 
-def _normalize_tool(tool: Any) -> Any:
+def normalize_tool(tool: Any) -> Any:
     """Return a tool without its wrapper and without what no model sees. Its description may be missing."""
     function = tool.get("function", tool) if isinstance(tool, dict) else tool
     if not isinstance(function, dict):

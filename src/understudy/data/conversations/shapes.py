@@ -14,13 +14,14 @@ from typing import Any, Literal
 from pydantic_core import from_json
 
 from understudy.core.items import InvalidField, describe_row
-from understudy.core.messages import join_text_parts
 from understudy.data.conversations.outcomes import OUTCOME_COLUMNS
 from understudy.sources.row_messages import (
+    SYSTEM_COLUMNS,
+    TOOL_COLUMNS,
     Row,
     WireMessage,
     decode_list,
-    is_tool_column,
+    find_system,
     text_message,
     unknown_message_keys,
     unknown_tool_keys,
@@ -74,7 +75,6 @@ _FURTHER_COLUMNS = {
     *("id", "task_id", "uid", "index", "trial", "split", "source", "data_source", "parallel_tool_calls"),
 }
 """Columns that are read beside those of a shape, or that only name a row."""
-_SYSTEM_COLUMNS = ("system", "system_prompt", "system_message")
 _JSON_COLUMNS = (
     *(*_CONVERSATIONS, "conversations", "messages", "prompt", *_PAIR, "completion", "history", "steps", "choices"),
     *("input", "request", "preferred_output", "non_preferred_output"),
@@ -114,28 +114,18 @@ def unused_columns(value: Any, shape: RowShape) -> list[str]:
     """Return the columns of a row of a shape that are not used, and those of its messages and tools."""
     names = [str(name) for name, each in value.items() if each is not None] if isinstance(value, dict) else []
     known = {*shape.keys, *_FURTHER_COLUMNS, *_CONVERSATIONS, *_PAIR, "messages", "prompt", *_REQUESTS}
-    unused = [name for name in names if name not in known and not is_tool_column(name) and name != find_system(value)]
+    unused = [name for name in names if name not in known and name not in (*TOOL_COLUMNS, *SYSTEM_COLUMNS)]
     row = _columns(value)
     lists = ((name, row[name]) for name in ("conversations", "messages", *_PAIR, "completion") if name in row)
     inner = [f"{name}.{key}" for name, turns in lists if _is_turns(turns) for key in unknown_message_keys(turns)]
     return unused + inner + [f"tools.{key}" for key in unknown_tool_keys(row)]
 
 
-def find_system(row: Row) -> str:
-    """Return the name of the column with the system message; empty if the row has none."""
-    return next((name for name in _SYSTEM_COLUMNS if row.get(name)), "")
-
-
 def with_system_message(row: Row, messages: list[Any]) -> list[Any]:
-    """Return messages that begin with the row's system message, unless they have one. Raise InvalidField if it is no
-    text.
-    """
-    name = find_system(row)
-    if not name or _role(messages) in ("system", "developer"):
+    """Return messages that begin with the row's system message, unless they have one."""
+    text, _ = find_system(row)
+    if not text or _role(messages) in ("system", "developer"):
         return messages
-    text = join_text_parts(decode_list(row[name]) if str(row[name]).lstrip().startswith("[{") else row[name])
-    if not isinstance(text, str):
-        raise InvalidField(name, "a text is needed")
     return [text_message("system", text), *messages]
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from understudy.core.items import InvalidField
 from understudy.core.records import Record
 from understudy.core.tasks import DIFFICULTIES, Split
+from understudy.sources.row_messages import find_system
 from understudy.sources.task_files.task_row import TaskRow, calls_of, decode, messages_of, split_of_row
 from understudy.sources.tool_dataset import ToolExample
 
@@ -58,7 +59,7 @@ def to_tool_example(row: Mapping[str, Any]) -> ToolExample:
     id = row.get("id")
     return ToolExample(
         prompt=messages[-1][1],
-        domain_policy=system or _text(row, "domain_policy") or _text(row, "system"),
+        domain_policy=system or _text(row, "domain_policy") or find_system(row)[0],
         answer=_answer(row),
         gold_calls=calls_of(row.get("gold_calls") or ()),
         id=str(id) if isinstance(id, str | int) and not isinstance(id, bool) else "",
