@@ -14,6 +14,7 @@ from understudy.core.messages import Message, ToolCall
 from understudy.data.conversations.conversations import read_conversations, read_examples
 from understudy.data.conversations.examples import Demonstration, LabeledExample, PreferencePair
 from understudy.data.conversations.outcomes import ReadingNotes
+from understudy.sources.loading import load_source
 
 SPEC = {"name": "find", "description": "Finds.", "parameters": {"type": "object", "properties": {}}}
 OPENAI_TOOL = {"type": "function", "function": SPEC}
@@ -300,6 +301,16 @@ def test_calls_of_tools_that_a_row_does_not_describe_are_named(tmp_path: Path) -
     assert len(list(read_conversations(path, notes=notes))) == 2
     assert notes.undescribed == {"find": f"{path}:2"}
     assert any("find" in line and "tools" in line for line in notes.lines(""))
+
+
+def test_convert_gives_the_tools_of_a_domain_to_rows_without_tools(tmp_path: Path) -> None:
+    rows = write_lines(tmp_path / "rows.jsonl", [{"messages": [*AFTER_CALL, DONE], "tools": t} for t in ([SPEC], [])])
+    out = tmp_path / "out.jsonl"
+    code, said, _ = run_data_command("convert", rows, out, "--tools", "toy:DOMAIN")
+    assert (code, "find" in said) == (0, True)
+    first, second = (item.value.tools for item in read_examples(out, Demonstration) if isinstance(item, Item))
+    assert [tool.name for tool in first] == ["find"]
+    assert second == tuple(tool.without_aliases() for tool in load_source("toy:DOMAIN").tool_specs)
 
 
 @pytest.mark.parametrize(
