@@ -394,7 +394,7 @@ def _merge_replies(located: Sequence[tuple[str, WireMessage]]) -> list[tuple[str
             raise InvalidField(field, "it follows a call that has no result")
         thoughts = [each["reasoning_content"] for each in (before, message) if each.get("reasoning_content")]
         calls = [*before.get("tool_calls", ()), *message.get("tool_calls", ())]
-        columns = {"content": "\n\n".join(texts)}
+        columns: WireMessage = {"content": "\n\n".join(texts)}
         columns |= {"reasoning_content": "\n".join(map(str, thoughts))} if thoughts else {}
         columns |= {"tool_calls": calls} if calls else {}
         merged[-1] = (field, before | message | columns)

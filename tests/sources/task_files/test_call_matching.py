@@ -240,7 +240,7 @@ def test_a_tool_of_a_server_may_be_called_by_its_bare_name() -> None:
         "cancel_order": (),
     }
     text = '<tool_call>{"name": "get_quote", "arguments": {"of": "A"}}</tool_call>'
-    assert parse_reply(text, tools=made.tool_specs).message.tool_calls[0].name == "polygon.get_quote"
+    assert parse_reply(text, tools=made.tool_specs).calls[0].name == "polygon.get_quote"
 
 
 def test_given_tools_and_writes_replace_inferred_ones() -> None:
