@@ -42,6 +42,7 @@ LOOKED_UP = [("user", ASKED["content"], [], ""), ("assistant", "", [("price", {"
         [THOUGHT | {"content": "<think>Look it up."}, TAGGED],
         [THOUGHT | {"content": "[THINK]Look it up.[/THINK]"}, TAGGED],
         [{"role": "assistant", "content": "", "reasoning": "Look it up."}, TAGGED],
+        [{"role": "assistant", "content": "", "thinking": "Look it up."}, TAGGED],
     ],
 )
 def test_a_thought_and_a_call_are_one_reply(replies: list[Any]) -> None:
@@ -230,6 +231,19 @@ def test_calls_of_other_dialects_and_in_json_text_are_calls(reply: Any) -> None:
             ("assistant", "", [("price", {"of": "lamp"})]),
             ("tool", "19.95", []),
         ]
+
+
+@pytest.mark.parametrize(
+    ("tools", "field"), [(["price"], r"tools\.0: 'price'"), ({"price": {}}, "tools: "), ("price", "tools: not JSON")]
+)
+def test_tools_that_are_no_descriptions_are_named(tools: Any, field: str) -> None:
+    with pytest.raises(InvalidField, match=field):
+        normalize_tools({"tools": tools})
+
+
+def test_a_failed_result_of_anthropic_is_an_error_here() -> None:
+    use, result = {"role": "assistant", "content": [TOOL_USE]}, TOOL_RESULT | {"content": "No lamp.", "is_error": True}
+    assert shown([ASKED, use, {"role": "user", "content": [result]}, SAID])[2][1] == "Error: No lamp."
 
 
 def test_json_that_a_tool_returned_stays_as_it_is() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 from pydantic_core import from_json
 
 from understudy.core.items import InvalidField
-from understudy.core.messages import join_text_parts
+from understudy.core.messages import ERROR_PREFIX, join_text_parts
 from understudy.formats.parsing.thoughts import split_thought
 
 Row = Mapping[str, Any]
@@ -42,7 +42,9 @@ _IGNORED = ("name", "cache_control")
 """Columns of a message that no model sees."""
 _IGNORED_IF_EMPTY = ("annotations", "audio", "parsed", "refusal")
 """Columns of a reply in the SDK of OpenAI."""
-_READ_KEYS = {*_MESSAGE_KEYS, *_IGNORED, *_IGNORED_IF_EMPTY, "reasoning", "function_call"}
+_THOUGHT_NAMES = ("reasoning", "thinking")
+"""Other names of `reasoning_content`: of OpenRouter and newer versions of vLLM, and of Ollama."""
+_READ_KEYS = {*_MESSAGE_KEYS, *_IGNORED, *_IGNORED_IF_EMPTY, *_THOUGHT_NAMES, "function_call"}
 _CONTENT_NAMES = ("value", "text", "message")
 """Other names of a message's `content`."""
 _TEXT_PARTS = ("text", "input_text", "output_text")
@@ -126,9 +128,12 @@ def _listed_tools(row: Row) -> list[Any]:
     tools = parse_field(tools, name, "not JSON") if isinstance(tools, str) else tools
     if not isinstance(tools, list):
         raise InvalidField(name, "a list of tools is needed")
-    return [
-        parse_field(tool, f"{name}.{i}", "not JSON") if isinstance(tool, str) else tool for i, tool in enumerate(tools)
-    ]
+    listed = [decode_list(tool) for tool in tools]
+    for number, tool in enumerate(listed):
+        if not isinstance(tool, dict):
+            problem = f"{tool!r:.50} describes no tool; write {{name, description, parameters}}"
+            raise InvalidField(f"{name}.{number}", problem)
+    return listed
 
 
 def find_system(row: Row) -> tuple[str, str]:
@@ -197,8 +202,9 @@ def _normalize_message(message: Any, field: str) -> WireMessage:
     for key in _IGNORED_IF_EMPTY:
         if not bare.get(key, True):
             del bare[key]
-    if "reasoning" in bare:  # the name that OpenRouter and newer versions of vLLM use
-        bare.setdefault("reasoning_content", bare.pop("reasoning"))
+    for name in _THOUGHT_NAMES:
+        if name in bare:
+            bare.setdefault("reasoning_content", bare.pop(name))
     if isinstance(bare.get("function_call"), dict) and not bare.get("tool_calls"):  # OpenAI's older form
         bare["tool_calls"] = [bare.pop("function_call")]
     if bare.get("tool_calls") in ([], {}):
@@ -264,8 +270,10 @@ def _split_blocks(message: Any, field: str) -> list[Any]:
 
 
 def _result_of(block: Mapping[str, Any], field: str) -> WireMessage:
-    """Return the message of a block of the type tool_result."""
+    """Return the message of a block of the type tool_result. That of a failed call begins as errors do here."""
     content = _text_of(block.get("content") or "", field)
+    if block.get("is_error") and not str(content).startswith(ERROR_PREFIX):
+        content = f"{ERROR_PREFIX}{content}"
     return {"role": "tool", "content": content, "tool_call_id": block.get("tool_use_id")}
 
 

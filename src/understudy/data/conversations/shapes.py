@@ -112,11 +112,12 @@ def _keys(shape: RowShape) -> str:
 
 def unused_columns(value: Any, shape: RowShape) -> list[str]:
     """Return the columns of a row of a shape that are not used, and those of its messages and tools."""
-    names = [str(name) for name, each in value.items() if each is not None] if isinstance(value, dict) else []
+    given = [str(name) for name, each in value.items() if each is not None] if isinstance(value, dict) else []
     known = {*shape.keys, *_FURTHER_COLUMNS, *_CONVERSATIONS, *_PAIR, "messages", "prompt", *_REQUESTS}
-    unused = [name for name in names if name not in known and name not in (*TOOL_COLUMNS, *SYSTEM_COLUMNS)]
+    unused = [name for name in given if name not in known and name not in (*TOOL_COLUMNS, *SYSTEM_COLUMNS)]
     row = _columns(value)
-    lists = ((name, row[name]) for name in ("conversations", "messages", *_PAIR, "completion") if name in row)
+    names = ("conversations", "messages", "prompt", *_PAIR, "completion", "preferred_output", "non_preferred_output")
+    lists = ((name, row[name]) for name in names if name in row)
     inner = [f"{name}.{key}" for name, turns in lists if _is_turns(turns) for key in unknown_message_keys(turns)]
     return unused + inner + [f"tools.{key}" for key in unknown_tool_keys(row)]
 
