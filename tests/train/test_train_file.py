@@ -184,6 +184,8 @@ def test_mismatches_between_file_and_domain_are_reported(demos: Path) -> None:
         [Item("x:1", own.replace(tools=(*own.tools, own.tools[0].replace(name="sing"))))], brief
     )
     assert extra_tool.endswith("with sing")
+    *_, lacking = prompt_mismatch_notes([Item("x:1", own.replace(tools=()))], brief)
+    assert "--tools" in lacking
 
 
 def test_file_that_matches_one_domain_of_a_mixture_is_accepted(demos: Path) -> None:
