@@ -8,10 +8,13 @@ from typing import Any
 import pytest
 
 from support.data_kit import run_data_command, write_lines
+from understudy.core.errors import ConfigError
 from understudy.core.items import Item, RowError
 from understudy.core.messages import Message, ToolCall
 from understudy.data.conversations.conversations import read_conversations, read_examples
 from understudy.data.conversations.examples import Demonstration, LabeledExample, PreferencePair
+from understudy.data.conversations.outcomes import ReadingNotes
+from understudy.sources.loading import load_source
 
 SPEC = {"name": "find", "description": "Finds.", "parameters": {"type": "object", "properties": {}}}
 OPENAI_TOOL = {"type": "function", "function": SPEC}
@@ -19,6 +22,7 @@ CALL = {"type": "function", "function": {"name": "find", "arguments": '{"x": 1}'
 PROMPT = [{"role": "system", "content": "policy"}, {"role": "user", "content": "hello"}]
 AFTER_CALL = [*PROMPT, {"role": "assistant", "content": None, "tool_calls": [CALL]}, {"role": "tool", "content": "L7"}]
 DONE = {"role": "assistant", "content": "Done."}
+HELLO, NO = {"role": "user", "content": "hello"}, {"role": "assistant", "content": "No."}
 EPISODE = (
     Message(role="system", content="policy"),
     Message(role="user", content="hello"),
@@ -70,6 +74,14 @@ def read_values(path: Path, *rows: Any) -> list[Any]:
         {"prompt": AFTER_CALL, "messages": [*AFTER_CALL, DONE], "tools": [OPENAI_TOOL]},
         {"messages": [*AFTER_CALL, DONE | {"content": [{"type": "text", "text": DONE["content"]}]}], "tools": [SPEC]},
         {"conversations": HERMES, "system": "policy", "tools": [SPEC]},
+        {"messages": [*AFTER_CALL[1:], DONE], "system": "policy", "tool_defs": json.dumps([SPEC]), "tools": None},
+        {"messages": [*AFTER_CALL[1:], DONE], "system_prompt": [{"type": "text", "text": "policy"}], "tools": [SPEC]},
+        {"messages": json.dumps([*AFTER_CALL, DONE]), "tools": json.dumps([OPENAI_TOOL])},
+        {"messages": [json.dumps(message) for message in [*AFTER_CALL, DONE]], "tools": [json.dumps(SPEC)]},
+        {"prompt": json.dumps(AFTER_CALL), "completion": json.dumps([DONE]), "tools": [SPEC]},
+        {"prompt": AFTER_CALL[1:], "completion": DONE["content"], "system": "policy", "functions": [SPEC]},
+        {"messages": AFTER_CALL[1:], "choices": [{"message": DONE}], "system": "policy", "tools": [SPEC]},
+        {"conversations": SHAREGPT, "system_message": "policy", "tools": [SPEC]},
     ],
 )
 def test_every_demonstration_format_reads_the_same(tmp_path: Path, row: dict[str, Any]) -> None:
@@ -216,7 +228,8 @@ def test_function_call_with_text_and_nested_tool_call_tags(tmp_path: Path) -> No
 
 def test_convert_writes_conversations_in_the_native_format(tmp_path: Path) -> None:
     rows = write_lines(
-        tmp_path / "rows.jsonl", [{"conversations": SHAREGPT, "system": "policy", "id": i} for i in "ab"]
+        tmp_path / "rows.jsonl",
+        [{"conversations": SHAREGPT, "system": "policy", "tools": [SPEC], "id": i} for i in "ab"],
     )
     out = tmp_path / "ours.jsonl"
     assert run_data_command("convert", rows, out) == (0, f"{out}: 2\n", "")
@@ -231,7 +244,7 @@ def test_convert_writes_conversations_in_the_native_format(tmp_path: Path) -> No
 
 
 def test_convert_rejects_bad_rows_or_skips_them_on_request(tmp_path: Path) -> None:
-    good = {"conversations": SHAREGPT}
+    good = {"conversations": SHAREGPT, "tools": [SPEC]}
     rows = write_lines(tmp_path / "rows.jsonl", [good, {"conversations": []}])
     code, _, err = run_data_command("convert", rows, tmp_path / "ours.jsonl")
     assert (code, "1 of 2 " in err, "rows.jsonl:2" in err) == (2, True, True)
@@ -243,9 +256,85 @@ def test_convert_rejects_bad_rows_or_skips_them_on_request(tmp_path: Path) -> No
     assert (code, "Demonstration and LabeledExample" in err) == (2, True)
 
 
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"question": "hello", "answer": "Done."},
+        {"prompt": "hello", "completion": "Done."},
+        {"instruction": "hello", "output": "Done."},
+        {"instruction": "hello", "chosen": "Done.", "rejected": "No."},
+        {"prompt": "hello", "chosen": "Done.", "rejected": "No."},
+        {"chosen": [HELLO, DONE], "rejected": [HELLO, NO]},
+        {"prompt": "hello", "chosen": json.dumps([DONE]), "rejected": json.dumps([NO])},
+        {"input": {"messages": [HELLO]}, "preferred_output": [DONE], "non_preferred_output": [NO]},
+        {"input": json.dumps({"messages": [HELLO]}), "preferred_output": [DONE], "non_preferred_output": [NO]},
+        {"messages": [HELLO, DONE], "label": True},
+    ],
+)
+def test_system_column_begins_every_conversation(tmp_path: Path, row: dict[str, Any]) -> None:
+    (found,) = read_values(tmp_path / "rows.jsonl", row | {"system": "policy"})
+    both = [found.chosen, found.rejected] if isinstance(found, PreferencePair) else [found.messages]
+    for messages, last in zip(both, ("Done.", "No."), strict=False):
+        assert [each.content for each in messages] == ["policy", "hello", last]
+        assert [each.role for each in messages] == ["system", "user", "assistant"]
+
+
+def test_system_message_of_the_conversation_wins_over_the_column(tmp_path: Path) -> None:
+    row = {"messages": [*AFTER_CALL, DONE], "tools": [SPEC], "system": "another"}
+    (found,) = read_values(tmp_path / "rows.jsonl", row)
+    assert found.messages == EPISODE
+
+
+def test_keys_that_are_not_understood_are_named_once_with_the_row(tmp_path: Path) -> None:
+    said, tool = DONE | {"mood": "calm", "cache_control": {}}, SPEC | {"origin": "shop"}
+    rows = [{"messages": [*AFTER_CALL, DONE], "tools": [SPEC]}, {"messages": [*AFTER_CALL, said], "tools": [tool]}]
+    path, notes = write_lines(tmp_path / "rows.jsonl", [*rows, rows[1]]), ReadingNotes()
+    assert [item.value.messages for item in read_conversations(path, notes=notes) if isinstance(item, Item)] == [
+        EPISODE
+    ] * 3
+    assert notes.unused == dict.fromkeys(("messages.mood", "tools.origin"), f"{path}:2")
+
+
+def test_calls_of_tools_that_a_row_does_not_describe_are_named(tmp_path: Path) -> None:
+    rows = [{"messages": [*AFTER_CALL, DONE], "tools": tools} for tools in ([SPEC], [])]
+    path, notes = write_lines(tmp_path / "rows.jsonl", rows), ReadingNotes()
+    assert len(list(read_conversations(path, notes=notes))) == 2
+    assert notes.undescribed == {"find": f"{path}:2"}
+    assert any("find" in line and "tools" in line for line in notes.lines(""))
+
+
+def test_convert_gives_the_tools_of_a_domain_to_rows_without_tools(tmp_path: Path) -> None:
+    rows = write_lines(tmp_path / "rows.jsonl", [{"messages": [*AFTER_CALL, DONE], "tools": t} for t in ([SPEC], [])])
+    out = tmp_path / "out.jsonl"
+    code, said, _ = run_data_command("convert", rows, out, "--tools", "toy:DOMAIN")
+    assert (code, "find" in said) == (0, True)
+    first, second = (item.value.tools for item in read_examples(out, Demonstration) if isinstance(item, Item))
+    assert [tool.name for tool in first] == ["find"]
+    assert second == tuple(tool.without_aliases() for tool in load_source("toy:DOMAIN").tool_specs)
+
+
+@pytest.mark.parametrize(
+    ("row", "use", "hint"),
+    [
+        ({"messages": [*AFTER_CALL, DONE], "label": True}, "dpo", "preferences.kind=kto"),
+        ({"prompt": "hello", "chosen": "Done.", "rejected": "No."}, "kto", "preferences.kind=dpo"),
+    ],
+)
+def test_rows_of_the_other_kind_of_preferences_name_it(tmp_path: Path, row: Any, use: Any, hint: str) -> None:
+    path = write_lines(tmp_path / "rows.jsonl", [row])
+    (error,) = read_conversations(path, use)
+    assert hint in str(error)
+
+
+def test_episodes_that_make_no_pair_point_to_kto(tmp_path: Path) -> None:
+    path = write_lines(tmp_path / "rows.jsonl", [{"messages": [HELLO, DONE], "reward": 1.0}])
+    with pytest.raises(ConfigError, match=r"preferences\.kind=kto"):
+        list(read_conversations(path, "dpo"))
+
+
 def test_unserializable_call_arguments_are_skipped(tmp_path: Path) -> None:
     rows = [
-        {"messages": [*PROMPT, calling_message(text)]}
+        {"messages": [*PROMPT, calling_message(text)], "tools": [SPEC]}
         for text in ('{"x": 1}', r'{"x": "\ud83d"}', '{"x": NaN}', '{"x": 1')
     ]
     out = tmp_path / "ours.jsonl"

@@ -209,7 +209,7 @@ BAD: list[tuple[Reply, str, str]] = [
     (lambda b: "I cannot help with that.", "unreadable", "the reply holds no JSON object"),
     (lambda b: valid_reply(b)[:-60], "unreadable", "the reply holds no JSON object"),
     (lambda b: proposal_json(b.example, gold=[]), "malformed", "gold: Tuple should have at least 1 item"),
-    (lambda b: proposal_json(b.example, reward=1), "malformed", "reward: Extra inputs are not permitted"),
+    (lambda b: proposal_json(b.example, reward=1), "malformed", "reward: this key is unknown"),
     (
         lambda b: proposal_json(b.example, gold=[{"role": "tool", "content": "x"}]),
         "malformed",

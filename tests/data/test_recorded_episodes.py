@@ -22,6 +22,7 @@ LOOKED_UP = [
     {"role": "tool", "content": "3"},
     {"role": "assistant", "content": "Yes, three."},
 ]
+TOOLS = [{"name": "stock", "description": "Counts.", "parameters": {"type": "object", "properties": {}}}]
 REFUSED = [ASKED, {"role": "assistant", "content": "I do not know."}]
 TURNS = [
     {"from": {"user": "human", "assistant": "gpt", "tool": "tool"}[each["role"]], "value": each["content"]}
@@ -188,7 +189,7 @@ def test_successes_and_failures_are_labels_and_pairs(tmp_path: Path) -> None:
 
 def test_convert_and_export_say_what_they_leave_out(tmp_path: Path) -> None:
     rows = [
-        {"reward": 1.0, "messages": LOOKED_UP, "info": {"task": TASK}, "cost": 2},
+        {"reward": 1.0, "messages": LOOKED_UP, "tools": TOOLS, "info": {"task": TASK}, "cost": 2},
         {"reward": 0.0, "messages": REFUSED, "info": {"task": TASK}, "mood": "bad"},
     ]
     path, out = write_json(tmp_path / "rows.json", rows), tmp_path / "out.jsonl"

@@ -19,9 +19,10 @@ import typer
 
 from support.endpoint import Answer, Endpoint, make_completion, serve_answers
 from support.run_evaluations import write_run_evaluation
+from toy import DOMAIN
 from understudy.cli.main import app as cli_app
 from understudy.cli.main import main
-from understudy.core.tasks import Score
+from understudy.core.tasks import Score, write_tasks
 from understudy.core.terminal import PersonLeft
 from understudy.core.trajectory import read_trajectories
 from understudy.envs import domain as domain_module
@@ -286,6 +287,17 @@ def test_endpoint_rows_and_folders_are_named_after_the_model(call: Any) -> None:
     folders = [f"evals/toy-DOMAIN-org-big-1.5{rest}-001" for rest in ("", "-hermes")]
     names = [read_report(Path(folder)).agent_rows[0].name for folder in folders]
     assert names == ["org/big-1.5", "org/big-1.5 hermes"]
+
+
+def test_the_folder_of_a_file_of_tasks_has_the_name_of_the_file(call: Any, tmp_path: Path) -> None:
+    path = tmp_path / "rows" / "quiz.jsonl"
+    path.parent.mkdir()
+    write_tasks(path, DOMAIN.tasks("validation")[:2])
+    with serve_answers(lambda _: make_completion("Hm.")) as endpoint:
+        settings = [f"endpoints.default.base_url={endpoint.url}", "endpoints.default.model=m", "limits.max_turns=1"]
+        settings += ["data.sources=toy:DOMAIN", "--tasks", "1"]
+        assert call("eval", str(path), "--agent", "api", *settings)[0] == 0
+    assert [folder.name for folder in Path("evals").iterdir()] == ["quiz-m-001"]
 
 
 def test_ctrl_c_prints_the_resume_command(call: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -119,6 +119,16 @@ def test_messages_as_clients_keep_them_are_accepted(url: str) -> None:
     assert request_completion(url, messages=[{"role": "user", "content": "Hi."}, reply, result]).choices
 
 
+def test_marks_of_prompt_caches_are_ignored(url: str) -> None:
+    mark = {"cache_control": {"type": "ephemeral"}}
+    messages = [{"role": "user", "content": [{"type": "text", "text": "Hi.", **mark}], **mark}]
+    tools = [{**TOOLS[0], **mark, "function": {**TOOLS[0]["function"], **mark}}]
+    marked = request_completion(url, messages=messages, tools=tools, temperature=0)
+    plain = request_completion(url, messages=[{"role": "user", "content": "Hi."}], tools=TOOLS[:1], temperature=0)
+    assert marked.choices[0].message == plain.choices[0].message
+    assert marked.usage.prompt_tokens == plain.usage.prompt_tokens
+
+
 def test_neutral_parameters_are_accepted(url: str) -> None:
     more = {
         "top_p": 1.0,

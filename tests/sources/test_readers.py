@@ -192,7 +192,7 @@ def test_python_file_is_parsed_and_never_executed(tmp_path: Path, element: str, 
         ("t.py", "TASKS = [1]\nTASKS[0] = 2", "t.py:2: TASKS"),
         ("t.json", "{", "t.json"),
         ("t.json", '{"tasks": {"a": []}}', "'tasks'"),
-        ("t.csv", "a,b", ".parquet"),
+        ("t.txt", "a,b", ".parquet"),
         ("t.json", '{"a": 1}\n{"a": 2}\n', ".jsonl"),
         ("none.json", None, "none.json"),
     ],
@@ -246,3 +246,29 @@ def test_reading_is_lazy(tmp_path: Path) -> None:
     path = tmp_path / "t.jsonl"
     path.write_text('{"a": 1}\nbroken')
     assert next(items_or_raise(read_rows(path))).value == {"a": 1}
+
+
+@pytest.mark.parametrize("separator", [",", ";", "\t"])
+def test_cells_of_csv_are_texts_nulls_and_json(tmp_path: Path, separator: str) -> None:
+    path = tmp_path / "t.csv"
+    lines = [["id", "text", "listed"], ["007", '"two\nlines"', ""], ["8", "", '"[{""a"": 1}]"'], ["9", "[no", "true"]]
+    path.write_text("\n".join(map(separator.join, lines)) + "\n", encoding="utf-8-sig")
+    assert values(path) == [
+        {"id": "007", "text": "two\nlines", "listed": None},
+        {"id": "8", "text": None, "listed": [{"a": 1}]},
+        {"id": "9", "text": "[no", "listed": "true"},
+    ]
+
+
+def test_a_line_of_csv_with_too_many_cells_is_an_error_with_its_row(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("question,answer\na,b\n1, 2 and 3,6\nc,d\n")
+    found = list(read_rows(path))
+    assert [isinstance(each, RowError) for each in found] == [False, True, False]
+    assert found[1].location == f"{path}: row 2"
+
+
+def test_csv_that_is_not_utf_8_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_bytes(b"question\ncaf\xe9\n")
+    (problem,) = problems(tmp_path / "t.csv")
+    assert "UTF-8" in str(problem)

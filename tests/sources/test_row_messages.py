@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from understudy.core.items import InvalidField
-from understudy.sources.row_messages import normalize_messages
+from understudy.sources.row_messages import normalize_messages, normalize_tools
 
 ASKED = {"role": "user", "content": "How much is the lamp?"}
 THOUGHT = {"role": "assistant", "content": "<think>\nLook it up.\n</think>"}
@@ -42,6 +42,7 @@ LOOKED_UP = [("user", ASKED["content"], [], ""), ("assistant", "", [("price", {"
         [THOUGHT | {"content": "<think>Look it up."}, TAGGED],
         [THOUGHT | {"content": "[THINK]Look it up.[/THINK]"}, TAGGED],
         [{"role": "assistant", "content": "", "reasoning": "Look it up."}, TAGGED],
+        [{"role": "assistant", "content": "", "thinking": "Look it up."}, TAGGED],
     ],
 )
 def test_a_thought_and_a_call_are_one_reply(replies: list[Any]) -> None:
@@ -75,10 +76,9 @@ def test_neighbouring_replies_are_one(replies: list[Any], text: str, names: list
 
 
 @pytest.mark.parametrize("second", [SAID | {"content": "Nothing."}, THOUGHT | {"content": "<think>a</think>Nothing."}])
-def test_neighbouring_replies_with_different_texts_are_an_error(second: Any) -> None:
-    with pytest.raises(InvalidField, match=r"messages\.2: .*another reply"):
-        normalize_messages([ASKED, SAID, second])
-    with pytest.raises(InvalidField, match=r"messages\.2: "):
+def test_neighbouring_texts_are_one_reply_and_a_text_after_a_call_is_an_error(second: Any) -> None:
+    assert shown([ASKED, SAID, second])[1][1] == "It costs 19.95.\n\nNothing."
+    with pytest.raises(InvalidField, match=r"messages\.2: .*no result"):
         normalize_messages([ASKED, TAGGED, second])
 
 
@@ -156,6 +156,16 @@ def test_results_with_the_id_of_their_call_and_texts_of_the_user_do_not_change()
         (SAID | {"loss": False}, r"messages\.1\.loss"),
         (SAID | {"train": False}, r"messages\.1\.train"),
         (SAID | {"mask": 1}, r"messages\.1\.mask"),
+        (SAID | {"loss_mask": 0}, r"messages\.1\.loss_mask"),
+        (SAID | {"trainable": False}, r"messages\.1\.trainable"),
+        (SAID | {"loss_scale": 0.0}, r"messages\.1\.loss_scale"),
+        (SAID | {"loss_weights": [0, 1]}, r"messages\.1\.loss_weights"),
+        (SAID | {"train_mask": False}, r"messages\.1\.train_mask"),
+        (SAID | {"is_masked": True}, r"messages\.1\.is_masked"),
+        (SAID | {"train_on_turn": False}, r"messages\.1\.train_on_turn"),
+        (SAID | {"response_mask": [0, 0]}, r"messages\.1\.response_mask"),
+        (ASKED | {"loss": True}, r"messages\.1\.loss"),
+        ({"role": "user", "body": "Hi."}, r"messages\.1: .*body"),
         (ASKED | {"weight": 1}, r"messages\.1\.weight"),
         (ASKED | {"content": "<image>What is this?"}, r"messages\.1\.content: <image>"),
         (ASKED | {"content": [{"type": "input_audio", "input_audio": {}}]}, r"messages\.1\.content: .*'input_audio'"),
@@ -170,4 +180,84 @@ def test_what_is_not_supported_is_named(message: Any, field: str) -> None:
 
 def test_usual_weights_and_elements_of_xml_are_read() -> None:
     asked = ASKED | {"weight": 0, "content": "<image>lamp.png</image> Is this it?"}
-    assert [role for role, *_ in shown([asked, SAID | {"weight": 1, "loss": True}])] == ["user", "assistant"]
+    said = SAID | {"weight": 1, "loss": True, "masked": False, "trainable": 1}
+    assert [role for role, *_ in shown([asked | {"masked": True}, said])] == ["user", "assistant"]
+
+
+TOOL_USE = {"type": "tool_use", "id": "t1", "name": "price", "input": {"of": "lamp"}}
+TOOL_RESULT = {"type": "tool_result", "tool_use_id": "t1", "content": [{"type": "text", "text": "19.95"}]}
+
+
+@pytest.mark.parametrize("as_text", [False, True])
+def test_content_blocks_are_calls_results_and_texts(as_text: bool) -> None:
+    def content(*blocks: Any) -> Any:
+        return json.dumps(blocks) if as_text else list(blocks)
+
+    thought = {"type": "thinking", "thinking": "Look it up.", "signature": "abc"}
+    messages = [
+        {"role": "user", "content": content({"type": "text", "text": "Hi.", "cache_control": {"type": "ephemeral"}})},
+        {"role": "assistant", "content": content(thought, {"type": "text", "text": "Looking."}, TOOL_USE)},
+        {"role": "user", "content": content(TOOL_RESULT, {"type": "text", "text": "Well?"})},
+        {"role": "assistant", "content": content({"type": "output_text", "text": "19.95.", "annotations": []})},
+    ]
+    assert shown(messages) == [
+        ("user", "Hi.", [], ""),
+        ("assistant", "Looking.", [("price", {"of": "lamp"})], "Look it up."),
+        ("tool", "19.95", [], ""),
+        ("user", "Well?", [], ""),
+        ("assistant", "19.95.", [], ""),
+    ]
+    assert normalize_messages(messages)[2]["tool_call_id"] == "t1"
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        {
+            "role": "assistant",
+            "tool_calls": [{"id": "a", "name": "price", "args": {"of": "lamp"}, "type": "tool_call"}],
+        },
+        {"role": "assistant", "tool_calls": json.dumps([{"function": CALL}])},
+        {"role": "assistant", "tool_calls": [{"function": json.dumps(CALL)}]},
+        {"role": "assistant", "tool_calls": [json.dumps(CALL)]},
+        {"role": "assistant", "function_call": json.dumps(CALL)},
+        {"role": "tool_call", "content": json.dumps(CALL)},
+    ],
+)
+def test_calls_of_other_dialects_and_in_json_text_are_calls(reply: Any) -> None:
+    for role in ("tool", "tool_response"):
+        found = shown([ASKED, reply, RESULT | {"role": role}, SAID])
+        assert [each[:3] for each in found[1:3]] == [
+            ("assistant", "", [("price", {"of": "lamp"})]),
+            ("tool", "19.95", []),
+        ]
+
+
+@pytest.mark.parametrize(
+    ("tools", "field"), [(["price"], r"tools\.0: 'price'"), ({"price": {}}, "tools: "), ("price", "tools: not JSON")]
+)
+def test_tools_that_are_no_descriptions_are_named(tools: Any, field: str) -> None:
+    with pytest.raises(InvalidField, match=field):
+        normalize_tools({"tools": tools})
+
+
+def test_a_failed_result_of_anthropic_is_an_error_here() -> None:
+    use, result = {"role": "assistant", "content": [TOOL_USE]}, TOOL_RESULT | {"content": "No lamp.", "is_error": True}
+    assert shown([ASKED, use, {"role": "user", "content": [result]}, SAID])[2][1] == "Error: No lamp."
+
+
+def test_json_that_a_tool_returned_stays_as_it_is() -> None:
+    text = json.dumps([{"type": "text", "text": "19.95"}])
+    assert shown([ASKED, TAGGED, RESULT | {"content": text}, SAID])[2][1] == text
+
+
+@pytest.mark.parametrize("name", ["tools", "tool_defs", "functions", "tool_schemas", "available_tools"])
+@pytest.mark.parametrize("schema", ["parameters", "input_schema", "inputSchema"])
+def test_tools_are_read_under_their_other_names(name: str, schema: str) -> None:
+    parameters = {"type": "object", "properties": {"of": {"type": "string"}}}
+    tool = {"name": "price", "description": "Look up.", schema: parameters, "cache_control": {"type": "ephemeral"}}
+    read = [{"name": "price", "description": "Look up.", "parameters": parameters}]
+    as_text = tool | {schema: json.dumps(parameters)}
+    for tools in ([tool], json.dumps([tool]), [json.dumps(tool)], [{"type": "function", "function": tool}], [as_text]):
+        assert normalize_tools({"tools": None, name: tools}) == read
+        assert normalize_tools({"messages": [], "input": {name: tools}}) == read

@@ -294,7 +294,8 @@ def test_eval_reports_gold_and_noop_rows(kiosk: TauBench) -> None:
 
 def test_invalid_reference_or_slice_raises_clear_error(tmp_path: Path, kiosk: TauBench) -> None:
     for reference, message in (
-        ("somewhere", r"tau-bench:somewhere\b.*tau-bench:PATH#domain"),
+        ("somewhere", r"somewhere\b.*tau-bench:PATH#domain"),
+        (f"{kiosk.root}", "#kiosk"),
         (f"{tmp_path}/no#kiosk", rf"{tmp_path}/no\b.*tau_bench/envs"),
         (f"{tmp_path}#kiosks", "'kiosks'.*'kiosk'"),
     ):

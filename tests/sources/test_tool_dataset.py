@@ -141,7 +141,7 @@ def test_failed_judge_is_fault_instead_of_zero_reward() -> None:
 def test_invalid_dataset_definition_raises_task_error() -> None:
     with pytest.raises(TaskError, match=r"\bToolEpisode\b.*reward"):
         play_first_task(ToolDataset("bare", "p", ROWS, ToolEpisode), "Hello.")
-    with pytest.raises(TaskError, match="'twice/"):
+    with pytest.raises(TaskError, match=r"twice: examples 0 and 1 .*the cup on the shelf"):
         ToolDataset("twice", "p", [ROWS[0], ROWS[0]], Shelf).tasks("train")
     with pytest.raises(TaskError, match=r"\bput\b.*`thing`"):
 
@@ -392,3 +392,35 @@ def test_gold_calls_that_fail_are_reported_although_gold_earns_1(
 def test_example_of_another_type_is_named() -> None:
     with pytest.raises(TaskError, match=r"example 1 of sums is a dict\b.*ToolExample"):
         ToolDataset("sums", "", [ToolExample(prompt="1"), {"prompt": "2"}], Doubling)  # type: ignore[list-item]
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"prompt": ["a"]}, r"^ToolExample: prompt: .*\['a'\].*string"),
+        ({"prompt": "a", "difficulty": ""}, r"^ToolExample: difficulty: .*''.*'easy', 'medium' or 'hard'"),
+        ({"prompt": "a", "answr": "4"}, r"^ToolExample: answr: .*\banswer\b"),
+        ({"answer": "4"}, r"^ToolExample: prompt: .*missing"),
+        ({"prompt": "a", "answer": True}, r"^ToolExample: answer: .*True"),
+    ],
+)
+def test_a_wrong_field_of_an_example_is_named_in_one_line(fields: dict[str, object], said: str) -> None:
+    with pytest.raises(TaskError, match=said) as error:
+        ToolExample.model_validate(fields)
+    assert "\n" not in str(error.value)
+    assert "http" not in str(error.value)
+
+
+def test_an_answer_may_be_a_number() -> None:
+    assert [ToolExample(prompt="a", answer=answer).answer for answer in (42, 1.5)] == ["42", "1.5"]  # type: ignore[arg-type]
+
+
+def test_an_example_without_a_question_is_refused_with_its_number() -> None:
+    with pytest.raises(TaskError, match="example 1 of quiz"):
+        ToolDataset("quiz", "p", [ROWS[0], ROWS[0].replace(prompt=" ")], Shelf)
+
+
+def test_two_examples_with_one_id_are_named_by_their_numbers() -> None:
+    twice = [row.replace(id="a") for row in ROWS[:2]]
+    with pytest.raises(TaskError, match=r"examples 0 and 1 .*'a'"):
+        ToolDataset("twice", "p", twice, Shelf).tasks("train")

@@ -184,6 +184,8 @@ def test_mismatches_between_file_and_domain_are_reported(demos: Path) -> None:
         [Item("x:1", own.replace(tools=(*own.tools, own.tools[0].replace(name="sing"))))], brief
     )
     assert extra_tool.endswith("with sing")
+    *_, lacking = prompt_mismatch_notes([Item("x:1", own.replace(tools=()))], brief)
+    assert "--tools" in lacking
 
 
 def test_file_that_matches_one_domain_of_a_mixture_is_accepted(demos: Path) -> None:
@@ -209,3 +211,21 @@ def test_sft_trains_on_rows_of_each_shape(tiny: Path, tmp_path: Path, row: dict[
     run = train_tiny_run(tmp_path / "run", tiny, *settings)
     first, second = (step["train/nll_loss"] for step in step_metrics(run))
     assert second < first
+
+
+def test_preferences_that_are_too_long_are_left_out_with_the_row_and_the_limit(tiny: Path, tmp_path: Path) -> None:
+    def example(text: str) -> dict[str, Any]:
+        said = [{"role": "user", "content": text}, {"role": "assistant", "content": "Yes."}]
+        return {"messages": said, "label": True}
+
+    file = write_lines(tmp_path / "rows.jsonl", [example("a"), example("long " * 300), example("b")])
+    settings = (f"preferences.dataset_file={file}", "preferences.kind=kto", "limits.max_episode_tokens=200")
+    format = formats.load_chat_format(tiny)
+    units, notes = read_preferences(tiny_config(tiny, *settings), format)
+    assert len(units) == 2
+    enough = re.search(rf"1 of 3 .*{file}:2.*limits\.max_episode_tokens=(\d+)", notes[-1])
+    assert enough
+    units, _ = read_preferences(tiny_config(tiny, *settings[:2], f"limits.max_episode_tokens={enough[1]}"), format)
+    assert len(units) == 3
+    with pytest.raises(ConfigError, match=r"limits\.max_episode_tokens=\d+"):
+        read_preferences(tiny_config(tiny, *settings[:2], "limits.max_episode_tokens=2"), format)

@@ -203,6 +203,8 @@ class ConvertOptions(RowFileOptions):
     """Conversations with a reward: the smallest one of a success. 0 imitates failures too. Default: 1."""
     model: str = ""
     """Count the longest prompt's tokens with this model's chat template."""
+    tools: str = ""
+    """Conversations that describe no tools: give them those of this domain, MCP file or other source of tasks."""
 
 
 @verb(app)
@@ -230,7 +232,7 @@ def convert(options: ConvertOptions) -> None:
             )
         validate_unused_options(options, _OF_TASKS)
         return _convert_conversations(options, to if to in ("sft", "dpo", "kto") else None)
-    validate_unused_options(options, ("min_reward",))
+    validate_unused_options(options, ("min_reward", "tools"))
     if out.suffix and out.suffix not in FILE_SUFFIXES:
         raise ConfigError(
             f"{out}: unknown suffix {out.suffix!r}; allowed: {', '.join(FILE_SUFFIXES)}, or no suffix for a folder"
@@ -450,9 +452,11 @@ def _export_target(options: ExportConversationsOptions) -> "ExportTarget":
 
 def _convert_conversations(options: ConvertOptions, use: Literal["sft", "dpo", "kto"] | None) -> None:
     from understudy.data.conversations.conversations import convert_conversations
+    from understudy.sources.loading import load_source
 
     if options.out.suffix != ".jsonl":
         raise ConfigError(f"{options.out}: conversations are written as .jsonl")
+    tools = [spec.without_aliases() for spec in load_source(options.tools).tool_specs] if options.tools else []
     with progress_display() as watch:
         written, refused, notes = convert_conversations(
             Path(options.dataset),
@@ -463,6 +467,7 @@ def _convert_conversations(options: ConvertOptions, use: Literal["sft", "dpo", "
             _RowErrorPrinter(),
             use,
             options.min_reward,
+            tools,
         )
     _print_written(options.out, written)
     for line in notes.lines("--min-reward 0"):

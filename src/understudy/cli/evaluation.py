@@ -196,13 +196,16 @@ def _validate_log_file(folder: Path | None, file: Path) -> None:
 def _folder(spec: "EvalSpec", out: Path | None) -> Path | None:
     from understudy.evaluation.runner import validate_new_eval_folder
     from understudy.runs.run import next_run_folder
+    from understudy.sources.loading import list_names
+    from understudy.sources.task_files.files import is_task_file
 
     if out is not None:
         validate_new_eval_folder(out)
         return out
     if spec.agent in SCRIPTED_AGENTS:
         return None
-    return next_run_folder(re.sub(r"[^\w.]+", "-", f"{spec.config.domain_text}-{spec.name}").strip("-"), Path("evals"))
+    domain = "-".join(Path(part).stem if is_task_file(part) else part for part in list_names(spec.config.domain))
+    return next_run_folder(re.sub(r"[^\w.]+", "-", f"{domain}-{spec.name}").strip("-"), Path("evals"))
 
 
 def _resumed(folder: Path, arguments: Sequence[str]) -> "EvalSpec":

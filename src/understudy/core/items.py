@@ -11,7 +11,7 @@ from understudy.core.errors import TaskError
 
 T = TypeVar("T")
 
-_SHOWN_KEYS, _SHOWN_CHARACTERS = 8, 30
+_SHOWN_KEYS, _SHOWN_CHARACTERS, _SHOWN_VALUE = 8, 30, 80
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +47,25 @@ class InvalidField(Exception):
 
 def row_error_from_validation(location: str, error: ValidationError, prefix: str = "") -> RowError:
     """Return the first problem of a pydantic validation as a RowError. `prefix` is put before the field's path."""
+    field, problem = describe_validation(error)
+    return RowError(location, ".".join(filter(None, (prefix, field))), problem)
+
+
+def describe_validation(error: ValidationError) -> tuple[str, str]:
+    """Return the field and the problem of the first error of a pydantic validation, in one line."""
     first: Any = error.errors(include_url=False)[0]
-    field = ".".join(str(part) for part in (*filter(None, [prefix]), *first["loc"]))
-    return RowError(location, field, first["msg"].removeprefix("Value error, "))
+    field = ".".join(str(part) for part in first["loc"])
+    if first["type"] == "missing":
+        return field, "it is missing"
+    if first["type"] == "extra_forbidden":
+        return field, "this key is unknown; remove it"
+    value, text = first["input"], first["msg"].removeprefix("Value error, ")
+    if text.startswith("Input should be"):
+        needed = (
+            text.removeprefix("Input should be").replace("valid tuple", "list").replace("valid dictionary", "object")
+        )
+        text = f"it is {value!r:.{_SHOWN_VALUE}}; it must be{needed}"
+    return field, text
 
 
 def describe_row(value: Any) -> str:

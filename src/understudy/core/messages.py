@@ -124,11 +124,14 @@ def message_from_openai(wire: Mapping[str, Any]) -> Message:
 
 
 def join_text_parts(content: Any) -> Any:
-    """Return the text of content that is a list of {"type": "text", "text": …}. Return other content as it is."""
+    """Return the text of content that is a list of {"type": "text", "text": …}. Return other content as it is.
+
+    Other keys of such parts, such as `cache_control`, have no effect on a model here.
+    """
     if not isinstance(content, list):
         return content
-    are_texts = all(isinstance(part, dict) and part.keys() == {"type", "text"} for part in content)
-    return "".join(str(part["text"]) for part in content) if are_texts else content
+    are_texts = all(isinstance(part, dict) and isinstance(part.get("text"), str) for part in content)
+    return "".join(part["text"] for part in content) if are_texts else content
 
 
 def order_tool_results(messages: Iterable[Message]) -> list[Message]:

@@ -122,7 +122,8 @@ def make_row_encoder(source: TaskInput, out: Path, domain_policy: str = "") -> R
                 f"the domain policy of {task.domain!r} is not known, and a row's prompt needs it; give --domain-policy"
             )
         policy = find_policy(player, task) if player else domain_policy
-        return to_skyrl_row(task, policy, references.get(task.domain, task.domain))
+        is_sequence = task.id in source.sequence_ids
+        return to_skyrl_row(task, policy, references.get(task.domain, task.domain), is_sequence)
 
     return encode
 

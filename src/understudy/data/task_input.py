@@ -19,7 +19,15 @@ from understudy.sources.task_files.call_matching import CallMatching, is_call_ma
 from understudy.sources.task_files.config import NO_DATA, RowConfig
 from understudy.sources.task_files.files import RowFile, is_task_file, list_row_files
 from understudy.sources.task_files.opening import InputFile, ReadFiles, name_files, read_files
-from understudy.sources.task_files.rows import SKYRL_ROWS, UNREADABLE, find_kind, is_whole_task, read_task_rows
+from understudy.sources.task_files.rows import (
+    SEQUENCES,
+    SKYRL_ROWS,
+    TASKS_OF_SPECS,
+    UNREADABLE,
+    find_kind,
+    is_whole_task,
+    read_task_rows,
+)
 from understudy.sources.task_files.task_row import TaskRow
 
 InputForm = Literal["tasks", "skyrl", "questions", "other"]
@@ -119,6 +127,13 @@ class TaskInput:
         return read_files(
             [InputFile(name, file) for file in self.files], self.data, [*self.named.values()], self.domains
         )
+
+    @functools.cached_property
+    def sequence_ids(self) -> frozenset[str]:
+        """The ids of the tasks that were read from sequences of calls on MCP servers."""
+        rows = self._read.rows if self._read else ()
+        kinds = (SEQUENCES.name, TASKS_OF_SPECS.name)
+        return frozenset(row.item.value.id for row in rows if row.kind in kinds and isinstance(row.item, Item))
 
     def notes(self) -> tuple[str, ...]:
         """Return which sources look as if they should play rows, and cannot."""

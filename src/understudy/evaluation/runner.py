@@ -31,10 +31,10 @@ from understudy.clients.chat import ChatModel, ModelUsage, open_chat_model
 from understudy.clients.cost import COST_FILE, CostTracker, validate_prices
 from understudy.core.errors import ConfigError
 from understudy.core.files import RETRY_HINT, atomic_write, os_errors_as_config_errors
-from understudy.core.tasks import Task
+from understudy.core.tasks import SPLITS, Task
 from understudy.core.trajectory import Trajectory
 from understudy.engines.process_group import SINGLE_PROCESS, ProcessGroup
-from understudy.envs.task_source import TaskSource
+from understudy.envs.task_source import CompositeSource, TaskSource
 from understudy.envs.users import UserSimulatorFactory
 from understudy.evaluation.comparison import validate_comparable
 from understudy.evaluation.evaluate import (
@@ -212,9 +212,15 @@ def validate_new_eval_folder(folder: Path) -> None:
 
 
 def load_eval_tasks(config: TrainConfig) -> tuple[TaskSource, list[Task]]:
-    """Return the domain of a config, and the tasks of an evaluation there."""
+    """Return the domain of a config, and the tasks of an evaluation there.
+
+    Of a file of tasks that has only one split, these are the tasks of that split.
+    """
     source = config.open_source()
-    return source, eval_tasks(source, config.eval)
+    is_file = isinstance(source, CompositeSource) and source.file_summaries()
+    splits = [split for split in SPLITS if source.tasks(split)] if is_file else []
+    settings = config.eval.replace(split=splits[0]) if len(splits) == 1 else config.eval
+    return source, eval_tasks(source, settings)
 
 
 def _is_complete(folder: Path, spec: EvalSpec, tasks: Sequence[Task]) -> bool:

@@ -97,7 +97,12 @@ def _as_sent(value: Any, validate: ValidatorFunctionWrapHandler) -> Any:
     return value
 
 
-class _Function(_Wire):
+class _Cached(_Wire):
+    cache_control: Any = None
+    """Ignored, as the prompts of a local model need no marks to be cached. Agents and proxies write it."""
+
+
+class _Function(_Cached):
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,128}$")]
     description: str = ""
     parameters: Annotated[_Parameters, WrapValidator(_as_sent)] | None = None
@@ -105,12 +110,12 @@ class _Function(_Wire):
     """Accepted, because agent SDKs set it, and not enforced: free replies are not constrained."""
 
 
-class _Tool(_Wire):
+class _Tool(_Cached):
     type: Literal["function"]
     function: _Function
 
 
-class _Text(_Wire):
+class _Text(_Cached):
     type: Literal["text"]
     text: str
 
@@ -138,7 +143,7 @@ class _Call(_Wire):
     index: int = 0
 
 
-class _MessageBase(_Wire):
+class _MessageBase(_Cached):
     name: str = ""
     """Name of the speaker or the tool. No supported chat template shows it."""
 

@@ -11,8 +11,8 @@ from understudy.core.errors import ConfigError
 from understudy.core.items import Item, RowError
 from understudy.sources.readers import read_rows
 
-DATASET_SUFFIXES = (".jsonl", ".json", ".parquet", ".arrow")
-"""Suffixes of data files. Only .jsonl needs no extra package."""
+DATASET_SUFFIXES = (".jsonl", ".json", ".csv", ".parquet", ".arrow")
+"""Suffixes of data files. Only .jsonl and .csv need no extra package."""
 
 _SAVED_DATASET, _SAVED_DATASET_DICT = "state.json", "dataset_dict.json"
 """Files of `Dataset.save_to_disk` and of `DatasetDict.save_to_disk`."""

@@ -5,6 +5,8 @@
            object without such a list is one row
 .parquet   one row at a time, by row groups (pyarrow)
 .arrow     one row at a time, by record batches (pyarrow); `datasets` saves such streams
+.csv       one row a line after that of the column names (csv). Separators are commas, semicolons or tabs. An empty
+           cell is null; a cell with a list or an object as JSON is that value, any other cell is text
 .py        the literals of a list `TASKS`; never executed. Only this reader loads a whole file (`python_literals`)
 
 Arrow pads objects: each object of a column has the keys of all others, with nulls. So nulls in objects of .parquet and
@@ -13,6 +15,7 @@ Arrow pads objects: each object of a column has the keys of all others, with nul
 
 import codecs
 import contextlib
+import csv
 import functools
 import mmap
 import re
@@ -27,7 +30,7 @@ from understudy.core.errors import ConfigError, did_you_mean, install_hint
 from understudy.core.items import Item, RowError
 from understudy.sources.python_literals import read_python_literals
 
-SUFFIXES = (".json", ".jsonl", ".parquet", ".py")
+SUFFIXES = (".json", ".jsonl", ".csv", ".parquet", ".py")
 """Suffixes of files of tasks. Files of conversations: `sources.dataset_files`."""
 JSON_LIST_PATHS = {
     "": "item",
@@ -39,6 +42,8 @@ JSON_LIST_PATHS = {
 """Places of the list of rows in a JSON file: key of the list ("" for the top level) -> path of its items for ijson."""
 
 _BATCH = 1000
+_MAX_CELL = 1 << 27
+"""Most characters of a cell in a .csv file."""
 _MAX_DEPTH, _MAX_DIGITS = 200, 4300
 """Largest nesting depth and number of digits in a .json file: the limits of pydantic's parser, which reads .jsonl."""
 _LONG_NUMBER = re.compile(rb'(?:[^"0-9]++|"(?:[^"\\]++|\\.)*+"?|[0-9]{1,%d}+(?![0-9]))*+[0-9]' % _MAX_DIGITS, re.DOTALL)
@@ -56,6 +61,7 @@ def read_rows(path: Path) -> Iterator[Item[Any] | RowError]:
         ".json": _json,
         ".parquet": _parquet,
         ".arrow": _arrow_stream,
+        ".csv": _csv,
         ".py": read_python_literals,
     }
     if not path.is_file():
@@ -104,6 +110,35 @@ def _jsonl(path: Path) -> Iterator[Item[Any] | RowError]:
                 yield Item(f"{path}:{number}", from_json(line, allow_inf_nan=False))
             except ValueError as e:
                 yield RowError(f"{path}:{number}", "", f"not JSON: {e}", "unreadable")
+
+
+def _csv(path: Path) -> Iterator[Item[Any] | RowError]:
+    csv.field_size_limit(_MAX_CELL)
+    number = 0
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            separator = max(",;\t", key=file.readline().count)
+            file.seek(0)
+            for number, cells in enumerate(csv.DictReader(file, delimiter=separator, strict=True), 1):
+                if None in cells:
+                    problem = (
+                        f"more cells than the {len(cells) - 1} columns; enclose texts with {separator!r} in quotes"
+                    )
+                    yield RowError(f"{path}: row {number}", "", problem, "unreadable")
+                else:
+                    yield Item(f"{path}: row {number}", {name: _cell(text) for name, text in cells.items()})
+    except (csv.Error, UnicodeDecodeError) as e:
+        yield RowError(f"{path}: row {number + 1}", "", f"not CSV in UTF-8: {_on_one_line(e)}", "unreadable")
+
+
+def _cell(text: str | None) -> Any:
+    """Return the value of a cell: None if it is empty, the list or object of JSON text, else the text."""
+    if not text or not text.lstrip().startswith(("[", "{")):
+        return text or None
+    try:
+        return from_json(text, allow_inf_nan=False)
+    except ValueError:
+        return text
 
 
 def _json(path: Path) -> Iterator[Item[Any] | RowError]:

@@ -1,4 +1,8 @@
-"""Convert the messages and tools of a row to the form that `examples` reads: that of the chat completions API."""
+"""Convert the messages and tools of a row to the form that `examples` reads: that of the chat completions API.
+
+Also read: the content blocks of Anthropic's Messages API, the text parts of OpenAI's Responses API, the calls of
+LangChain, the roles of ms-swift, and lists or objects that are JSON text.
+"""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -7,7 +11,7 @@ from typing import Any
 from pydantic_core import from_json
 
 from understudy.core.items import InvalidField
-from understudy.core.messages import join_text_parts
+from understudy.core.messages import ERROR_PREFIX, join_text_parts
 from understudy.formats.parsing.thoughts import split_thought
 
 Row = Mapping[str, Any]
@@ -22,22 +26,50 @@ _TEXT_CALL = re.compile(r'\s*\{\s*"(function_call|tool_calls?)"\s*:')
 _TEXT_RESULT = re.compile(r"\s*(?:Function result:|\[tool[-_ ]response\])\s*", re.IGNORECASE)
 _MEDIA = ("image", "video", "audio")
 
-_CALL_NAMES, _CALL_ARGUMENTS = ("name", "tool"), ("arguments", "params", "parameters", "kwargs")
+_CALL_NAMES, _CALL_ARGUMENTS = ("name", "tool"), ("arguments", "params", "parameters", "kwargs", "args", "input")
 _CALL_LABELS = {"id", "type", "server"}
 """Keys of a call in a text, beside one of its name and one of its arguments."""
-_ROLES = {"developer": "system", "function": "tool", "function_call": "assistant"}
-"""Other names of roles: OpenAI's newer name of the system message, and its older ones of results and calls."""
-_IGNORED = ("name",)
+_ROLES = {
+    "developer": "system",
+    **dict.fromkeys(("function", "tool_response"), "tool"),
+    **dict.fromkeys(("function_call", "tool_call"), "assistant"),
+}
+"""Other names of roles: OpenAI's newer name of the system message, and older and ms-swift's ones of results and calls.
+"""
+_CALL_ROLES = ("function_call", "tool_call")
+_MESSAGE_KEYS = ("role", "content", "tool_calls", "tool_call_id", "reasoning_content")
+_IGNORED = ("name", "cache_control")
 """Columns of a message that no model sees."""
 _IGNORED_IF_EMPTY = ("annotations", "audio", "parsed", "refusal")
 """Columns of a reply in the SDK of OpenAI."""
-_TRAINED = ("weight", "loss", "loss_mask", "loss_weight", "train", "training", "trainable")
-"""Columns that say whether a message is trained on, and how much."""
-_MASKS = (
-    *("mask", "train_mask", "train_detail", "assistant_masks", "completion_mask", "labels"),
-    *("mask_history", "train_on_prompt", "train_on_inputs", "train_on_input"),
+_THOUGHT_NAMES = ("reasoning", "thinking")
+"""Other names of `reasoning_content`: of OpenRouter and newer versions of vLLM, and of Ollama."""
+_READ_KEYS = {*_MESSAGE_KEYS, *_IGNORED, *_IGNORED_IF_EMPTY, *_THOUGHT_NAMES, "function_call"}
+_CONTENT_NAMES = ("value", "text", "message")
+"""Other names of a message's `content`."""
+_TEXT_PARTS = ("text", "input_text", "output_text")
+_BLOCKS = ("tool_use", "tool_result", "thinking", "redacted_thinking")
+"""Types of content blocks in Anthropic's Messages API, besides text."""
+_PARTS = (*_TEXT_PARTS, *_BLOCKS, "image", "image_url", "input_audio")
+TOOL_COLUMNS = (
+    *("tools", "tool_defs", "tool_definitions", "tool_schemas", "tools_schema", "tool_specs", "available_tools"),
+    *("functions", "function_definitions"),
 )
-"""Columns that say so in ways that differ between trainers."""
+"""Columns with the descriptions of tools, and their other names."""
+SYSTEM_COLUMNS = ("system", "system_prompt", "system_message")
+"""Columns with the system message."""
+_TOOL_KEYS = ("name", "description", "parameters", "aliases", "name_aliases")
+_IGNORED_TOOL_KEYS = ("strict", "type", "cache_control")
+_SCHEMA_NAMES = ("input_schema", "inputSchema", "parameters_json_schema")
+"""Other names of a tool's `parameters`: of Anthropic, of MCP and of Gemini."""
+_TRAINING = re.compile(
+    r"(?:(?:is|message|messages|token|tokens|turn|reply|response|assistant|completion|sample)_)*"
+    r"(?:loss|losses|masks?|masked|train|trained|training|trainable|weights?|labels)"
+    r"(?:_(?:masks?|weights?|scales?|details?|flags?|history|prompt|on_\w+))*"
+)
+"""Matches the names of columns that say what is trained on, and how much."""
+_UNTRAINED = re.compile(r"(?:\w+_)?masked|mask_\w+|train_on_(?:prompts?|inputs?|history)")
+"""Matches those whose value is false for what is trained on."""
 
 
 def text_message(role: str, text: str) -> WireMessage:
@@ -57,7 +89,8 @@ def normalize_messages(messages: Sequence[Any], *, allow_empty_replies: bool = F
     """Return messages without null columns and weights. Calls without ids get ids, and so do their results.
 
     Thoughts of the assistant, `<think>…</think>`, become `reasoning_content`. Neighbouring messages of the assistant
-    are one reply, unless two of them have different texts. A thought that no reply follows at the end is left out.
+    are one reply, whose texts are joined by an empty line. A thought that no reply follows at the end is left out.
+    Columns of messages that are not understood are left out; `unknown_message_keys` names them.
 
     Calls and results that are written as texts become calls and results: those in the tags of Hermes (`<tool_call>`,
     `<tool_response>`), and a text that is nothing but the JSON of a call, such as {"function_call": {name, arguments}}.
@@ -65,7 +98,11 @@ def normalize_messages(messages: Sequence[Any], *, allow_empty_replies: bool = F
     Raise InvalidField for a message of another form, for an empty reply unless it is allowed, and for a message that
     should be trained on in another way than replies fully and others not.
     """
-    located = [(f"messages.{i}", _normalize_message(message, f"messages.{i}")) for i, message in enumerate(messages)]
+    located = [
+        (f"messages.{i}", _normalize_message(part, f"messages.{i}"))
+        for i, message in enumerate(messages)
+        for part in _split_blocks(message, f"messages.{i}")
+    ]
     located = _merge_replies(_with_results(located))
     last = located[-1][1] if located else {}
     if _is_empty_reply(last) and last.get("reasoning_content") and not allow_empty_replies:
@@ -77,13 +114,65 @@ def normalize_messages(messages: Sequence[Any], *, allow_empty_replies: bool = F
 
 
 def normalize_tools(row: Row) -> list[Any]:
-    """Return the tools of a row, which may be JSON text or beside the messages in `input`, without their wrappers."""
-    inner = row["input"] if isinstance(row.get("input"), dict) else row
-    tools = inner.get("tools") or []
-    tools = parse_field(tools, "tools", "not JSON") if isinstance(tools, str) else tools
+    """Return the tools of a row without their wrappers.
+
+    They are in one of `TOOL_COLUMNS` of the row, or of its `input` or `request`. They may be JSON text.
+    """
+    return [normalize_tool(tool) for tool in _listed_tools(row)]
+
+
+def _listed_tools(row: Row) -> list[Any]:
+    holders = [row, *(row[name] for name in ("input", "request") if isinstance(row.get(name), dict))]
+    found = ((name, holder[name]) for holder in holders for name in TOOL_COLUMNS if holder.get(name))
+    name, tools = next(found, ("tools", []))
+    tools = parse_field(tools, name, "not JSON") if isinstance(tools, str) else tools
     if not isinstance(tools, list):
-        raise InvalidField("tools", "a list of tools is needed")
-    return [_normalize_tool(tool) for tool in tools]
+        raise InvalidField(name, "a list of tools is needed")
+    listed = [decode_list(tool) for tool in tools]
+    for number, tool in enumerate(listed):
+        if not isinstance(tool, dict):
+            problem = f"{tool!r:.50} describes no tool; write {{name, description, parameters}}"
+            raise InvalidField(f"{name}.{number}", problem)
+    return listed
+
+
+def find_system(row: Row) -> tuple[str, str]:
+    """Return the system message that a row has beside its conversation, and its column; empty texts if there is none.
+
+    Raise InvalidField if it is no text.
+    """
+    name = next((name for name in SYSTEM_COLUMNS if row.get(name)), "")
+    if not name:
+        return "", ""
+    value = row[name]
+    text = join_text_parts(decode_list(value) if str(value).lstrip().startswith("[{") else value)
+    if not isinstance(text, str):
+        raise InvalidField(name, "a text is needed")
+    return text, name
+
+
+def unknown_message_keys(messages: Sequence[Any]) -> list[str]:
+    """Return the columns of messages that are not understood. `normalize_messages` leaves them out."""
+    found = dict[str, None]()
+    for message in messages:
+        keys = _given(message) if isinstance(message, dict) else {}
+        renamed = ("from", "value") if "from" in keys else () if "content" in keys else _CONTENT_NAMES
+        unknown = (key for key in keys if key not in _READ_KEYS and not _TRAINING.fullmatch(key))
+        found |= dict.fromkeys(key for key in unknown if key not in renamed)
+    return list(found)
+
+
+def unknown_tool_keys(row: Row) -> list[str]:
+    """Return the columns of a row's tools that are not understood. `normalize_tools` leaves them out."""
+    known = {*_TOOL_KEYS, *_IGNORED_TOOL_KEYS, *_SCHEMA_NAMES}
+    functions = (tool.get("function", tool) for tool in _listed_tools(row) if isinstance(tool, dict))
+    keys = (key for function in functions if isinstance(function, dict) for key in _given(function))
+    return list(dict.fromkeys(key for key in keys if key not in known))
+
+
+def _given(values: Mapping[Any, Any]) -> dict[str, Any]:
+    """Return the columns that are not null."""
+    return {str(key): value for key, value in values.items() if value is not None}
 
 
 def require_usual_training(values: Mapping[str, Any], is_reply: bool, field: str) -> None:
@@ -92,43 +181,48 @@ def require_usual_training(values: Mapping[str, Any], is_reply: bool, field: str
     `field` is the place of the message; it is empty for a row.
     """
     prefix = f"{field}." if field else ""
-    for key in _TRAINED:
-        if (value := values.get(key)) is not None and value != is_reply:
-            problem = "a reply is trained on with weight 1" if is_reply else "only replies are trained on"
-            raise InvalidField(f"{prefix}{key}", f"{value!r:.50} is not supported: {problem}")
-    for key in _MASKS:
-        if values.get(key) not in (None, False):
-            raise InvalidField(f"{prefix}{key}", "masks are not supported: replies are trained on, and nothing else")
+    for key, value in _given(values).items():
+        # Trainers differ in what `mask` says: here only false means nothing.
+        usual = False if key == "mask" else is_reply != bool(_UNTRAINED.fullmatch(key))
+        if not _TRAINING.fullmatch(key) or value == usual:
+            continue
+        problem = "a reply is trained on with weight 1" if is_reply else "only replies are trained on"
+        raise InvalidField(f"{prefix}{key}", f"{value!r:.50} is not supported: {problem}")
 
 
 def _normalize_message(message: Any, field: str) -> WireMessage:
     if not isinstance(message, dict):
         raise InvalidField(field, "it is not an object")
-    bare = {key: value for key, value in message.items() if value is not None and key not in _IGNORED}
+    bare = {key: value for key, value in _given(message).items() if key not in _IGNORED}
     role = bare.get("role")
     if isinstance(role, str):
         bare["role"] = _ROLES.get(role, role)
     is_reply = bare.get("role") == "assistant"
     require_usual_training(bare, is_reply, field)
-    for key in _TRAINED:
-        bare.pop(key, None)
     for key in _IGNORED_IF_EMPTY:
         if not bare.get(key, True):
             del bare[key]
-    if "reasoning" in bare:  # the name that OpenRouter and newer versions of vLLM use
-        bare.setdefault("reasoning_content", bare.pop("reasoning"))
+    for name in _THOUGHT_NAMES:
+        if name in bare:
+            bare.setdefault("reasoning_content", bare.pop(name))
     if isinstance(bare.get("function_call"), dict) and not bare.get("tool_calls"):  # OpenAI's older form
         bare["tool_calls"] = [bare.pop("function_call")]
-    if bare.get("tool_calls") == []:
+    if bare.get("tool_calls") in ([], {}):
         del bare["tool_calls"]
     elif isinstance(bare.get("tool_calls"), list):
         bare["tool_calls"] = [_normalize_call(call) for call in bare["tool_calls"]]
+    if name := next((name for name in _CONTENT_NAMES if isinstance(bare.get(name), str | list)), ""):
+        bare.setdefault("content", bare[name])
+    unknown = [key for key in bare if key not in _READ_KEYS and not _TRAINING.fullmatch(key)]
+    if unknown and "content" not in bare and "tool_calls" not in bare:
+        raise InvalidField(field, f"neither content nor tool_calls, but {', '.join(unknown)}")
+    bare = {key: value for key, value in bare.items() if key in _READ_KEYS}
     if "content" in bare:
         bare["content"] = _text_of(bare["content"], field)
     if bare.get("role") == "user" and isinstance(bare.get("content"), str):
         _refuse_media(bare["content"], field)
     if is_reply and isinstance(bare.get("content"), str):
-        bare = _normalize_reply(bare, field, is_call=role == "function_call")
+        bare = _normalize_reply(bare, field, is_call=role in _CALL_ROLES)
     return {"content": ""} | bare
 
 
@@ -136,9 +230,62 @@ def _text_of(content: Any, field: str) -> Any:
     """Return the text of a message's content. Raise InvalidField if it has an image or another part that is no text."""
     parts = content if isinstance(content, list) else ()
     kinds = [part.get("type") for part in parts if isinstance(part, dict)]
-    if other := next((kind for kind in kinds if isinstance(kind, str) and kind != "text"), ""):
+    if other := next((kind for kind in kinds if isinstance(kind, str) and kind not in _TEXT_PARTS), ""):
         raise InvalidField(f"{field}.content", f"a part of type {other!r:.50} is not supported, only text")
     return join_text_parts(content)
+
+
+def _split_blocks(message: Any, field: str) -> list[Any]:
+    """Return a message whose content has blocks of calls, results or thoughts as messages without such blocks.
+
+    Lists that are JSON text are decoded, except for what a tool returned.
+    """
+    if not isinstance(message, dict):
+        return [message]
+    content, is_result = message.get("content"), message.get("role") in ("tool", "function", "tool_response")
+    decoded = [] if is_result else decode_list(content)
+    is_list = isinstance(decoded, list) and bool(decoded)
+    if is_list and all(isinstance(part, dict) and part.get("type") in _PARTS for part in decoded):
+        content = decoded
+    columns = {"content": content} if "content" in message else {}
+    columns |= {key: decode_list(message[key]) for key in ("tool_calls", "function_call") if key in message}
+    message = {**message, **columns}
+    blocks = content if isinstance(content, list) else []
+    kinds = [block.get("type") for block in blocks if isinstance(block, dict)]
+    if len(kinds) < len(blocks) or not set(kinds) & {*_BLOCKS}:
+        return [message]
+    results = [_result_of(block, field) for block in blocks if block["type"] == "tool_result"]
+    thoughts = [str(block.get("thinking", "")) for block in blocks if block["type"] == "thinking"]
+    calls = [
+        {key: block.get(key) for key in ("id", "name", "input")} for block in blocks if block["type"] == "tool_use"
+    ]
+    rest = [block for block in blocks if block["type"] not in _BLOCKS]
+    if results and (calls or message.get("role") == "assistant"):
+        raise InvalidField(f"{field}.content", "a tool_result in a message of the assistant; the user's message has it")
+    if results and not rest:
+        return results
+    columns = {"content": rest} | ({"tool_calls": calls} if calls else {})
+    columns |= {"reasoning_content": "\n".join(thoughts)} if thoughts else {}
+    return [*results, {**message, **columns}]
+
+
+def _result_of(block: Mapping[str, Any], field: str) -> WireMessage:
+    """Return the message of a block of the type tool_result. That of a failed call begins as errors do here."""
+    content = _text_of(block.get("content") or "", field)
+    if block.get("is_error") and not str(content).startswith(ERROR_PREFIX):
+        content = f"{ERROR_PREFIX}{content}"
+    return {"role": "tool", "content": content, "tool_call_id": block.get("tool_use_id")}
+
+
+def decode_list(value: Any) -> Any:
+    """Return the list or object that a JSON text holds; anything else unchanged."""
+    if isinstance(value, str) and value.lstrip().startswith(("[", "{")):
+        try:
+            read = from_json(value, allow_inf_nan=False)
+        except ValueError:
+            return value
+        return read
+    return value
 
 
 def _refuse_media(text: str, field: str) -> None:
@@ -243,7 +390,7 @@ def _unwrap_result(text: str) -> str:
 
 
 def _merge_replies(located: Sequence[tuple[str, WireMessage]]) -> list[tuple[str, WireMessage]]:
-    """Return the messages with neighbouring replies as one. Raise InvalidField if both have a text, and they differ."""
+    """Return the messages with neighbouring replies as one. Raise InvalidField if a text follows a call."""
     merged = list[tuple[str, WireMessage]]()
     for field, message in located:
         before = merged[-1][1] if merged else {}
@@ -251,12 +398,11 @@ def _merge_replies(located: Sequence[tuple[str, WireMessage]]) -> list[tuple[str
             merged.append((field, message))
             continue
         texts = list(dict.fromkeys(each["content"] for each in (before, message) if each["content"]))
-        if len(texts) > 1 or (before.get("tool_calls") and message["content"]):
-            problem = "it follows another reply, and both say something; nothing says which of them is the reply"
-            raise InvalidField(field, problem)
+        if before.get("tool_calls") and message["content"]:
+            raise InvalidField(field, "it follows a call that has no result")
         thoughts = [each["reasoning_content"] for each in (before, message) if each.get("reasoning_content")]
         calls = [*before.get("tool_calls", ()), *message.get("tool_calls", ())]
-        columns = {"content": texts[0] if texts else ""}
+        columns: WireMessage = {"content": "\n\n".join(texts)}
         columns |= {"reasoning_content": "\n".join(map(str, thoughts))} if thoughts else {}
         columns |= {"tool_calls": calls} if calls else {}
         merged[-1] = (field, before | message | columns)
@@ -307,22 +453,35 @@ def _split_results(message: WireMessage) -> list[WireMessage]:
 
 def _normalize_call(call: Any) -> Any:
     """Return a call with its name and arguments under `function`. Calls as understudy writes them do not change."""
-    if isinstance(call, dict) and isinstance(call.get("arguments"), str) and "function" not in call:
+    call = decode_list(call)
+    if not isinstance(call, dict):
+        return call
+    if isinstance(call.get("function"), str) and (function := decode_list(call["function"])) is not call["function"]:
+        call = {**call, "function": function}
+    if "function" not in call and "arguments" not in call:
+        given = [key for key in _CALL_ARGUMENTS if call.get(key) is not None]
+        call = {**call, "arguments": call[given[0]] if given else {}}
+        call = {key: value for key, value in call.items() if key not in given}
+    if isinstance(call.get("arguments"), str) and "function" not in call:
         return {
             "id": call.get("id") or "",
             "function": {key: call[key] for key in ("name", "arguments") if key in call},
         }
-    if isinstance(call, dict) and "function" not in call:
+    if "function" not in call:
         return {key: value for key, value in call.items() if key != "type" and value is not None}
     return call
 
 
-def _normalize_tool(tool: Any) -> Any:
-    """Return a tool without its wrapper and without `strict`, which no model sees. Its description may be missing."""
+def normalize_tool(tool: Any) -> Any:
+    """Return a tool without its wrapper and without what no model sees. Its description may be missing."""
     function = tool.get("function", tool) if isinstance(tool, dict) else tool
     if not isinstance(function, dict):
         return function
-    given = {key: value for key, value in function.items() if value is not None and key not in ("strict", "type")}
+    given = _given(function)
+    if name := next((name for name in _SCHEMA_NAMES if name in given), ""):
+        given.setdefault("parameters", given[name])
+    given = {key: value for key, value in given.items() if key in _TOOL_KEYS}
+    given |= {"parameters": decode_list(given["parameters"])} if "parameters" in given else {}
     return {"description": "", "parameters": {"type": "object", "properties": {}}} | given
 
 

@@ -1,5 +1,6 @@
 """ShareGPT turns, {from, value}, as LLaMA-Factory reads them."""
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,8 +13,13 @@ TOOL_CALL_START, TOOL_CALL_END = "<tool_call>", "</tool_call>"
 """Encloses the calls of a `function_call` that also has text."""
 TOOL_RESULT_START = "<tool_response>"
 
-_ROLES = {"system": "system", "human": "user", "user": "user", "gpt": "assistant", "assistant": "assistant"}
-_CALL_TAGS, _RESULT_TAGS = ("function_call", "function"), ("observation", "tool")
+_ROLES = {
+    "system": "system",
+    **dict.fromkeys(("human", "user"), "user"),
+    **dict.fromkeys(("gpt", "assistant", "model", "bot"), "assistant"),
+}
+_CALL_TAGS = ("function_call", "function", "tool_call")
+_RESULT_TAGS = ("observation", "tool", "tool_response", "function_response")
 
 
 def messages_from_sharegpt(turns: Sequence[Any]) -> list[WireMessage]:
@@ -23,16 +29,21 @@ def messages_from_sharegpt(turns: Sequence[Any]) -> list[WireMessage]:
     messages: list[WireMessage] = []
     for number, turn in enumerate(turns):
         field = f"conversations.{number}"
-        if not isinstance(turn, dict) or not isinstance(turn.get("value"), str):
+        if not isinstance(turn, dict):
             raise InvalidField(field, "it is not an object with a string as value")
-        tag, text = turn.get("from"), turn["value"]
+        tag, text = turn.get("from"), turn.get("value")
+        if tag in (*_CALL_TAGS, *_RESULT_TAGS) and isinstance(text, dict | list):
+            text = json.dumps(text, ensure_ascii=False)
+        if not isinstance(text, str):
+            raise InvalidField(field, "it is not an object with a string as value")
         require_usual_training(turn, tag in _CALL_TAGS or _ROLES.get(str(tag)) == "assistant", field)
         if tag in _CALL_TAGS:
             messages.append(_calling_message(text, field))
         elif tag in _RESULT_TAGS:
             messages += _result_messages(text, messages[-1] if messages else {}, field)
         elif isinstance(tag, str) and tag in _ROLES:
-            messages.append(text_message(_ROLES[tag], text))
+            given = {key: value for key, value in turn.items() if key not in ("from", "value", "role", "content")}
+            messages.append(given | text_message(_ROLES[tag], text))
         else:
             allowed = ", ".join((*_ROLES, *_CALL_TAGS, *_RESULT_TAGS))
             raise InvalidField(f"{field}.from", f"unknown tag {tag!r}; allowed: {allowed}")

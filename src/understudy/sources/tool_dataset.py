@@ -18,11 +18,15 @@ agent calls tools, and its first reply without calls is its answer. A `ToolDatas
 import functools
 import hashlib
 import inspect
+import re
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, runtime_checkable
+from typing import Annotated, Any, Protocol, Self, runtime_checkable
+
+from pydantic import BeforeValidator, ModelWrapValidatorHandler, ValidationError, model_validator
 
 from understudy.core.errors import TaskError
+from understudy.core.items import describe_validation
 from understudy.core.json_values import replace_surrogates, validate_json_value
 from understudy.core.messages import Message, ToolCall, ToolSpec
 from understudy.core.records import Record
@@ -34,16 +38,25 @@ from understudy.envs.task_source import FULL_SLICE, Slice, TaskSource, validate_
 from understudy.envs.tools import ToolkitBase
 from understudy.envs.users import User, UserFactory, make_user
 
+_SIGNS = re.compile(r"[\s,'%€$£¥₹]")
+"""Signs in numbers that float() does not read."""
+_SHOWN_ANSWERS = 3
+
+
+def _answer_text(value: Any) -> Any:
+    """Return a number as text; anything else unchanged."""
+    return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
+
 
 class ToolExample(Record):
-    """One example of a `ToolDataset`."""
+    """One example of a `ToolDataset`. A wrong field raises TaskError."""
 
     prompt: str
     """The user's first message."""
     domain_policy: str = ""
     """The system message of this example; empty means that of the data set."""
-    answer: str = ""
-    """The final reply of the gold demonstration, which SFT trains on; empty if unknown."""
+    answer: Annotated[str, BeforeValidator(_answer_text)] = ""
+    """The final reply of the gold demonstration, which SFT trains on; empty if unknown. A number becomes text."""
     gold_calls: tuple[ToolCall, ...] = ()
     """The calls of the gold demonstration, one reply each."""
     id: str = ""
@@ -55,6 +68,17 @@ class ToolExample(Record):
     info: dict[str, Any] = {}
     """Further data for the tools and the reward function. Each episode has its own copy of its dicts, lists and sets;
     other objects, such as a model, are shared by all episodes."""
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _explain(cls, value: Any, validate: ModelWrapValidatorHandler[Self]) -> Self:
+        try:
+            return validate(value)
+        except ValidationError as e:
+            field, problem = describe_validation(e)
+            if field.partition(".")[0] not in cls.model_fields:
+                problem = f"there is no such field; allowed: {', '.join(cls.model_fields)}"
+            raise TaskError(f"ToolExample: {field}: {problem}") from e
 
     @classmethod
     def from_task(cls, task: Task) -> "ToolExample":
@@ -176,6 +200,8 @@ class ToolDataset(TaskSource):
                     f"example {number} of {self.name} is a {type(example).__name__}, not a ToolExample; write "
                     "ToolExample(prompt=…, answer=…), or read rows with understudy.data.tool_examples"
                 )
+            if not example.prompt.strip():
+                raise TaskError(f"example {number} of {self.name} has no question: its prompt is empty; remove it")
             if problem := _find_lone_surrogate(example):
                 raise TaskError(f"example {number} of {self.name}: {problem}, which cannot be stored; correct the text")
 
@@ -236,12 +262,53 @@ class ToolDataset(TaskSource):
     def _by_id(self) -> Mapping[str, tuple[Task, ToolExample]]:
         found: dict[str, tuple[Task, ToolExample]] = {}
         splits = assign_splits({example.task_id(self.name): example.split for example in self.examples})
-        for example in self.examples:
+        numbers = dict[str, int]()
+        for number, example in enumerate(self.examples):
             task = example.to_task(self.name, splits[example.task_id(self.name)])
             if task.id in found:
-                raise TaskError(f"{self.name}: two examples have the id {task.id!r}; give each example a unique id")
-            found[task.id] = (task, example)
+                same = f"id {example.id!r}" if example.id else f"prompt {example.prompt!r:.100}"
+                raise TaskError(
+                    f"{self.name}: examples {numbers[task.id]} and {number} have the same {same}; remove one, or give "
+                    "each its own id"
+                )
+            found[task.id], numbers[task.id] = (task, example), number
         return found
+
+
+def answer_notes(examples: Sequence[tuple[str, ToolExample]]) -> list[str]:
+    """Return notes on answers that a reward function may not read. Each example has the name of its row.
+
+    An answer is noted if it is a number with signs that float() does not read, if it has blanks around it, or if it is
+    empty although others are not.
+    """
+    unread = [(where, each.answer) for where, each in examples if _is_unread_number(each.answer)]
+    padded = [(where, each.answer) for where, each in examples if each.answer != each.answer.strip()]
+    empty = [where for where, each in examples if not each.answer]
+    notes = []
+    for found, what in (
+        (unread, "numbers with signs that float() does not read"),
+        (padded, "texts with blanks around"),
+    ):
+        if found:
+            shown = ", ".join(f"{answer!r:.40} ({where})" for where, answer in found[:_SHOWN_ANSWERS])
+            notes.append(f"answers of {len(found)} rows are {what}: {shown}")
+    if 0 < len(empty) < len(examples):
+        notes.append(f"{len(empty)} of {len(examples)} rows have no answer: {', '.join(empty[:_SHOWN_ANSWERS])}")
+    return notes
+
+
+def _is_unread_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        pass
+    else:
+        return False
+    try:
+        float(_SIGNS.sub("", text))
+    except ValueError:
+        return False
+    return True
 
 
 def _copy_containers(value: Any) -> Any:

@@ -173,7 +173,7 @@ def test_unplayable_row_is_rejected(tmp_path: Path, change: dict[str, Any], matc
 
 def test_invalid_line_and_duplicate_id_are_named(tmp_path: Path) -> None:
     good = {"id": "a", "prompt": "x", "check": {"answer": {"number": 1}}}
-    with pytest.raises(TaskError, match=r"tasks\.jsonl:2: prompt: Field required"):
+    with pytest.raises(TaskError, match=r"tasks\.jsonl:2: prompt: .*missing"):
         read_mcp_tasks(write_rows(tmp_path / "tasks.jsonl", good, {"id": "b", "check": good["check"]}))
     with pytest.raises(TaskError, match="'a'"):
         read_mcp_tasks(write_rows(tmp_path / "tasks.jsonl", good, good))

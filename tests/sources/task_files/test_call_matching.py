@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from support.call_rows import ACTIONS, SHAPES, tau_row
 from support.shelves import FixedReplies
+from understudy import parse_reply
 from understudy.core.errors import ConfigError, TaskError
 from understudy.core.items import Item
 from understudy.core.messages import Message, ToolCall
@@ -224,7 +225,22 @@ def test_reads_are_required_only_if_nothing_else_is() -> None:
     ]
     assert play(made, FIND, "Done.").score.progress == 0.5  # type: ignore[union-attr]
     assert reward(source(row(FIND, CANCEL), require_reads=True), CANCEL, "Done.") == 1.0
-    assert [error.kind for error in source(row(think), require_reads=True).refused] == ["only reads"]
+    (refused,) = source(row(think), require_reads=True).refused
+    assert (refused.kind, "(think) only compute" in refused.problem) == ("only reads", True)
+
+
+def test_a_tool_of_a_server_may_be_called_by_its_bare_name() -> None:
+    quote, news = ({"name": name, "kwargs": {"of": "A"}} for name in ("polygon.get_quote", "polygon.get_news"))
+    made = source(row(quote, news, {"name": "fmp.get_news", "kwargs": {}}, CANCEL))
+    aliases = {spec.name: spec.name_aliases for spec in made.tool_specs}
+    assert aliases == {
+        "polygon.get_quote": ("get_quote",),
+        "polygon.get_news": (),
+        "fmp.get_news": (),
+        "cancel_order": (),
+    }
+    text = '<tool_call>{"name": "get_quote", "arguments": {"of": "A"}}</tool_call>'
+    assert parse_reply(text, tools=made.tool_specs).calls[0].name == "polygon.get_quote"
 
 
 def test_given_tools_and_writes_replace_inferred_ones() -> None:

@@ -195,6 +195,11 @@ def test_message_of_another_form_is_named(message: Row, field: str) -> None:
     assert refusal({"messages": [USER, message]}).field == field
 
 
+def test_a_row_with_a_mask_is_refused() -> None:
+    said = {"role": "assistant", "content": "Hello."}
+    assert refusal({"messages": [USER, said], "loss_mask": [0, 1]}).field == "loss_mask"
+
+
 def test_calls_in_our_form_and_results_that_are_objects_are_read() -> None:
     made = {"role": "assistant", "tool_calls": [{"id": "c", "name": "get_price", "arguments": {"item": "pears"}}]}
     task = read({"messages": [USER, made, {"role": "tool", "tool_call_id": "c", "content": {"price": 18.4}}]}).task

@@ -18,6 +18,7 @@ from understudy.core.tasks import SPLITS, write_tasks
 from understudy.data.checks.check import check
 from understudy.envs.task_source import Slice, find_source, list_file_summaries, list_sources
 from understudy.evaluation.evaluate import select_tasks
+from understudy.evaluation.runner import load_eval_tasks
 from understudy.runs.config import TrainConfig, parse_config
 from understudy.runs.epochs import resolve_epochs
 from understudy.sources.loading import load_source
@@ -171,11 +172,64 @@ def test_a_repeated_question_names_the_first_row_and_an_id_its_value(tmp_path: P
     source = load_source(path, DataConfig(reward="support.task_rows:reward_answer"))
     (summary,) = list_file_summaries(source)
     assert [text.removeprefix(f"{path}:") for text in summary.refusals] == [
-        f"3: it repeats the question of {path}:1; remove it, or give each row its own id",
+        f"3: it repeats the question '2+2?' of {path}:1; remove it, or give each row its own id",
         f"4: id: 'a' is also the id of {path}:2; give each row its own id",
     ]
     (played,) = list_sources(source)
     assert [example.answer for example in played.examples] == ["4", "6"]  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("question", [None, "", "  "])
+def test_a_row_without_a_question_is_refused(tmp_path: Path, question: str | None) -> None:
+    path = str(write_lines(tmp_path / "sums.jsonl", [*prompt_rows(), {"question": question, "answer": "4"}]))
+    (summary,) = list_file_summaries(load_source(path, DataConfig(reward="support.task_rows:reward_answer")))
+    (refusal,) = summary.refusals
+    assert f"{path}:{len(prompt_rows()) + 1}: question: " in refusal
+
+
+def test_answers_that_a_reward_may_not_read_are_named_with_their_rows(tmp_path: Path) -> None:
+    answers = ["9", "€9.44", "1,234.50", " 7", "12:30", "A, B", "", 3]
+    rows = [{"question": f"Number {number}?", "answer": answer} for number, answer in enumerate(answers, 1)]
+    path = str(write_lines(tmp_path / "sums.jsonl", rows))
+    (summary,) = list_file_summaries(load_source(path, DataConfig(reward="support.task_rows:reward_answer")))
+    notes = [note for note in summary.notes if path in note]
+    assert [[line for line in range(1, 9) if f"{path}:{line}" in note] for note in notes] == [[2, 3], [4], [7]]
+    assert "'€9.44'" in notes[0]
+    assert "1 of 8" in notes[2]
+
+
+@pytest.mark.parametrize("column", ["tools", "tool_defs"])
+def test_tools_of_rows_that_no_model_sees_are_named(tmp_path: Path, column: str) -> None:
+    tool = {"type": "function", "function": {"name": "find_bus", "description": "Find.", "parameters": {}}}
+    rows = [{"prompt": f"Line {number}?", "answer": "01:15", column: [tool]} for number in range(3)]
+    rows.append({"prompt": "Line 4?", "answer": "2", "extra_info": {"tools_kwargs": {"find_tram": {}}}})
+    path = str(write_lines(tmp_path / "lines.jsonl", rows))
+    (summary,) = list_file_summaries(load_source(path, DataConfig(reward="support.task_rows:reward_answer")))
+    (note,) = [note for note in summary.notes if "find_bus" in note]
+    assert "4 rows" in note
+    assert "find_tram" in note
+    assert "ToolEpisode" in note
+
+
+def test_a_table_of_text_is_read_as_rows(tmp_path: Path) -> None:
+    path = tmp_path / "quiz.csv"
+    path.write_text(
+        'id,question,answer,gold_calls,difficulty\n1,"2, and 2?",4,,\n2,3+3?,6,"[{""name"": ""add"", '
+        '""arguments"": {""a"": 3}}]",hard\n',
+        encoding="utf-8-sig",
+    )
+    source = load_source(str(path), DataConfig(reward="support.task_rows:reward_answer"))
+    tasks = sorted((task for split in SPLITS for task in source.tasks(split)), key=lambda task: task.id)
+    assert [(task.scenario.opening, task.difficulty) for task in tasks] == [("2, and 2?", "easy"), ("3+3?", "hard")]
+    assert [call.arguments for task in tasks for call in task.gold_calls] == [{"a": 3}]
+
+
+def test_an_evaluation_of_a_file_with_one_split_plays_that_split(tmp_path: Path) -> None:
+    path = str(write_lines(tmp_path / "test.jsonl", prompt_rows()))
+    settings = [f"domain={path}", "data.reward=support.task_rows:reward_answer"]
+    _, found = load_eval_tasks(parse_config("", settings))
+    assert {task.split for task in found} == {"test"}
+    assert len(found) == len(prompt_rows())
 
 
 def test_ids_that_begin_anew_in_each_file_are_told_apart(tmp_path: Path) -> None:

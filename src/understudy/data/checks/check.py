@@ -34,7 +34,7 @@ from understudy.envs.users import gives_consent
 from understudy.rollouts.agent import Agent, GoldAgent, NoopAgent
 from understudy.rollouts.rollout import EpisodeLimits, play_episode
 from understudy.sources.task_files.near_duplicates import NearDuplicateIndex
-from understudy.sources.tool_dataset import ExampleSource
+from understudy.sources.tool_dataset import ExampleSource, answer_notes
 
 TasksBySplit = Mapping[Split, Sequence[Task]]
 ProgressTracker = Callable[[Iterable[Any], str], Iterable[Any]]
@@ -243,6 +243,8 @@ async def check_async(
             f"{len(lacking)} tasks have no answer and no gold calls, such as {lacking[0].id}; RL can train on them, "
             "SFT cannot"
         )
+    if isinstance(source, ExampleSource):
+        warnings += answer_notes([(result.task.id, source.find_example(result.task)) for result in results])
     if not source.tool_specs:
         warnings.append("the agent has no tools; if it should have some, add public methods with docstrings")
     if alike:

@@ -16,9 +16,24 @@ from pydantic import ValidationError
 
 from understudy.core.errors import ConfigError, TaskError
 from understudy.core.items import InvalidField, Item, RowError, row_error_from_validation
-from understudy.data.conversations.examples import Demonstration, LabeledExample, PreferencePair, prompt_messages
+from understudy.core.messages import ToolSpec
+from understudy.data.conversations.examples import (
+    Demonstration,
+    LabeledExample,
+    PreferencePair,
+    prompt_messages,
+    undescribed_tools,
+)
 from understudy.data.conversations.outcomes import OUTCOME_COLUMNS, ReadingNotes, find_outcome
-from understudy.data.conversations.shapes import USES, RowShape, Use, find_shape, is_recorded, unused_columns
+from understudy.data.conversations.shapes import (
+    USES,
+    RowShape,
+    Use,
+    find_shape,
+    is_recorded,
+    unused_columns,
+    with_system_message,
+)
 from understudy.data.writer import open_output, validate_output_path
 from understudy.sources.dataset_files import DATASET_SUFFIXES, has_data_files, read_dataset
 from understudy.sources.row_messages import (
@@ -54,17 +69,21 @@ def is_conversation_input(path: Path) -> bool:
 
 
 def read_conversations(
-    path: Path, use: Use | None = None, min_reward: float | None = None, notes: ReadingNotes | None = None
+    path: Path,
+    use: Use | None = None,
+    min_reward: float | None = None,
+    notes: ReadingNotes | None = None,
+    tools: Sequence[ToolSpec] = (),
 ) -> Iterator[Item[TrainingExample] | RowError]:
     """Yield the rows of a file or folder, each as the record of its shape, or all as the record of one use.
 
     A row that is not recognised is a `RowError` with its location and reason. What is left out is counted in `notes`.
-    Raise ConfigError if nothing is left. See `outcomes` for `min_reward`.
+    `tools` are those of rows that describe none. Raise ConfigError if nothing is left. See `outcomes` for `min_reward`.
     """
     notes = ReadingNotes() if notes is None else notes
     episodes, is_empty = list[Item[LabeledExample]](), True
     for item in read_dataset(path):
-        found = _to_example(item, use, min_reward, notes)
+        found = _to_example(item, use, min_reward, notes, tools)
         if use == "dpo" and isinstance(found, Item) and isinstance(found.value, LabeledExample):
             episodes.append(Item(found.location, found.value))
         elif found is not None:
@@ -75,7 +94,8 @@ def read_conversations(
         yield pair
     if is_empty:
         why = "; ".join(notes.lines("a smaller min_reward")) or "it has no episodes"
-        raise ConfigError(f"{path} has nothing for {USES[use or 'sft']}: {why}")
+        hint = "; preferences.kind=kto (`data convert`: --to kto) needs no pairs" if use == "dpo" else ""
+        raise ConfigError(f"{path} has nothing for {USES[use or 'sft']}: {why}{hint}")
 
 
 def read_examples(
@@ -104,6 +124,7 @@ def convert_conversations(
     report: Callable[[RowError], None],
     use: Use | None = None,
     min_reward: float | None = None,
+    tools: Sequence[ToolSpec] = (),
 ) -> tuple[int, int, ReadingNotes]:
     """Write the conversations of a file in our form. Return the number of written and of invalid rows, and notes.
 
@@ -112,7 +133,7 @@ def convert_conversations(
     """
     validate_output_path(out, resume)
     notes, kinds = ReadingNotes(), Counter[str]()
-    for item in read_conversations(source, use, min_reward, notes):
+    for item in read_conversations(source, use, min_reward, notes, tools):
         kinds[type(item if isinstance(item, RowError) else item.value).__name__] += 1
     bad = kinds.pop(RowError.__name__, 0)
     errors = (item for item in read_conversations(source, use, min_reward) if isinstance(item, RowError))
@@ -128,14 +149,18 @@ def convert_conversations(
             "a file must hold conversations of exactly one kind"
         )
     with open_output(out, resume=resume) as made:
-        for item in track(read_conversations(source, use, min_reward), "writing"):
+        for item in track(read_conversations(source, use, min_reward, tools=tools), "writing"):
             if isinstance(item, Item):
                 made.write(item.value)
     return kinds.total(), bad, notes
 
 
 def _to_example(
-    item: Item[Any] | RowError, use: Use | None, min_reward: float | None, notes: ReadingNotes
+    item: Item[Any] | RowError,
+    use: Use | None,
+    min_reward: float | None,
+    notes: ReadingNotes,
+    tools: Sequence[ToolSpec],
 ) -> Item[TrainingExample] | RowError | None:
     """Convert a row to the record of its shape or use. Return None for a failed episode, which nothing should imitate.
 
@@ -144,7 +169,7 @@ def _to_example(
     if isinstance(item, RowError):
         return item
     try:
-        return _read_row(item, use, min_reward, notes)
+        return _read_row(item, use, min_reward, notes, tools)
     except InvalidField as e:
         return RowError(item.location, e.field, e.problem)
     except ValidationError as e:
@@ -152,7 +177,7 @@ def _to_example(
 
 
 def _read_row(
-    item: Item[Any], use: Use | None, min_reward: float | None, notes: ReadingNotes
+    item: Item[Any], use: Use | None, min_reward: float | None, notes: ReadingNotes, tools: Sequence[ToolSpec]
 ) -> Item[TrainingExample] | None:
     shape, row = _find_shape(item.value, use)
     outcome = None if "dpo" in shape.uses else find_outcome(row)
@@ -167,10 +192,14 @@ def _read_row(
             notes.failures[outcome.reason] += 1
             return None
     columns = _conversation_columns(shape, row, is_failure=not is_success)
+    columns["tools"] = columns["tools"] or tuple(tools)
     kind = KINDS[chosen]
     if kind is LabeledExample:
         columns["label"] = is_success
-    return Item(item.location, kind.model_validate(columns))
+    example = kind.model_validate(columns)
+    for name in undescribed_tools(example):
+        notes.undescribed.setdefault(name, item.location)
+    return Item(item.location, example)
 
 
 def _find_shape(value: Any, use: Use | None) -> tuple[RowShape, Row]:
@@ -193,7 +222,9 @@ def _conversation_columns(shape: RowShape, row: Row, is_failure: bool) -> dict[s
         raise InvalidField("answer", "a text or a number is needed")
     # only a rejected continuation or an undesirable episode may have empty replies
     conversations = [
-        normalize_messages([*parts.prompt, *end], allow_empty_replies=number > 0 or is_failure)
+        normalize_messages(
+            with_system_message(row, [*parts.prompt, *end]), allow_empty_replies=number > 0 or is_failure
+        )
         for number, end in enumerate(parts.continuations)
     ]
     if not is_failure:

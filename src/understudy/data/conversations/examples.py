@@ -51,8 +51,10 @@ def _validate_conversation(messages: tuple["MessageField", ...]) -> tuple["Messa
     if all(message.role != "assistant" for message in messages):
         raise ValueError("there is no message of the assistant to train on")
     for number, (before, message) in enumerate(zip([None, *messages], messages, strict=False)):
-        if message.role == "assistant" and (before is None or before.role == "assistant"):
-            raise ValueError(f"message {number} is the assistant's, but there is no message before it to reply to")
+        if message.role == "assistant" and before is None:
+            raise ValueError("message 0 is the assistant's, but there is no message before it to reply to")
+        if message.role == "assistant" and before and before.role == "assistant":
+            raise ValueError(f"messages {number - 1} and {number} are both the assistant's; join them into one")
         if message.role == "tool" and not (before and (before.tool_calls or before.role == "tool")):
             raise ValueError(f"message {number} is the result of a tool, but there is no call before it")
     return tuple(order_tool_results(messages))
@@ -98,6 +100,14 @@ class LabeledExample(Record):
     messages: Conversation
     tools: ToolSpecs = ()
     label: bool
+
+
+def undescribed_tools(example: Demonstration | PreferencePair | LabeledExample) -> list[str]:
+    """Return the names of the tools that a conversation calls and does not describe."""
+    both = (example.chosen, example.rejected) if isinstance(example, PreferencePair) else (example.messages,)
+    called = (call.name for messages in both for message in messages for call in message.tool_calls)
+    known = {tool.name for tool in example.tools}
+    return [name for name in dict.fromkeys(called) if name not in known]
 
 
 def prompt_messages(messages: tuple[Message, ...]) -> tuple[Message, ...]:

@@ -42,7 +42,7 @@ def find_outcome(row: Mapping[str, Any]) -> RowOutcome | None:
     name = next((column for column in OUTCOME_COLUMNS if column in row), None)
     if name is None:
         return None
-    value = row[name]
+    value = _number(row[name])
     if name in _FLAGS and value not in (0, 1):
         raise InvalidField(name, "true or false is needed")
     if name in _REWARDS and isinstance(value, list) and value and all(isinstance(each, int | float) for each in value):
@@ -51,6 +51,17 @@ def find_outcome(row: Mapping[str, Any]) -> RowOutcome | None:
         raise InvalidField(name, "a number is needed")
     shown = f"{name} {str(bool(value)).lower()}" if name in _FLAGS else f"{name} 0" if not value else f"{name} below 1"
     return RowOutcome(float(value), shown)
+
+
+def _number(value: Any) -> Any:
+    """Return the number or the truth value of a text, as a table has it; anything else unchanged."""
+    if not isinstance(value, str):
+        return value
+    truths, text = {"true": True, "false": False}, value.strip().casefold()
+    try:
+        return truths[text] if text in truths else float(text)
+    except ValueError:
+        return value
 
 
 @dataclass
@@ -65,6 +76,8 @@ class ReadingNotes:
     """Number of episodes without one of the opposite outcome that begins alike."""
     unused: dict[str, str] = field(default_factory=dict)
     """The location of the first row with each column that is not used."""
+    undescribed: dict[str, str] = field(default_factory=dict)
+    """The location of the first row that calls each tool that the row does not describe."""
 
     def lines(self, option: str) -> list[str]:
         """Return lines of text. `option` sets the smallest reward of a success, such as "--min-reward 0"."""
@@ -82,4 +95,11 @@ class ReadingNotes:
                 places[location].append(name)
             shown = "; ".join(f"{', '.join(names)} (first in {location})" for location, names in places.items())
             lines.append(f"columns that are not used: {shown}")
+        if self.undescribed:
+            listed = ", ".join(self.undescribed)
+            first = next(iter(self.undescribed.values()))
+            lines.append(
+                f"tools that rows call and do not describe: {listed} (first in {first}); their prompts list no such "
+                "tools: put descriptions into the column `tools`, or let `data convert --tools TARGET` write them"
+            )
         return lines

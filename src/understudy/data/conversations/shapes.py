@@ -15,12 +15,26 @@ from pydantic_core import from_json
 
 from understudy.core.items import InvalidField, describe_row
 from understudy.data.conversations.outcomes import OUTCOME_COLUMNS
-from understudy.sources.row_messages import Row, WireMessage, text_message
+from understudy.sources.row_messages import (
+    SYSTEM_COLUMNS,
+    TOOL_COLUMNS,
+    Row,
+    WireMessage,
+    decode_list,
+    find_system,
+    text_message,
+    unknown_message_keys,
+    unknown_tool_keys,
+)
 from understudy.sources.sharegpt import messages_from_sharegpt
 
 Use = Literal["sft", "dpo", "kto", "reward"]
 USES: dict[Use, str] = {"sft": "SFT", "dpo": "DPO", "kto": "KTO", "reward": "a reward function"}
 """What each use is called in errors and docs."""
+_KIND_HINTS: Mapping[Use, str] = {
+    "dpo": "set preferences.kind=dpo (`data convert`: --to dpo)",
+    "kto": "set preferences.kind=kto (`data convert`: --to kto)",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +71,15 @@ _HOLDERS: Mapping[str, tuple[str, ...]] = {
 _REQUESTS = ("prompt", "question", "user_query", "query")
 """Columns with what the user asks in the first message of steps without messages."""
 _FURTHER_COLUMNS = {
-    *("tools", "system", "input", "history", "task", "label", "kto_tag", *_HOLDERS, *OUTCOME_COLUMNS),
+    *("input", "request", "history", "task", "label", "kto_tag", *_HOLDERS, *OUTCOME_COLUMNS),
     *("id", "task_id", "uid", "index", "trial", "split", "source", "data_source", "parallel_tool_calls"),
 }
 """Columns that are read beside those of a shape, or that only name a row."""
+_JSON_COLUMNS = (
+    *(*_CONVERSATIONS, "conversations", "messages", "prompt", *_PAIR, "completion", "history", "steps", "choices"),
+    *("input", "request", "preferred_output", "non_preferred_output"),
+)
+"""Columns with messages, which may be JSON text."""
 
 
 def find_shape(value: Any, uses: Sequence[Use] = ("sft", "dpo", "kto")) -> tuple[RowShape, Row]:
@@ -75,14 +94,16 @@ def find_shape(value: Any, uses: Sequence[Use] = ("sft", "dpo", "kto")) -> tuple
         raise InvalidField("", f"unknown shape {describe_row(value)}; {list_shapes(uses)}")
     if not set(found.uses) & set(uses):
         names = " and ".join(USES[use] for use in found.uses)
-        raise InvalidField("", f"it has the shape {_keys(found)}, which is for {names}; {list_shapes(uses)}")
+        hint = "".join(f"{_KIND_HINTS[use]}; " for use in found.uses if use in _KIND_HINTS and "sft" not in uses)
+        raise InvalidField("", f"it has the shape {_keys(found)}, which is for {names}; {hint}{list_shapes(uses)}")
     return found, columns
 
 
 def list_shapes(uses: Sequence[Use]) -> str:
     """Return the keys of all shapes with one of these uses."""
     names = ", ".join(USES[use] for use in uses)
-    return f"shapes for {names}: {' | '.join(_keys(shape) for shape in SHAPES if set(shape.uses) & set(uses))}"
+    keys = " | ".join(_keys(shape) for shape in SHAPES if set(shape.uses) & set(uses))
+    return f"shapes for {names}: {keys}; docs/data.md has an example of each"
 
 
 def _keys(shape: RowShape) -> str:
@@ -90,14 +111,23 @@ def _keys(shape: RowShape) -> str:
 
 
 def unused_columns(value: Any, shape: RowShape) -> list[str]:
-    """Return the columns of a row of a shape that are not used, and those of its turns in ShareGPT's form."""
-    names = [str(name) for name, each in value.items() if each is not None] if isinstance(value, dict) else []
-    renamed = {*_CONVERSATIONS, *_PAIR, "messages", "prompt", *_REQUESTS}
-    listed = _columns(value).get("conversations")
-    turns = [turn for turn in listed if "from" in turn] if isinstance(listed, list) and _is_turns(listed) else []
-    inner = dict.fromkeys(str(name) for turn in turns for name, each in turn.items() if each is not None)
-    unused = [name for name in names if name not in shape.keys and name not in _FURTHER_COLUMNS and name not in renamed]
-    return unused + [f"conversations.{name}" for name in inner if name not in ("from", "value")]
+    """Return the columns of a row of a shape that are not used, and those of its messages and tools."""
+    given = [str(name) for name, each in value.items() if each is not None] if isinstance(value, dict) else []
+    known = {*shape.keys, *_FURTHER_COLUMNS, *_CONVERSATIONS, *_PAIR, "messages", "prompt", *_REQUESTS}
+    unused = [name for name in given if name not in known and name not in (*TOOL_COLUMNS, *SYSTEM_COLUMNS)]
+    row = _columns(value)
+    names = ("conversations", "messages", "prompt", *_PAIR, "completion", "preferred_output", "non_preferred_output")
+    lists = ((name, row[name]) for name in names if name in row)
+    inner = [f"{name}.{key}" for name, turns in lists if _is_turns(turns) for key in unknown_message_keys(turns)]
+    return unused + inner + [f"tools.{key}" for key in unknown_tool_keys(row)]
+
+
+def with_system_message(row: Row, messages: list[Any]) -> list[Any]:
+    """Return messages that begin with the row's system message, unless they have one."""
+    text, _ = find_system(row)
+    if not text or _role(messages) in ("system", "developer"):
+        return messages
+    return [text_message("system", text), *messages]
 
 
 def is_recorded(value: Any) -> bool:
@@ -147,9 +177,7 @@ def _with_usual_keys(value: Any) -> dict[str, Any]:
     for path, taken in _HOLDERS.items():
         holder = functools.reduce(_member, path.split("."), columns)
         columns = {key: holder[key] for key in taken if key in holder} | columns
-    for name in (*_CONVERSATIONS, "conversations", "messages", "prompt"):
-        columns[name] = _decoded(columns.get(name))
-    columns = {key: each for key, each in columns.items() if each is not None}
+    columns = {key: _decoded(each) if key in _JSON_COLUMNS else each for key, each in columns.items()}
     if columns.keys() & {"conversations", *_CONTINUATIONS}:
         return columns
     if name := next((name for name in _CONVERSATIONS if _is_turns(columns.get(name)) or columns.get(name) == []), ""):
@@ -182,14 +210,16 @@ def _total_reward(steps: Sequence[Any]) -> dict[str, Any]:
 
 
 def _decoded(value: Any) -> Any:
-    """Return the messages of JSON text; anything else unchanged."""
-    if isinstance(value, str) and value.lstrip().startswith("["):
-        try:
-            read = from_json(value)
-        except ValueError:
-            return value
-        return read if _is_turns(read) else value
-    return value
+    """Return the messages, or the object with them, of JSON text; anything else unchanged.
+
+    Messages of a list may be JSON texts too.
+    """
+    read = decode_list(value)
+    if isinstance(read, list):
+        read = [decode_list(each) for each in read]
+    are_objects = isinstance(read, list) and bool(read) and all(isinstance(each, dict) for each in read)
+    is_object = isinstance(read, dict) and bool(read.keys() & {"role", "from", "messages", "action", "message"})
+    return read if are_objects or is_object else value
 
 
 def _is_turns(value: Any) -> bool:
@@ -207,12 +237,7 @@ def _has_replies(messages: Any) -> bool:
 def _split_sharegpt(row: Row) -> RowParts:
     turns = _message_list(row, "conversations")
     ends = [[row[name]] for name in _PAIR] if "chosen" in row else [[]]
-    return RowParts(_system_messages(row), [messages_from_sharegpt([*turns, *end]) for end in ends])
-
-
-def _system_messages(row: Row) -> list[WireMessage]:
-    system = row.get("system")
-    return [text_message("system", system)] if isinstance(system, str) and system else []
+    return RowParts([], [messages_from_sharegpt([*turns, *end]) for end in ends])
 
 
 def _split_steps(row: Row) -> RowParts:
@@ -226,7 +251,7 @@ def _split_steps(row: Row) -> RowParts:
         asked = next((row[name] for name in _REQUESTS if isinstance(row.get(name), str)), None)
         if asked is None:
             raise InvalidField("steps", f"what the user asks is missing; put it into {', '.join(_REQUESTS)}")
-        return RowParts([*_system_messages(row), text_message("user", asked)], [[m for turn in turns for m in turn]])
+        return RowParts([text_message("user", asked)], [[m for turn in turns for m in turn]])
     shown = _message_list(steps[-1], "messages")
     said = [message.get("content") for message in shown if isinstance(message, dict)]
     if missing := [number for number, action in enumerate(actions[:-1]) if action["content"] not in said]:
@@ -299,7 +324,7 @@ def _split_alpaca(row: Row) -> RowParts:
     asked = text_message("user", "\n".join(filter(None, parts)))
     names = _PAIR if "chosen" in row else ("output",)
     replies = [[text_message("assistant", _text(row, name))] for name in names]
-    return RowParts([*_system_messages(row), *_history(row), asked], replies)
+    return RowParts([*_history(row), asked], replies)
 
 
 def _history(row: Row) -> Iterator[WireMessage]:

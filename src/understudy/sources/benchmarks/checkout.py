@@ -15,13 +15,14 @@ from understudy.core.errors import ConfigError, did_you_mean
 
 def locate_domain(reference: str, benchmark: str, domains: str) -> tuple[Path, str]:
     """Split `PATH#domain` into the checkout and the domain's name. The domain must have a folder in `PATH/domains`."""
-    path, sharp, name = reference.rpartition("#")
-    if not sharp or not path:
-        raise ConfigError(f"{benchmark}:{reference} is not of the form {benchmark}:PATH#domain")
-    if not (Path(path).expanduser() / domains).is_dir():
-        raise ConfigError(f"{path} is not a checkout of {benchmark}: it has no folder {domains}")
+    path, name = reference.rpartition("#")[::2] if "#" in reference else (reference, "")
+    if not path or not (Path(path).expanduser() / domains).is_dir():
+        problem = f"{path or reference} is not a checkout of {benchmark}: it has no folder {domains}"
+        raise ConfigError(f"{problem}; write {benchmark}:PATH#domain")
     root = Path(path).expanduser().resolve()
-    known = [folder.name for folder in (root / domains).iterdir() if (folder / "__init__.py").is_file()]
+    known = sorted(folder.name for folder in (root / domains).iterdir() if (folder / "__init__.py").is_file())
+    if not name:
+        raise ConfigError(f"{benchmark}:{path} names no domain; write {benchmark}:{path}#{' or #'.join(known)}")
     if name not in known:
         raise ConfigError(f"{benchmark} has no domain {did_you_mean(name, known)}")
     return root, name

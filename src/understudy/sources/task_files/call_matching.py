@@ -59,7 +59,7 @@ from understudy.envs.shown_values import UnshownValue, find_unshown_value
 from understudy.envs.task_source import FULL_SLICE, Slice, TaskSource, validate_slice
 from understudy.envs.users import InstructionUser, User, UserFactory, answer_text, make_user
 from understudy.envs.validation_time import find_validation_problem, may_be_slow
-from understudy.sources.task_files.inferred_tools import hands_over, infer_tools, looks_up, only_reads
+from understudy.sources.task_files.inferred_tools import hands_over, infer_tools, looks_up, only_reads, with_bare_names
 from understudy.sources.task_files.task_row import TaskRow
 
 ACKNOWLEDGEMENT = '{"ok": true}'
@@ -346,7 +346,7 @@ def match_calls(
     rows = [Item(item.location, replace(item.value, task=with_answer(item.value.task))) for item in items]
     given = {spec.name: spec for spec in (*(spec for item in rows for spec in item.value.tool_specs), *tool_specs)}
     inferred = {spec.name: spec for spec in infer_tools(call for item in rows for call in item.value.task.gold_calls)}
-    specs = tuple((inferred | given).values())
+    specs = with_bare_names(tuple((inferred | given).values()))
     writes = [spec.name for spec in specs if not only_reads(spec.name)] if write_tools is None else write_tools
     accepted, refused = dict[str, TaskRow](), list[RowError]()
     for item in rows:
@@ -511,6 +511,9 @@ def _only_reads(item: Item[TaskRow]) -> RowError:
         "its gold calls only read and it has no outputs, so one read and then silence, or nothing, would fulfil it",
         ONLY_READS,
     )
+    if not remedies:
+        names = ", ".join(dict.fromkeys(call.name for call in item.value.task.gold_calls))
+        problem = f"its gold calls ({names}) only compute: such tools look nothing up, so no call of them is required"
     if found := item.value.ungraded:
         problem, kind = found.problem, found.kind
     else:

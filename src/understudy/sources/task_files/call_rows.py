@@ -29,6 +29,7 @@ from understudy.core.errors import did_you_mean
 from understudy.core.items import InvalidField
 from understudy.core.messages import Message, ToolSpec
 from understudy.core.tasks import Scenario, Task, UserKind
+from understudy.sources.row_messages import TOOL_COLUMNS, find_system, normalize_tool
 from understudy.sources.task_files.call_matching import with_answer
 from understudy.sources.task_files.task_row import (
     MAX_SHOWN,
@@ -61,7 +62,11 @@ ROW_COLUMNS = frozenset(
     )
 )
 """Columns that tasks of tau-bench do not have."""
-_ALIASES = {"actions": ("actions", "ground_truth_actions"), "outputs": ("outputs", "ground_truth_outputs")}
+_ALIASES = {
+    "actions": ("actions", "ground_truth_actions"),
+    "outputs": ("outputs", "ground_truth_outputs"),
+    "tools": TOOL_COLUMNS,
+}
 """Names of fields that have more than one."""
 RESPOND_ACTION = "respond"
 """The action in tau-bench's data that means a text to the user."""
@@ -98,7 +103,7 @@ def read_call_row(row: Mapping[str, Any], identity: str) -> TaskRow:
     return TaskRow(
         task=with_answer(task),
         split=split,
-        domain_policy=system,
+        domain_policy=system or find_system(row)[0],
         tool_specs=tuple(map(_tool_spec, _listed(parts, "tools"))),
         notes=prompt_notes(row.get("prompt")),
     )
@@ -166,12 +171,12 @@ def _gold(actions: Sequence[Any], results: Sequence[Any]) -> Iterator[Message]:
 
 
 def _tool_spec(tool: Any) -> ToolSpec:
-    spec = tool.get("function", tool) if isinstance(tool, dict) else {}
-    name, schema = spec.get("name"), spec.get("parameters", spec.get("inputSchema", spec.get("input_schema", {})))
+    spec = normalize_tool(decode(tool))
+    name, schema = (spec.get("name"), spec["parameters"]) if isinstance(spec, dict) else (None, None)
     if not isinstance(name, str) or not isinstance(schema, dict):
         raise InvalidField("tools", f"{tool!r:.{MAX_SHOWN}} has no name or no parameters")
     try:
         Draft202012Validator.check_schema(schema)
     except SchemaError as e:
         raise InvalidField("tools", f"the schema of {name} is invalid: {e.message:.{MAX_SHOWN}}") from e
-    return ToolSpec(name=name, description=str(spec.get("description", "")), parameters={"type": "object", **schema})
+    return ToolSpec(name=name, description=str(spec["description"]), parameters={"type": "object", **schema})

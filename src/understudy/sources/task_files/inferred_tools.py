@@ -76,6 +76,19 @@ def infer_tools(calls: Iterable[ToolCall]) -> tuple[ToolSpec, ...]:
     )
 
 
+def with_bare_names(specs: Sequence[ToolSpec]) -> tuple[ToolSpec, ...]:
+    """Return the tools with the part of `server.tool` after the server as another name, if no other tool has it.
+
+    A tool of an MCP server may be called by that name too.
+    """
+    counts = Counter(spec.name.rpartition(".")[2] for spec in specs)
+    pairs = ((spec, spec.name.rpartition(".")[2]) for spec in specs)
+    return tuple(
+        spec.replace(name_aliases=(*spec.name_aliases, bare)) if bare != spec.name and counts[bare] == 1 else spec
+        for spec, bare in pairs
+    )
+
+
 def only_reads(name: str) -> bool:
     """Return whether a tool only reads, by its name. The module docstring has the rule."""
     words = _words(name)

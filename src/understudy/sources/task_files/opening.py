@@ -246,7 +246,7 @@ def _without_repeated_ids(
 def _repetition(row: ReadRow, item: Item[TaskRow], first: str) -> RowError:
     content = row.item.value.content if isinstance(row.item, Item) else None
     if isinstance(content, ToolExample) and not content.id:
-        problem = f"it repeats the question of {first}; remove it, or give each row its own id"
+        problem = f"it repeats the question {content.prompt!r:.60} of {first}; remove it, or give each row its own id"
         return RowError(item.location, "", problem, "duplicate")
     problem = f"{item.value.task.id!r} is also the id of {first}; give each row its own id"
     return RowError(item.location, "id", problem, "duplicate")

@@ -10,6 +10,7 @@ from typing import Any
 from understudy.core.items import InvalidField
 from understudy.core.records import Record
 from understudy.core.tasks import DIFFICULTIES, Split
+from understudy.sources.row_messages import find_system, normalize_tools
 from understudy.sources.task_files.task_row import TaskRow, calls_of, decode, messages_of, split_of_row
 from understudy.sources.tool_dataset import ToolExample
 
@@ -46,8 +47,10 @@ def to_tool_example(row: Mapping[str, Any]) -> ToolExample:
     are such values. So are `gold_calls`: a list of {name, arguments} or of OpenAI's calls, or JSON text of one. `info`
     is the whole row.
     """
-    name = next((column for column in QUESTION_COLUMNS if row.get(column) is not None), "prompt")
+    name = next((column for column in QUESTION_COLUMNS if row.get(column) is not None), "question")
     messages = messages_of(decode(row.get(name))) or messages_of(row.get(name))
+    if not any(text.strip() for role, text in messages if role == "user"):
+        raise InvalidField(name, "the row has no question; give it one, or remove the row", "no question")
     if [role for role, _ in messages] not in (["user"], ["system", "user"]):
         problem = (
             "one text of the user is needed, after at most one system message; write earlier messages, such as "
@@ -58,7 +61,7 @@ def to_tool_example(row: Mapping[str, Any]) -> ToolExample:
     id = row.get("id")
     return ToolExample(
         prompt=messages[-1][1],
-        domain_policy=system or _text(row, "domain_policy") or _text(row, "system"),
+        domain_policy=system or _text(row, "domain_policy") or find_system(row)[0],
         answer=_answer(row),
         gold_calls=calls_of(row.get("gold_calls") or ()),
         id=str(id) if isinstance(id, str | int) and not isinstance(id, bool) else "",
@@ -67,6 +70,18 @@ def to_tool_example(row: Mapping[str, Any]) -> ToolExample:
         difficulty=next((each for each in DIFFICULTIES if each == row.get("difficulty")), "easy"),
         info=dict(row),
     )
+
+
+def listed_tools(row: Mapping[str, Any]) -> list[str]:
+    """Return the names of the tools that a row lists: as descriptions, or as verl's `extra_info.tools_kwargs`."""
+    info = row.get("extra_info")
+    kwargs = info.get("tools_kwargs") if isinstance(info, dict) else None
+    try:
+        tools = normalize_tools(row)
+    except InvalidField:  # a column that has the name of one with tools
+        tools = []
+    described = (tool["name"] for tool in tools if isinstance(tool, dict) and "name" in tool)
+    return [*map(str, described), *(kwargs if isinstance(kwargs, dict) else ())]
 
 
 def _text(row: Mapping[str, Any], column: str) -> str:

@@ -31,7 +31,7 @@ from understudy.sources.task_files.call_sequences import (
 )
 from understudy.sources.task_files.conversation_rows import is_conversation_row, read_conversation_row
 from understudy.sources.task_files.episode_rows import is_episode_row, read_episode_row
-from understudy.sources.task_files.prompt_rows import is_prompt_row, read_prompt_row
+from understudy.sources.task_files.prompt_rows import QUESTION_COLUMNS, is_prompt_row, read_prompt_row
 from understudy.sources.task_files.skyrl_rows import is_skyrl_row, read_skyrl_row
 from understudy.sources.task_files.task_row import TaskRow, prompt_notes, read_one
 from understudy.sources.task_files.tau_rows import is_tau_row, read_tau2_row, read_tau_row
@@ -131,8 +131,11 @@ def read_task_rows(items: Iterator[Item[Any] | RowError], stem: str) -> Iterator
 
 
 def find_kind(value: Any) -> RowKind:
-    """Return the kind of a row. One with a key of tasks is read as a task, whose reader says what it lacks."""
-    return match_kind(value) or (OWN_TASKS if _columns(value).keys() & _KEYS_OF_TASKS else UNKNOWN)
+    """Return the kind of a row. One with a key of tasks or questions has that kind, whose reader says what it lacks."""
+    found = match_kind(value)
+    if found is None and isinstance(value, dict) and value.keys() & {*QUESTION_COLUMNS}:
+        return PROMPTS  # the question is null
+    return found or (OWN_TASKS if _columns(value).keys() & _KEYS_OF_TASKS else UNKNOWN)
 
 
 def match_kind(value: Any) -> RowKind | None:
@@ -201,7 +204,7 @@ def _read_sequences(item: Item[Mapping[str, Any]], identity: str) -> Iterator[It
 
 def _read_unknown(row: Any, identity: str) -> TaskRow:
     known = " | ".join(kind.keys for kind in ROW_KINDS)
-    raise InvalidField("", f"unknown shape {describe_row(row)}; shapes of tasks: {known}")
+    raise InvalidField("", f"unknown shape {describe_row(row)}; shapes of tasks: {known}; see docs/data.md")
 
 
 _KEYS_OF_TASKS = frozenset({"domain", "scenario", "gold"})
@@ -223,6 +226,8 @@ EPISODES = RowKind(
 CONVERSATIONS = RowKind(
     "conversations", "{messages}", is_conversation_row, _one(read_conversation_row), "calls", is_conversation=True
 )
+TASKS_OF_SPECS = RowKind("tasks of specs", "{scenario, tasks}", is_spec_row, _read_sequences, "calls")
+SEQUENCES = RowKind("sequences", "{prompt, tool_sequence}", is_sequence_row, _read_sequences, "calls")
 UNKNOWN = RowKind("unknown rows", "", lambda row: False, _one(_read_unknown))
 UNREADABLE = RowKind("unreadable rows", "", lambda row: False, _one(_read_unknown))
 ROW_KINDS: tuple[RowKind, ...] = (
@@ -230,8 +235,8 @@ ROW_KINDS: tuple[RowKind, ...] = (
     SKYRL_ROWS,
     EPISODES,
     CONVERSATIONS,
-    RowKind("tasks of specs", "{scenario, tasks}", is_spec_row, _read_sequences, "calls"),
-    RowKind("sequences", "{prompt, tool_sequence}", is_sequence_row, _read_sequences, "calls"),
+    TASKS_OF_SPECS,
+    SEQUENCES,
     RowKind("tau tasks", "{instruction, actions}", is_tau_row, _one(read_tau_row), "calls"),
     RowKind(
         "tau2 tasks", "{evaluation_criteria}", lambda row: "evaluation_criteria" in row, _one(read_tau2_row), "calls"

@@ -2,7 +2,7 @@
 
     data_source  "understudy/<domain>", which SkyRL groups evaluation metrics by
     env_class    the name under which `sources.skyrl_gym` registers its environments: "tau_bench" for domains and
-                 benchmarks, "MCPToolEnv" for MCP environments
+                 benchmarks, "MCPToolEnv" for MCP environments, and for sequences of calls whose servers are not named
     prompt       the policy as system message, if there is one, and the user's opening; the environment adds the tools
     reward_spec  method "task", and as ground truth the whole task as JSON: setup, gold and outputs decide the reward
     extra_info   the source that plays the task, and labels to group rows by
@@ -19,6 +19,7 @@ from pydantic import ValidationError
 from understudy.core.items import InvalidField, row_error_from_validation
 from understudy.core.records import Record
 from understudy.core.tasks import Difficulty, Split, Task, require_stored_fields
+from understudy.sources.task_files.call_matching import is_call_matching
 from understudy.sources.task_files.task_row import TaskRow, decode
 
 
@@ -76,12 +77,15 @@ def is_skyrl_row(row: Mapping[str, Any]) -> bool:
     return isinstance(truth, dict) and "scenario" in truth
 
 
-def to_skyrl_row(task: Task, domain_policy: str, source: str) -> SkyRLRow:
-    """Return the row of a task. `domain_policy` is the system message, `source` plays the task."""
+def to_skyrl_row(task: Task, domain_policy: str, source: str, is_sequence: bool = False) -> SkyRLRow:
+    """Return the row of a task. `domain_policy` is the system message, `source` plays the task.
+
+    A sequence is one of calls on MCP servers, which calls are compared with if no server is named.
+    """
     system = (PromptMessage(role="system", content=domain_policy),) if domain_policy else ()
     return SkyRLRow(
         data_source=f"understudy/{task.domain}",
-        env_class=_env_class(source),
+        env_class="MCPToolEnv" if is_sequence else _env_class(source),
         prompt=(*system, PromptMessage(role="user", content=task.scenario.opening)),
         reward_spec=RewardSpec(method="task", ground_truth=task.model_dump_json(exclude_defaults=True)),
         extra_info=_labels(task, source),
@@ -99,7 +103,7 @@ def read_skyrl_row(values: Mapping[str, Any], identity: str) -> TaskRow:
     source = row.extra_info.source
     if row.extra_info != _labels(task, source):
         raise InvalidField("extra_info", f"it contradicts reward_spec.ground_truth, which is task {task.id}")
-    if row.env_class != _env_class(source):
+    if row.env_class != _env_class(source) and not is_call_matching(task.domain):
         problem = f"{row.env_class!r}, but extra_info.source {source!r} needs {_env_class(source)!r}"
         raise InvalidField("env_class", problem)
     roles, contents = [message.role for message in row.prompt], [message.content for message in row.prompt]

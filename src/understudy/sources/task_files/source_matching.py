@@ -26,10 +26,11 @@ from understudy.sources.references import list_domains, load_reference
 from understudy.sources.task_files.call_matching import is_call_matching, match_calls, source_name
 from understudy.sources.task_files.call_sequences import CallSequence, SequenceSource
 from understudy.sources.task_files.config import RowConfig
+from understudy.sources.task_files.prompt_rows import listed_tools
 from understudy.sources.task_files.rows import ReadRow
 from understudy.sources.task_files.task_row import TaskRow
 from understudy.sources.task_files.tau_rows import to_tau_values
-from understudy.sources.tool_dataset import ToolDataset, ToolEpisode, ToolExample
+from understudy.sources.tool_dataset import ToolDataset, ToolEpisode, ToolExample, answer_notes
 
 _OTHER_PARAMETERS = {"prompts", "completions", "solution_str"}
 """Parameters of the reward functions of TRL and verl."""
@@ -59,6 +60,8 @@ class SourceMatcher:
     misfits: dict[str, Item[str]] = field(default_factory=dict)
     """Why calls are compared although a source looks as if it should play the rows, by its name. The location is that
     of the first row that it cannot play."""
+    prompt_notes: list[Item[str]] = field(default_factory=list)
+    """Notes on rows with questions, each at the first of them."""
 
     def assign(self, rows: Sequence[ReadRow], names: Sequence[str]) -> list[Item[TaskRow] | RowError]:
         """Return each row with its task as the source that plays it has it, in order, or why none plays it.
@@ -86,8 +89,8 @@ class SourceMatcher:
         return [found[number] for number in range(len(rows))]
 
     def notes(self) -> list[Item[str]]:
-        """Return a note for each source that plays no row, although it looks as if it should."""
-        return [note for name, note in self.misfits.items() if name not in self.used]
+        """Return a note for each source that should play rows, by its looks, and plays none; and notes on questions."""
+        return [*(note for name, note in self.misfits.items() if name not in self.used), *self.prompt_notes]
 
     def _assign_group(
         self, played_by: str, domain: str, items: Sequence[Item[TaskRow]]
@@ -164,6 +167,15 @@ class SourceMatcher:
             examples.setdefault(item.value.content.task_id(name), item.value.content)
         source = ToolDataset(name, "", tuple(examples.values()), load_episode_class(self.data.reward))
         self.used[source.name] = source
+        notes = answer_notes([(item.location, item.value.content) for item in items])
+        shown = {spec.name for spec in source.tool_specs}
+        hidden = [names for item in items if (names := {*listed_tools(item.value.content.info)} - shown)]
+        if hidden:
+            notes.append(
+                f"the tools that {len(hidden)} rows list ({', '.join(sorted(set.union(*hidden)))}) are shown to no "
+                "model: tools are the methods of a ToolEpisode that data.reward names"
+            )
+        self.prompt_notes += [Item(items[0].location, note) for note in notes]
         return [
             Item(item.location, TaskRow(item.value.content.to_task(source.name, "train"), item.value.split))
             for item in items

@@ -69,7 +69,13 @@ def prompt_mismatch_notes(demonstrations: Sequence[Item[Demonstration]], domain:
     if others:
         nearest = max(prompts, key=lambda each: len(_names(each.tools) & _names(others[0].value.tools)))
         difference = _difference(_without_aliases(others[0].value.tools), nearest.tools)
-        yield f"{_share(others, demonstrations)} have different tools than {domain.name}: {difference}"
+        hint = ""
+        if any(not item.value.tools for item in others):
+            hint = (
+                "; for rows without tools, `data convert FILE NEW.jsonl --tools TARGET` writes those of a domain or "
+                "an MCP file into their column `tools`"
+            )
+        yield f"{_share(others, demonstrations)} have different tools than {domain.name}: {difference}{hint}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,6 +57,7 @@ def read_preferences(config: TrainConfig, format: ChatFormat) -> tuple[list[Pref
     path, units = Path(preferences.dataset_file).expanduser(), list[PreferenceUnit]()
     read = ReadingNotes()
     names = _SIDES[preferences.kind]
+    most, too_long = config.limits.max_episode_tokens, list[tuple[str, int]]()
     for number, (where, sides, tools) in enumerate(_read_conversations(path, preferences, read), 1):
         try:
             unit = tuple(
@@ -70,13 +71,21 @@ def read_preferences(config: TrainConfig, format: ChatFormat) -> tuple[list[Pref
         except ConfigError as e:
             raise ConfigError(f"{where}: {e}") from e
         longest = max(len(episode.tokens) for episode in unit)
-        if longest > config.limits.max_episode_tokens:
-            raise ConfigError(
-                f"{where}: a conversation has {longest} tokens, and limits.max_episode_tokens is "
-                f"{config.limits.max_episode_tokens}; raise the limit, or remove the row"
-            )
-        units.append(unit)
-    return units, [f"{preferences.dataset_file}: {line}" for line in read.lines("preferences.min_reward")]
+        if longest > most:
+            too_long.append((where, longest))
+        else:
+            units.append(unit)
+    notes = read.lines("preferences.min_reward")
+    if too_long:
+        enough = max(length for _, length in too_long)
+        text = (
+            f"{len(too_long)} of {len(too_long) + len(units)} rows are longer than limits.max_episode_tokens = {most} "
+            f"(the first: {too_long[0][0]}); limits.max_episode_tokens={enough} keeps all"
+        )
+        if not units:
+            raise ConfigError(f"{preferences.dataset_file}: {text}")
+        notes.append(f"{text}; they are left out")
+    return units, [f"{preferences.dataset_file}: {line}" for line in notes]
 
 
 class PreferencePhase:
