@@ -12,7 +12,9 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 
 from support.shelves import FixedReplies, call
 from toy import DOMAIN, Lamp, LampTools
@@ -316,9 +318,7 @@ class OutOfMemoryError(RuntimeError):
     """The name of PyTorch's exception."""
 
 
-@pytest.mark.parametrize(
-    "error", [MemoryError(), OutOfMemoryError("CUDA"), ConfigError("c"), TaskError("t"), RolloutError("r", "mcp")]
-)
+@pytest.mark.parametrize("error", [ConfigError("c"), TaskError("t"), RolloutError("r", "mcp")])
 @pytest.mark.parametrize(
     "enter",
     [lambda: user_code("user", "x"), lambda: tool_code("x"), lambda: task_code("x")],
@@ -332,6 +332,63 @@ def test_errors_that_are_no_bugs_of_users_pass(
     assert raised.value is error
 
 
+@pytest.mark.parametrize("error", [MemoryError(), OutOfMemoryError("CUDA")], ids=repr)
+def test_only_the_engines_lack_of_memory_passes(error: Exception) -> None:
+    with pytest.raises(type(error)), user_code("engine", "the loss"):
+        raise error
+
+
+def fill_memory() -> None:
+    [0] * (1 << 60)
+
+
+def fill_numpy_memory() -> None:
+    np.zeros(1 << 55)
+
+
+def fill_torch_memory() -> None:
+    torch.empty(1 << 60)
+
+
+def press_ctrl_c() -> None:
+    raise KeyboardInterrupt
+
+
+def call_itself() -> None:
+    call_itself()
+
+
+class OwnStopError(BaseException):
+    """An exception that is no Exception."""
+
+
+def raise_own_stop() -> None:
+    raise OwnStopError
+
+
+def raise_group() -> None:
+    raise BaseExceptionGroup("two", [ValueError("a"), OwnStopError()])
+
+
+@pytest.mark.parametrize("kind", ["user", "tool", "task"])
+@pytest.mark.parametrize(
+    ("fails", "exception"),
+    [
+        (fill_memory, "MemoryError"),
+        (fill_numpy_memory, "MemoryError: Unable to allocate "),
+        (fill_torch_memory, "RuntimeError: "),
+        (press_ctrl_c, "KeyboardInterrupt"),
+        (call_itself, "RecursionError: "),
+        (raise_own_stop, "OwnStopError"),
+        (raise_group, "BaseExceptionGroup: two"),
+    ],
+)
+def test_what_user_code_raises_is_of_its_component(fails: Callable[[], None], exception: str, kind: str) -> None:
+    enter, expected = ENTER[kind]
+    with pytest.raises(expected, match=rf"\b{exception}"), enter():
+        fails()
+
+
 ENTER = {
     "user": (lambda: user_code("user", "x"), RolloutError),
     "tool": (lambda: tool_code("x"), ToolError),
@@ -342,8 +399,10 @@ ENTER = {
 @pytest.mark.parametrize("kind", ENTER)
 def test_interruption_passes(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     enter, _ = ENTER[kind]
-    with pytest.raises(KeyboardInterrupt), enter():
-        raise KeyboardInterrupt
+    with pytest.raises(KeyboardInterrupt) as interrupt, enter():
+        signal.raise_signal(signal.SIGINT)
+    with pytest.raises(BaseExceptionGroup), enter():
+        raise BaseExceptionGroup("stopped", [interrupt.value])
     monkeypatch.setattr(signal, "getsignal", lambda number: signal.SIG_IGN)  # as in a background job of a shell
     monkeypatch.setattr(signal, "signal", lambda number, handler: handlers.append(handler))
     handlers: list[Callable[..., None]] = []
