@@ -31,7 +31,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def url(folder: Path) -> Iterator[str]:
-    with serve_on_loopback(load_tiny_served_model(folder, concurrency=4), concurrency=4, max_body_bytes=60_000) as url:
+    model = load_tiny_served_model(folder, concurrency=4)
+    with serve_on_loopback(model, concurrency=4, max_body_bytes=60_000, max_message_chars=20_000) as url:
         yield url
 
 
@@ -88,6 +89,8 @@ INVALID_PARAMETERS: list[tuple[dict[str, Any], str, str | None]] = [
         r"messages\[0\]\.content\[0\]\.type: .*'text'",
         "messages[0].content[0].type",
     ),
+    ({"messages": [{"role": "user", "content": "x" * 20_001}]}, r"20,001 .*20,000", "messages[0]"),
+    ({"messages": with_arguments(json.dumps({"a": "x" * 20_000}))}, "20,009 .*20,000", "messages[1]"),
     ({"messages": [{"role": "user", "content": "x" * 4000}]}, rf"\b{CONTEXT}\b", "messages"),
     ({"tool_choice": "required"}, "tool_choice", "tool_choice"),
     ({"tool_choice": "always", "tools": TOOLS}, "tool_choice", "tool_choice"),

@@ -31,6 +31,7 @@ from understudy.core.errors import (
 )
 from understudy.core.json_values import replace_surrogates
 from understudy.core.secrets import mask_secrets
+from understudy.core.terminal import PersonLeft
 
 MAX_TEXT_LENGTH = 300
 """The largest number of characters of an exception's text in a message."""
@@ -64,8 +65,8 @@ def user_code(component: Fault, what: str, called: object = None) -> Iterator[No
 
     `what` begins the text, such as "the reward function". `called` is the user's object, whose definition is the
     location of an exception that its code does not raise, such as one for a wrong signature. ConfigError, TaskError,
-    RolloutError, Ctrl-C, SIGTERM and the cancellation of the block's own asyncio task pass unchanged. So does running
-    out of memory in code of the component `engine`, which shares the memory of the model.
+    RolloutError, PersonLeft, Ctrl-C, SIGTERM and the cancellation of the block's own asyncio task pass unchanged. So
+    does running out of memory in code of the component `engine`, which shares the memory of the model.
     """
     task = _current_task()
     try:
@@ -121,7 +122,7 @@ def _is_of_user(error: BaseException, entered_in: asyncio.Task[Any] | None) -> b
         return entered_in is not None and entered_in is _current_task()
     if isinstance(error, KeyboardInterrupt | SystemExit):  # the handlers of Ctrl-C and SIGTERM raise them in any code
         return _is_raised_by_user(error)
-    return not isinstance(error, _TimeLimitReached)
+    return not isinstance(error, PersonLeft | _TimeLimitReached)
 
 
 def _is_raised_by_user(error: BaseException) -> bool:

@@ -229,6 +229,20 @@ class ChatCompletionRequest(_Wire):
     stream: bool = False
     stream_options: _StreamOptions | None = None
 
+    def validate_lengths(self, max_chars: int) -> None:
+        """Raise ApiError if a message, with the arguments of its calls, has more than `max_chars` characters."""
+        for i, message in enumerate(self.messages):
+            calls = message.tool_calls if isinstance(message, _AssistantMessage) else []
+            texts = [part.text for part in message.content] + [call.function.arguments for call in calls]
+            if (length := sum(map(len, texts))) > max_chars:
+                param = f"messages[{i}]"
+                raise ApiError(
+                    f"{param}: it has {length:,} characters; this server reads at most {max_chars:,} of one message "
+                    "(--max-message-chars)",
+                    param,
+                    "string_above_max_length",
+                )
+
     @property
     def max_reply_tokens(self) -> int | None:
         """Largest number of tokens in a reply, or None if the request sets no limit."""
