@@ -25,7 +25,7 @@ from understudy.cli.arguments import (
 )
 from understudy.cli.collect import collect
 from understudy.cli.grammar import Options, validate_unused_options, verb
-from understudy.cli.messages import print_message
+from understudy.cli.messages import print_message, print_result
 from understudy.cli.view import view
 from understudy.core.errors import ConfigError, LimitReachedError, RolloutError, TaskError
 from understudy.core.interruption import handle_sigterm_as_interrupt
@@ -110,7 +110,7 @@ def list_components(options: ListOptions) -> None:
     from understudy.cli.listing import format_available, list_available
 
     found = list_available()
-    print(json.dumps(found, indent=1) if options.as_json else format_available(found))
+    print_result(json.dumps(found, indent=1) if options.as_json else format_available(found))
 
 
 class CheckOptions(Options):
@@ -168,7 +168,7 @@ def check(options: CheckOptions) -> None:
             for report, source, config in zip(run_async(check_all(track)), sources, configs, strict=True)
         ]
     dumped = [report.model_dump() for report in reports]
-    print(
+    print_result(
         json.dumps(dumped[0] if one else dumped, indent=1)
         if options.as_json
         else "\n\n".join(map(_format_domain_report, reports))
@@ -323,11 +323,11 @@ def train(options: TrainOptions) -> None:
         return print(launch.format_keys(target) if options.keys else launch.format_config(target))
     if options.plan_for:
         planned = launch.plan_for_gpu(target, options.plan_for, num_processes)
-        print(planned.model_dump_json(indent=1) if options.as_json else planned)
+        print_result(planned.model_dump_json(indent=1) if options.as_json else planned)
         raise typer.Exit(1 if planned.misfit else 0)
     if options.dry_run:
         found = launch.dry_run(target, out, resume, num_processes)
-        print(json.dumps(preflight.preflight_to_dict(found), indent=1) if options.as_json else found)
+        print_result(json.dumps(preflight.preflight_to_dict(found), indent=1) if options.as_json else found)
         raise typer.Exit(1 if found.misfit else 0)
     try:
         if num_processes > 1:
@@ -360,7 +360,7 @@ def plan(options: PlanOptions) -> None:
     from understudy.cli import launch
 
     found = launch.run_plan(options.words, options.target, options.seconds)
-    print(found.model_dump_json(indent=1) if options.as_json else found)
+    print_result(found.model_dump_json(indent=1) if options.as_json else found)
 
 
 class BenchOptions(Options):
@@ -386,7 +386,7 @@ def bench(options: BenchOptions) -> None:
     from understudy.train.planning import bench as benches
 
     speeds = launch.run_bench(options.model, options.settings, options.quick)
-    print(speeds.model_dump_json(indent=1) if options.as_json else benches.format_result(speeds))
+    print_result(speeds.model_dump_json(indent=1) if options.as_json else benches.format_result(speeds))
 
 
 class DoctorOptions(Options):
@@ -410,7 +410,7 @@ def doctor(options: DoctorOptions) -> None:
         print_file_summaries(resolved.config.open_source())
     findings = doctors.run_checks(resolved.config)
     dumped = [finding.model_dump() for finding in findings]
-    print(json.dumps(dumped, indent=1) if options.as_json else doctors.format_checks(findings))
+    print_result(json.dumps(dumped, indent=1) if options.as_json else doctors.format_checks(findings))
     raise typer.Exit(0 if doctors.all_required_passed(findings) else 1)
 
 
@@ -478,7 +478,7 @@ def certify(options: CertifyOptions) -> None:
     from understudy.cli import launch
 
     certificate, text = launch.run_certify(options.model, options.settings)
-    print(json.dumps(certificate, indent=1) if options.as_json else text)
+    print_result(json.dumps(certificate, indent=1) if options.as_json else text)
     raise typer.Exit(0 if certificate["passed"] else 1)
 
 
@@ -518,6 +518,7 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="replace")  # texts of models may have characters that the terminal does not
+            vars(stream)["close"] = stream.flush  # a tool that closes it must not end the command
     is_terminated = handle_sigterm_as_interrupt()
     try:
         status = app(prog_name="understudy", standalone_mode=False) or 0  # None at the end of a command

@@ -15,6 +15,8 @@ from typing import Any, Generic, TypeVar
 
 from pydantic_core import PydanticSerializationError
 
+from understudy.core.errors import RolloutError
+
 T = TypeVar("T")
 SHUTDOWN_SECONDS = 10.0
 """Maximum seconds that `BackgroundLoop.close` waits. Without a limit, a server that is still starting could block the
@@ -25,7 +27,8 @@ exit of Python.
 def run_async(main: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine in a new event loop and return its result. Raise RuntimeError if this thread runs a loop.
 
-    What has to be closed, such as sessions of servers (`LoopLocal`), is closed before the loop ends.
+    What has to be closed, such as sessions of servers (`LoopLocal`), is closed before the loop ends. sys.stdout and
+    sys.stderr are then what they were before, whatever user code set them to.
     The first Ctrl-C cancels `main`, which can then clean up. If `main` is running synchronous code, such as loading a
     model, KeyboardInterrupt is raised there at once. A second Ctrl-C ends the clean-up. In all cases this function
     raises KeyboardInterrupt.
@@ -74,6 +77,7 @@ async def _with_interrupts(main: Coroutine[Any, Any, T]) -> T:
         task.cancel()
         loop.call_soon_threadsafe(lambda: None)  # `cancel` alone does not wake a loop that waits for I/O
 
+    streams = sys.stdout, sys.stderr
     previous = signal.signal(signal.SIGINT, on_interrupt)
     previous_hook, sys.unraisablehook = sys.unraisablehook, on_unraisable
     try:
@@ -81,12 +85,17 @@ async def _with_interrupts(main: Coroutine[Any, Any, T]) -> T:
     except asyncio.CancelledError:
         if cancelled:
             raise KeyboardInterrupt from None
-        raise
+        raise RolloutError(
+            "other code has cancelled asyncio tasks of understudy: a tool, user, reward or agent called cancel() of a "
+            "task that it did not create; cancel only your own tasks",
+            "environment",
+        ) from None
     except PydanticSerializationError:  # pydantic replaces KeyboardInterrupt by this error while it serializes
         if interrupted:
             raise KeyboardInterrupt from None
         raise
     finally:
+        sys.stdout, sys.stderr = streams
         sys.unraisablehook = previous_hook
         signal.signal(signal.SIGINT, previous)
 

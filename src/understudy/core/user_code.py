@@ -31,7 +31,7 @@ from understudy.core.errors import (
 )
 from understudy.core.json_values import replace_surrogates
 from understudy.core.secrets import mask_secrets
-from understudy.core.terminal import PersonLeft
+from understudy.core.terminal import PersonLeft, reopen_streams
 
 MAX_TEXT_LENGTH = 300
 """The largest number of characters of an exception's text in a message."""
@@ -79,6 +79,8 @@ def user_code(component: Fault, what: str, called: object = None) -> Iterator[No
             raise
         report = report_exception(e, component, what, called)
         raise RolloutError(str(report), component, report=report) from e
+    finally:
+        reopen_streams()
 
 
 @contextmanager
@@ -99,6 +101,8 @@ def tool_code(name: str, called: object = None) -> Iterator[None]:
             raise
         report = report_exception(e, "tool", f"the tool {name}", called)
         raise ToolError(report.exception, "tool_exception", report) from e
+    finally:
+        reopen_streams()
 
 
 def _current_task() -> asyncio.Task[Any] | None:
@@ -222,6 +226,8 @@ def task_code(what: str, called: object = None) -> Iterator[None]:
         if not _is_of_user(e, None):
             raise
         raise TaskError(str(report_exception(e, "environment", what, called))) from e
+    finally:
+        reopen_streams()
 
 
 def report_exception(error: BaseException, component: Fault, what: str, called: object = None) -> ExceptionReport:
