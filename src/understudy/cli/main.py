@@ -8,11 +8,12 @@ import sys
 from collections.abc import Iterator
 from io import TextIOWrapper
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from pydantic import Field
 from pydantic_core import PydanticSerializationError
+from typer.core import TyperGroup
 
 from understudy.cli import data, env_file, evaluation, mcp, new
 from understudy.cli.arguments import (
@@ -55,7 +56,23 @@ _FULL_DISK = {errno.ENOSPC, errno.EDQUOT}
 MAX_PROBLEMS = 20
 """The largest number of groups of problems of a domain that are printed."""
 
+_STOPPED = "understudy: stopped"
+
+
+class _Program(TyperGroup):
+    """All commands. One that does not handle Ctrl-C itself prints one line."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run a command."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt as e:  # typer would exit without a word
+            print_message(_STOPPED, "red")
+            raise typer.Exit(INTERRUPTED_STATUS) from e
+
+
 app = typer.Typer(
+    cls=_Program,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
@@ -335,8 +352,8 @@ def train(options: TrainOptions) -> None:
         if text := launch.run_training(target, out, resume, options.debug):
             print(text)
     except KeyboardInterrupt as e:
-        typer.echo(str(e), err=True)
-        raise typer.Exit(130) from e
+        typer.echo(str(e) or _STOPPED, err=True)
+        raise typer.Exit(INTERRUPTED_STATUS) from e
 
 
 class PlanOptions(Options):
@@ -545,7 +562,7 @@ def main() -> None:
         # pydantic replaces KeyboardInterrupt by an error with its name while it serializes.
         if isinstance(e, PydanticSerializationError) and KeyboardInterrupt.__name__ not in str(e):
             raise
-        print_message("understudy: stopped", "red")
+        print_message(_STOPPED, "red")
         sys.exit(TERMINATED_STATUS if is_terminated() else INTERRUPTED_STATUS)
 
 
