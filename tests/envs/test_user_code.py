@@ -1,7 +1,9 @@
 """Test exceptions in code that users write: each is attributed to its component, and none ends a run."""
 
 import asyncio
+import io
 import itertools
+import os
 import pickle
 import random
 import re
@@ -19,6 +21,7 @@ import torch
 from support.shelves import FixedReplies, call
 from toy import DOMAIN, Lamp, LampTools
 from understudy.core.errors import ConfigError, RolloutError, TaskError, ToolError
+from understudy.core.event_loop import run_async
 from understudy.core.interruption import handle_sigterm_as_interrupt
 from understudy.core.messages import Message
 from understudy.core.tasks import Score, Task
@@ -547,3 +550,49 @@ def test_user_kind_names_a_class_of_ones_own(tmp_path: Path, monkeypatch: pytest
     for wrong in ("own_users:NOTHING", "own_users:Nobody"):
         with pytest.raises(ConfigError, match=wrong.partition(":")[2]):
             UserSimulatorFactory(UserConfig(kind=wrong))
+
+
+class ChangingEpisode(ToolEpisode):
+    """A tool that changes the process, or cancels its tasks."""
+
+    async def change(self, folder: str) -> str:
+        """Enter a folder."""
+        os.chdir(folder)
+        sys.setrecursionlimit(sys.getrecursionlimit() - 1)
+        sys.stdout = io.StringIO()
+        sys.stderr = None
+        return "done"
+
+    async def cancel(self) -> str:
+        """Cancel all tasks."""
+        for task in asyncio.all_tasks():
+            task.cancel()
+        await asyncio.sleep(0)
+        return "done"
+
+    def reward(self, transcript: Sequence[Message]) -> float:
+        assert sys.stderr is not None
+        return 1.0
+
+
+CHANGING = ToolDataset("changing", "p", [ToolExample(prompt="p", split="train")], ChangingEpisode)
+
+
+def play_changing(*calls: object) -> Trajectory:
+    agent = FixedReplies(*[call_message(each) for each in calls], "Done.")
+    task = CHANGING.tasks("train")[0]
+    return run_async(play_episode(CHANGING, task, agent, EpisodeLimits(max_retries=0), seed=0))
+
+
+def test_state_of_the_process_is_put_back(tmp_path: Path) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    before = os.getcwd(), sys.getrecursionlimit(), sys.stdout, sys.stderr
+    episode = play_changing(call("change", folder=str(tmp_path)), call("change", folder=str(gone)))
+    assert (episode.reward, episode.error) == (1.0, "")
+    assert (os.getcwd(), sys.getrecursionlimit(), sys.stdout, sys.stderr) == before
+
+
+def test_tool_that_cancels_the_tasks_of_the_run_is_one_error() -> None:
+    with pytest.raises(RolloutError, match=r"cancel\(\)"):
+        play_changing(call("cancel"))

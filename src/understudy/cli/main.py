@@ -59,7 +59,7 @@ MAX_PROBLEMS = 20
 _STOPPED = "understudy: stopped"
 
 
-class _Program(TyperGroup):
+class _CommandGroup(TyperGroup):
     """All commands. One that does not handle Ctrl-C itself prints one line."""
 
     def invoke(self, ctx: Any) -> Any:
@@ -72,7 +72,7 @@ class _Program(TyperGroup):
 
 
 app = typer.Typer(
-    cls=_Program,
+    cls=_CommandGroup,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,

@@ -16,6 +16,7 @@ from typing import Any, Generic, TypeVar
 from pydantic_core import PydanticSerializationError
 
 from understudy.core.errors import RolloutError
+from understudy.core.process_state import keep_process_state
 
 T = TypeVar("T")
 SHUTDOWN_SECONDS = 10.0
@@ -27,8 +28,8 @@ exit of Python.
 def run_async(main: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine in a new event loop and return its result. Raise RuntimeError if this thread runs a loop.
 
-    What has to be closed, such as sessions of servers (`LoopLocal`), is closed before the loop ends. sys.stdout and
-    sys.stderr are then what they were before, whatever user code set them to.
+    What has to be closed, such as sessions of servers (`LoopLocal`), is closed before the loop ends. State
+    of the process that user code has changed is put back (`process_state`).
     The first Ctrl-C cancels `main`, which can then clean up. If `main` is running synchronous code, such as loading a
     model, KeyboardInterrupt is raised there at once. A second Ctrl-C ends the clean-up. In all cases this function
     raises KeyboardInterrupt.
@@ -77,11 +78,11 @@ async def _with_interrupts(main: Coroutine[Any, Any, T]) -> T:
         task.cancel()
         loop.call_soon_threadsafe(lambda: None)  # `cancel` alone does not wake a loop that waits for I/O
 
-    streams = sys.stdout, sys.stderr
     previous = signal.signal(signal.SIGINT, on_interrupt)
     previous_hook, sys.unraisablehook = sys.unraisablehook, on_unraisable
     try:
-        return await main
+        with keep_process_state():
+            return await main
     except asyncio.CancelledError:
         if cancelled:
             raise KeyboardInterrupt from None
@@ -95,7 +96,6 @@ async def _with_interrupts(main: Coroutine[Any, Any, T]) -> T:
             raise KeyboardInterrupt from None
         raise
     finally:
-        sys.stdout, sys.stderr = streams
         sys.unraisablehook = previous_hook
         signal.signal(signal.SIGINT, previous)
 

@@ -3,7 +3,6 @@
 import contextlib
 import re
 import signal
-import sys
 import threading
 from unicodedata import category
 
@@ -46,14 +45,6 @@ def read_line(prompt: str) -> str:
         raise InputEnded from None
     except KeyboardInterrupt:
         raise PersonLeft from None
-
-
-def reopen_streams() -> None:
-    """Undo that user code has set sys.stdout or sys.stderr to None or to a closed file, so that others can print."""
-    for name, original in (("stdout", sys.__stdout__), ("stderr", sys.__stderr__)):
-        stream = getattr(sys, name)
-        if stream is None or getattr(stream, "closed", False):
-            setattr(sys, name, original)
 
 
 def print_conversation(text: str) -> None:

@@ -30,8 +30,9 @@ from understudy.core.errors import (
     ToolError,
 )
 from understudy.core.json_values import replace_surrogates
+from understudy.core.process_state import restore_process_state
 from understudy.core.secrets import mask_secrets
-from understudy.core.terminal import PersonLeft, reopen_streams
+from understudy.core.terminal import PersonLeft
 
 MAX_TEXT_LENGTH = 300
 """The largest number of characters of an exception's text in a message."""
@@ -80,7 +81,7 @@ def user_code(component: Fault, what: str, called: object = None) -> Iterator[No
         report = report_exception(e, component, what, called)
         raise RolloutError(str(report), component, report=report) from e
     finally:
-        reopen_streams()
+        restore_process_state()
 
 
 @contextmanager
@@ -102,7 +103,7 @@ def tool_code(name: str, called: object = None) -> Iterator[None]:
         report = report_exception(e, "tool", f"the tool {name}", called)
         raise ToolError(report.exception, "tool_exception", report) from e
     finally:
-        reopen_streams()
+        restore_process_state()
 
 
 def _current_task() -> asyncio.Task[Any] | None:
@@ -227,7 +228,7 @@ def task_code(what: str, called: object = None) -> Iterator[None]:
             raise
         raise TaskError(str(report_exception(e, "environment", what, called))) from e
     finally:
-        reopen_streams()
+        restore_process_state()
 
 
 def report_exception(error: BaseException, component: Fault, what: str, called: object = None) -> ExceptionReport:
