@@ -507,20 +507,18 @@ def test_call_that_fails_is_located_at_the_definition(domain: Domain, fault: str
     assert re.search(text, episode.error), episode.error
 
 
-@pytest.mark.parametrize(
-    ("made", "text"),
-    [
-        (UserOfNoArguments, r"TypeError: .*\(test_user_code\.py:"),
-        (lambda *args: BuggyAgent(""), "is a BuggyAgent; it needs `async def reply"),
-    ],
-    ids=["signature", "no reply"],
-)
-def test_wrong_user_class_is_fault_of_user(made: object, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("support.shelves.HELLO", made)
+def test_wrong_user_class_is_fault_of_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("support.shelves.HELLO", lambda *args: BuggyAgent(""))
     users = UserSimulatorFactory(UserConfig(kind="support.shelves:HELLO"))
-    with pytest.raises(RolloutError, match=text) as raised:
+    with pytest.raises(RolloutError, match="is a BuggyAgent; it needs `async def reply") as raised:
         users(TASK.scenario, 7)
     assert raised.value.fault == "user"
+
+
+def test_signature_of_a_user_class_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("support.shelves.HELLO", UserOfNoArguments)
+    with pytest.raises(ConfigError, match=r"user\.kind = .*def __init__\(self, scenario, seed, user_tools\)"):
+        UserSimulatorFactory(UserConfig(kind="support.shelves:HELLO"))
 
 
 def test_report_is_short_and_survives_pickling() -> None:
