@@ -19,14 +19,17 @@ from understudy.cli.chat import (
     MAX_VALUE_CHARS,
     chat_interactively,
     format_edits,
+    format_grade,
     format_result,
     split_model,
 )
 from understudy.cli.main import main
 from understudy.cli.play import select_task
 from understudy.core.messages import ToolCall
-from understudy.core.trajectory import StopReason
+from understudy.core.tasks import Score
+from understudy.core.trajectory import StopReason, Trajectory
 from understudy.envs.state_diff import StateEdit
+from understudy.evaluation.failures.causes import EpisodeFailure, FailureCause
 from understudy.evaluation.stored_episodes import open_stored_episodes
 from understudy.rollouts.agent import GoldAgent, GoldCallsFirstAgent, RefusingAgent
 from understudy.sources.loading import load_source
@@ -233,3 +236,14 @@ def test_settings_without_effect_are_refused(
     code, out, err = run_chat(monkeypatch, capsys, "", *words)
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert named in err
+
+
+def test_own_question_of_the_person_is_not_graded() -> None:
+    episode = Trajectory(TASK.id, TASK.domain)
+    episode.score = Score(reward=0.0)
+    cause = FailureCause(kind="contradicted_scenario", message_index=1, evidence="'L999' is not in the scenario")
+    failure = EpisodeFailure.model_construct(cause=cause)
+    assert format_grade(episode, failure).startswith(f"{TASK.id}: not graded")
+    assert "L999" in format_grade(episode, failure)
+    other = EpisodeFailure.model_construct(cause=cause.replace(kind="unknown"))
+    assert "reward 0" in format_grade(episode, other)

@@ -1,15 +1,21 @@
 """Secrets are recognized by name and shape, refused in settings and masked in texts."""
 
+import base64
+import html
+import json
 import time
+import urllib.parse
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from understudy.clients.chat import EndpointConfig
-from understudy.core.errors import ConfigError
+from understudy.core.errors import ConfigError, RolloutError
 from understudy.core.records import Record
-from understudy.core.secrets import is_secret_name, mask_secrets, validate_no_secrets
+from understudy.core.secrets import is_secret_name, mask_secrets, mask_values, validate_no_secrets
 from understudy.core.settings import dump_toml, parse_toml
+from understudy.core.user_code import user_code
 from understudy.runs.config import TrainConfig
 from understudy.runs.trackers import TrackingConfig
 
@@ -98,6 +104,59 @@ def test_mask(monkeypatch: pytest.MonkeyPatch) -> None:
     plain = "no such key: order_20240101"
     plain += " max_tokens=100000 token_mean learning_rate=0.00001 key=lambda: the bearer authenticates https://host/a@b"
     assert mask_secrets(plain) == plain
+
+
+VALUE = 'Top/se"cret+Ü?7'
+RAW = VALUE.encode()
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        VALUE,
+        VALUE.upper(),
+        VALUE.lower(),
+        base64.b64encode(RAW).decode(),
+        base64.b64encode(RAW).decode().rstrip("="),
+        base64.urlsafe_b64encode(RAW).decode(),
+        base64.urlsafe_b64encode(RAW).decode().rstrip("="),
+        RAW.hex(),
+        RAW.hex().upper(),
+        urllib.parse.quote(VALUE),
+        urllib.parse.quote(VALUE, safe=""),
+        urllib.parse.quote_plus(VALUE),
+        urllib.parse.quote(VALUE, safe="")
+        .replace("%2F", "%2f")
+        .replace("%2B", "%2b")
+        .replace("%C3%9C%3F", "%c3%9c%3f"),
+        json.dumps(VALUE)[1:-1],
+        json.dumps(VALUE, ensure_ascii=False)[1:-1],
+        json.dumps(json.dumps(VALUE))[3:-3],
+        html.escape(VALUE),
+    ],
+)
+def test_secret_is_masked_in_each_encoding(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MY_SERVICE_TOKEN", VALUE)
+    assert mask_secrets(f"<{form}>") == "<[MY_SERVICE_TOKEN]>"
+    assert mask_values(f"<{form}>", {VALUE: "[x]"}) == "<[x]>"
+
+
+@pytest.mark.parametrize("before", ["", "a", "me", "you:"])
+@pytest.mark.parametrize("encode", [base64.b64encode, base64.urlsafe_b64encode])
+def test_secret_within_base64_is_masked(before: str, encode: Callable[[bytes], bytes]) -> None:
+    masked = mask_values(encode(before.encode() + RAW + b"!").decode(), {VALUE: "[x]"})
+    assert "[x]" in masked
+    assert len(masked) <= 4 + len("[x]") + 4 + len(before)
+
+
+def test_exceptions_of_user_code_show_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MY_SERVICE_TOKEN", VALUE)
+    with pytest.raises(RolloutError) as raised, user_code("tool", "a tool"):
+        raise ValueError(f"{VALUE} {RAW.hex()}")
+    assert raised.value.report is not None
+    for text in (str(raised.value), raised.value.report.traceback):
+        assert "[MY_SERVICE_TOKEN] [MY_SERVICE_TOKEN]" in text
+        assert VALUE not in text
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,9 @@
 """Test exceptions in code that users write: each is attributed to its component, and none ends a run."""
 
 import asyncio
+import io
 import itertools
+import os
 import pickle
 import random
 import re
@@ -12,11 +14,14 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 
 from support.shelves import FixedReplies, call
 from toy import DOMAIN, Lamp, LampTools
 from understudy.core.errors import ConfigError, RolloutError, TaskError, ToolError
+from understudy.core.event_loop import run_async
 from understudy.core.interruption import handle_sigterm_as_interrupt
 from understudy.core.messages import Message
 from understudy.core.tasks import Score, Task
@@ -316,9 +321,7 @@ class OutOfMemoryError(RuntimeError):
     """The name of PyTorch's exception."""
 
 
-@pytest.mark.parametrize(
-    "error", [MemoryError(), OutOfMemoryError("CUDA"), ConfigError("c"), TaskError("t"), RolloutError("r", "mcp")]
-)
+@pytest.mark.parametrize("error", [ConfigError("c"), TaskError("t"), RolloutError("r", "mcp")])
 @pytest.mark.parametrize(
     "enter",
     [lambda: user_code("user", "x"), lambda: tool_code("x"), lambda: task_code("x")],
@@ -332,6 +335,63 @@ def test_errors_that_are_no_bugs_of_users_pass(
     assert raised.value is error
 
 
+@pytest.mark.parametrize("error", [MemoryError(), OutOfMemoryError("CUDA")], ids=repr)
+def test_only_the_engines_lack_of_memory_passes(error: Exception) -> None:
+    with pytest.raises(type(error)), user_code("engine", "the loss"):
+        raise error
+
+
+def fill_memory() -> None:
+    [0] * (1 << 60)
+
+
+def fill_numpy_memory() -> None:
+    np.zeros(1 << 55)
+
+
+def fill_torch_memory() -> None:
+    torch.empty(1 << 60)
+
+
+def press_ctrl_c() -> None:
+    raise KeyboardInterrupt
+
+
+def call_itself() -> None:
+    call_itself()
+
+
+class OwnStopError(BaseException):
+    """An exception that is no Exception."""
+
+
+def raise_own_stop() -> None:
+    raise OwnStopError
+
+
+def raise_group() -> None:
+    raise BaseExceptionGroup("two", [ValueError("a"), OwnStopError()])
+
+
+@pytest.mark.parametrize("kind", ["user", "tool", "task"])
+@pytest.mark.parametrize(
+    ("fails", "exception"),
+    [
+        (fill_memory, "MemoryError"),
+        (fill_numpy_memory, "MemoryError: Unable to allocate "),
+        (fill_torch_memory, "RuntimeError: "),
+        (press_ctrl_c, "KeyboardInterrupt"),
+        (call_itself, "RecursionError: "),
+        (raise_own_stop, "OwnStopError"),
+        (raise_group, "BaseExceptionGroup: two"),
+    ],
+)
+def test_what_user_code_raises_is_of_its_component(fails: Callable[[], None], exception: str, kind: str) -> None:
+    enter, expected = ENTER[kind]
+    with pytest.raises(expected, match=rf"\b{exception}"), enter():
+        fails()
+
+
 ENTER = {
     "user": (lambda: user_code("user", "x"), RolloutError),
     "tool": (lambda: tool_code("x"), ToolError),
@@ -342,8 +402,10 @@ ENTER = {
 @pytest.mark.parametrize("kind", ENTER)
 def test_interruption_passes(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     enter, _ = ENTER[kind]
-    with pytest.raises(KeyboardInterrupt), enter():
-        raise KeyboardInterrupt
+    with pytest.raises(KeyboardInterrupt) as interrupt, enter():
+        signal.raise_signal(signal.SIGINT)
+    with pytest.raises(BaseExceptionGroup), enter():
+        raise BaseExceptionGroup("stopped", [interrupt.value])
     monkeypatch.setattr(signal, "getsignal", lambda number: signal.SIG_IGN)  # as in a background job of a shell
     monkeypatch.setattr(signal, "signal", lambda number, handler: handlers.append(handler))
     handlers: list[Callable[..., None]] = []
@@ -445,20 +507,18 @@ def test_call_that_fails_is_located_at_the_definition(domain: Domain, fault: str
     assert re.search(text, episode.error), episode.error
 
 
-@pytest.mark.parametrize(
-    ("made", "text"),
-    [
-        (UserOfNoArguments, r"TypeError: .*\(test_user_code\.py:"),
-        (lambda *args: BuggyAgent(""), "is a BuggyAgent; it needs `async def reply"),
-    ],
-    ids=["signature", "no reply"],
-)
-def test_wrong_user_class_is_fault_of_user(made: object, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("support.shelves.HELLO", made)
+def test_wrong_user_class_is_fault_of_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("support.shelves.HELLO", lambda *args: BuggyAgent(""))
     users = UserSimulatorFactory(UserConfig(kind="support.shelves:HELLO"))
-    with pytest.raises(RolloutError, match=text) as raised:
+    with pytest.raises(RolloutError, match="is a BuggyAgent; it needs `async def reply") as raised:
         users(TASK.scenario, 7)
     assert raised.value.fault == "user"
+
+
+def test_signature_of_a_user_class_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("support.shelves.HELLO", UserOfNoArguments)
+    with pytest.raises(ConfigError, match=r"user\.kind = .*def __init__\(self, scenario, seed, user_tools\)"):
+        UserSimulatorFactory(UserConfig(kind="support.shelves:HELLO"))
 
 
 def test_report_is_short_and_survives_pickling() -> None:
@@ -488,3 +548,49 @@ def test_user_kind_names_a_class_of_ones_own(tmp_path: Path, monkeypatch: pytest
     for wrong in ("own_users:NOTHING", "own_users:Nobody"):
         with pytest.raises(ConfigError, match=wrong.partition(":")[2]):
             UserSimulatorFactory(UserConfig(kind=wrong))
+
+
+class ChangingEpisode(ToolEpisode):
+    """A tool that changes the process, or cancels its tasks."""
+
+    async def change(self, folder: str) -> str:
+        """Enter a folder."""
+        os.chdir(folder)
+        sys.setrecursionlimit(sys.getrecursionlimit() - 1)
+        sys.stdout = io.StringIO()
+        sys.stderr = None
+        return "done"
+
+    async def cancel(self) -> str:
+        """Cancel all tasks."""
+        for task in asyncio.all_tasks():
+            task.cancel()
+        await asyncio.sleep(0)
+        return "done"
+
+    def reward(self, transcript: Sequence[Message]) -> float:
+        assert sys.stderr is not None
+        return 1.0
+
+
+CHANGING = ToolDataset("changing", "p", [ToolExample(prompt="p", split="train")], ChangingEpisode)
+
+
+def play_changing(*calls: object) -> Trajectory:
+    agent = FixedReplies(*[call_message(each) for each in calls], "Done.")
+    task = CHANGING.tasks("train")[0]
+    return run_async(play_episode(CHANGING, task, agent, EpisodeLimits(max_retries=0), seed=0))
+
+
+def test_state_of_the_process_is_put_back(tmp_path: Path) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    before = os.getcwd(), sys.getrecursionlimit(), sys.stdout, sys.stderr
+    episode = play_changing(call("change", folder=str(tmp_path)), call("change", folder=str(gone)))
+    assert (episode.reward, episode.error) == (1.0, "")
+    assert (os.getcwd(), sys.getrecursionlimit(), sys.stdout, sys.stderr) == before
+
+
+def test_tool_that_cancels_the_tasks_of_the_run_is_one_error() -> None:
+    with pytest.raises(RolloutError, match=r"cancel\(\)"):
+        play_changing(call("cancel"))

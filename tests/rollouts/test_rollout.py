@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from support.shelves import FixedReplies
 from toy import DOMAIN
 from understudy.core.errors import ConfigError, Fault, RolloutError
 from understudy.core.messages import Message, ToolCall, ToolSpec
@@ -159,6 +160,50 @@ def test_max_episode_tokens_ends_the_episode(most: int, turns: int) -> None:
     assert (episode.stop_reason, episode.num_turns, len(episode.tokens)) == (StopReason.MAX_TOKENS, turns, 20 * turns)
     assert (episode.messages[-1].role, episode.mask[-1]) == ("user", True), "the answer to it is told, without tokens"
     assert episode.reward == 0.0
+
+
+class LongTextEpisode(ToolEpisode):
+    """A tool with a result of any length, and a user of 200 characters."""
+
+    def read(self, length: int) -> str:
+        """Read a text."""
+        return "x" * length
+
+    def env_response(self, transcript: Sequence[Message]) -> str | None:
+        return "y" * 200 if transcript[-1].content == "more" else None
+
+    def reward(self, transcript: Sequence[Message]) -> float:
+        return 1.0
+
+
+LONG_TEXTS = ToolDataset("long", "p", [ToolExample(prompt="Hi.", split="train")], LongTextEpisode)
+
+
+@pytest.mark.parametrize(
+    ("reply", "stop", "fault", "named"),
+    [
+        (ToolCall(name="read", arguments={"length": 100}), StopReason.DONE, None, ""),
+        (
+            ToolCall(name="read", arguments={"length": 101}),
+            StopReason.FAULT,
+            "tool",
+            "the result of read has 101 .*max_message_chars = 100",
+        ),
+        ("more", StopReason.FAULT, "user", "a message of the user has 200 .*max_message_chars = 100"),
+        ("z" * 101, StopReason.MAX_TOKENS, None, ""),
+        (ToolCall(name="read", arguments={"length": 1, "more": "z" * 100}), StopReason.MAX_TOKENS, None, ""),
+    ],
+    ids=["short", "tool", "user", "reply", "arguments"],
+)
+def test_message_that_is_too_long_ends_the_episode(
+    reply: ToolCall | str, stop: StopReason, fault: Fault | None, named: str
+) -> None:
+    first = reply if isinstance(reply, str) else Message(role="assistant", tool_calls=(reply,))
+    limits = EpisodeLimits(max_message_chars=100, max_retries=0)
+    (task,) = LONG_TEXTS.tasks("train")
+    episode = asyncio.run(play_episode(LONG_TEXTS, task, FixedReplies(first, "Done."), limits, seed=0))
+    assert (episode.stop_reason, episode.fault) == (stop, fault)
+    assert re.search(named, episode.error or "")
 
 
 @pytest.mark.parametrize("fault", ["user", "tool", "mcp", "grader", "engine"])

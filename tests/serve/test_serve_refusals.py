@@ -31,8 +31,19 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def url(folder: Path) -> Iterator[str]:
-    with serve_on_loopback(load_tiny_served_model(folder, concurrency=4), concurrency=4, max_body_bytes=60_000) as url:
+    model = load_tiny_served_model(folder, concurrency=4)
+    with serve_on_loopback(model, concurrency=4, max_body_bytes=60_000, max_message_chars=20_000) as url:
         yield url
+
+
+ARGUMENTS = "messages[1].tool_calls[0].function.arguments"
+
+
+def with_arguments(arguments: str) -> list[dict[str, Any]]:
+    """Return a conversation whose call has these arguments."""
+    call = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": arguments}}
+    result = {"role": "tool", "content": "1", "tool_call_id": "c1"}
+    return [{"role": "user", "content": "Hi."}, {"role": "assistant", "content": "", "tool_calls": [call]}, result]
 
 
 INVALID_PARAMETERS: list[tuple[dict[str, Any], str, str | None]] = [
@@ -44,6 +55,28 @@ INVALID_PARAMETERS: list[tuple[dict[str, Any], str, str | None]] = [
     ({"top_p": 5e-324}, "top_p: ", "top_p"),
     ({"top_k": 10**30}, "top_k: ", "top_k"),
     ({"max_tokens": 0}, "max_tokens: .*1", "max_tokens"),
+    ({"max_tokens": 2**31}, "max_tokens: .*2147483647", "max_tokens"),
+    ({"max_tokens": 2**31 - 1}, rf"\b{CONTEXT}\b", "messages"),
+    ({"max_tokens": 10**30}, "max_tokens: ", "max_tokens"),
+    ({"max_tokens": 5.0}, "max_tokens: ", "max_tokens"),
+    ({"max_tokens": "5"}, "max_tokens: ", "max_tokens"),
+    ({"max_tokens": True}, "max_tokens: ", "max_tokens"),
+    ({"max_completion_tokens": 2**63}, "max_completion_tokens: .*2147483647", "max_completion_tokens"),
+    ({"top_k": -2}, "top_k: .*-1", "top_k"),
+    ({"top_k": 2**31}, "top_k: ", "top_k"),
+    ({"top_k": 1.5}, "top_k: ", "top_k"),
+    ({"n": 0}, "n: .*1", "n"),
+    ({"n": 2**31}, "n: .*128", "n"),
+    ({"n": "2"}, "n: ", "n"),
+    ({"seed": 2**63}, "seed: ", "seed"),
+    ({"seed": -(2**63) - 1}, "seed: ", "seed"),
+    ({"seed": 1.5}, "seed: ", "seed"),
+    ({"temperature": -1}, "temperature: .*0", "temperature"),
+    ({"messages": with_arguments('{"a": ' + "[" * 10_000 + "]" * 10_000 + "}")}, "nested more than", ARGUMENTS),
+    ({"messages": with_arguments('{"a": ' + "[" * 40 + "]" * 40 + "}")}, "nested more than", ARGUMENTS),
+    ({"messages": with_arguments('{"a": 1')}, "not JSON", ARGUMENTS),
+    ({"messages": with_arguments("[1]")}, "not a JSON object", ARGUMENTS),
+    ({"messages": with_arguments('{"a": 1, "a": 2}')}, "'a' is given twice", ARGUMENTS),
     ({"max_tokens": 5, "max_completion_tokens": 6}, "max_completion_tokens", "max_tokens"),
     ({"max_tokens": CONTEXT}, rf"\b{CONTEXT}\b", "messages"),
     ({"messages": []}, "messages: ", "messages"),
@@ -56,6 +89,8 @@ INVALID_PARAMETERS: list[tuple[dict[str, Any], str, str | None]] = [
         r"messages\[0\]\.content\[0\]\.type: .*'text'",
         "messages[0].content[0].type",
     ),
+    ({"messages": [{"role": "user", "content": "x" * 20_001}]}, r"20,001 .*20,000", "messages[0]"),
+    ({"messages": with_arguments(json.dumps({"a": "x" * 20_000}))}, "20,009 .*20,000", "messages[1]"),
     ({"messages": [{"role": "user", "content": "x" * 4000}]}, rf"\b{CONTEXT}\b", "messages"),
     ({"tool_choice": "required"}, "tool_choice", "tool_choice"),
     ({"tool_choice": "always", "tools": TOOLS}, "tool_choice", "tool_choice"),

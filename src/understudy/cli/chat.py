@@ -279,6 +279,9 @@ def format_grade(episode: Trajectory, failure: EpisodeFailure | None) -> str:
     score = episode.score
     if score is None:
         return f"{episode.task_id}: no score, because a component failed ({episode.fault}): {episode.error}"
+    if failure and failure.cause.kind == "contradicted_scenario":  # the person did not play the user of the task
+        said = failure.cause.evidence
+        return f"{episode.task_id}: not graded, because you said something that is not in the task: {said}"
     lines = [f"{episode.task_id}: reward {score.reward:g} ({episode.stop_reason}, {episode.num_turns} turns)"]
     width = max(map(len, score.parts), default=0)
     lines += [f"  {name:<{width}}  {value:g}" for name, value in score.parts.items()]

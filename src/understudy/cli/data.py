@@ -16,7 +16,7 @@ from pydantic import Field
 
 from understudy.cli.arguments import JsonOption, SplitName
 from understudy.cli.grammar import Options, validate_unused_options, verb
-from understudy.cli.messages import print_message
+from understudy.cli.messages import print_message, print_result
 from understudy.core.errors import ConfigError, TaskError
 from understudy.sources.task_files.config import RowConfig
 
@@ -361,7 +361,7 @@ def stats(options: StatsOptions) -> None:
     if found.num_invalid and not found.tasks:
         raise TaskError(f"{source.name}: none of the {found.num_invalid} rows is valid; the first: {found.first_error}")
     written = write_plots(found, options.plots) if options.plots else []
-    print(found.model_dump_json(indent=1) if options.as_json else describe.format_stats(found))
+    print_result(found.model_dump_json(indent=1) if options.as_json else describe.format_stats(found))
     for path in written if not options.as_json else ():
         print(path)
 
@@ -393,7 +393,7 @@ def validate(options: ValidateOptions) -> None:
     if not found.num_valid and not found.invalid_positions:
         raise _no_tasks(source)
     values = {"source": source.name, "num_valid": found.num_valid, "errors": errors}
-    print(
+    print_result(
         json.dumps(values, indent=1)
         if options.as_json
         else f"{source.name}: {found.num_valid} sound, {len(found.invalid_positions)} bad"

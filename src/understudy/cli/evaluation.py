@@ -14,7 +14,7 @@ from pydantic import Field
 
 from understudy.cli.arguments import JsonOption, MarkdownOption, SettingWords, TargetWords, print_file_summaries
 from understudy.cli.grammar import Options, validate_unused_options
-from understudy.cli.messages import print_message
+from understudy.cli.messages import print_message, print_result
 from understudy.core.errors import ConfigError
 from understudy.core.files import RETRY_HINT, os_errors_as_config_errors, write_text
 
@@ -296,7 +296,7 @@ def _print_report(
         comparison = compare(report, baseline)
         values["comparison"] = comparison.to_dict()
         text, page = f"{text}\n\n{comparison}", f"{page}\n{comparison}\n"
-    print(json.dumps(values, indent=1) if as_json else text)
+    print_result(json.dumps(values, indent=1) if as_json else text)
     if markdown is not None:
         write_text(markdown, page)
     if folder is not None:
@@ -311,7 +311,7 @@ def _print_comparison(new: "EvalReport", old: "EvalReport", markdown: Path | Non
     comparison = compare(new, old)
     report = comparison.to_report([row for row in new.rows if row.result.kind != "agent"])
     text = f"{report_to_text(report)}\n{comparison.details}"
-    print(json.dumps(comparison.to_dict(), indent=1) if as_json else text)
+    print_result(json.dumps(comparison.to_dict(), indent=1) if as_json else text)
     if markdown is not None:
         write_text(markdown, f"{report_to_markdown(report)}\n{comparison.details}\n")
 
@@ -339,6 +339,8 @@ def score(options: ScoreOptions) -> None:
     rescored = run_async(rescore_episodes(options.folder, options.settings))
     with os_errors_as_config_errors(options.folder, RETRY_HINT):
         atomic_write(options.folder / RESCORED_FILE, rescored.model_dump_json(indent=1) + "\n")
-    print(rescored.model_dump_json(indent=1) if options.as_json else f"{report_to_text(rescored.report)}\n{rescored}")
+    print_result(
+        rescored.model_dump_json(indent=1) if options.as_json else f"{report_to_text(rescored.report)}\n{rescored}"
+    )
     if options.markdown is not None:
         write_text(options.markdown, f"{report_to_markdown(rescored.report)}\n{rescored}\n")

@@ -5,6 +5,7 @@ Values are parsed as those of configs are (`understudy.core.settings`, which is 
 the tree of commands, prints their help and completes words in a shell.
 """
 
+import contextlib
 import difflib
 import inspect
 import re
@@ -19,6 +20,7 @@ from pydantic.fields import FieldInfo
 from typer.core import TyperCommand
 from typer.models import ArgumentInfo, ParameterInfo
 
+from understudy.cli.messages import reserve_stdout
 from understudy.core.errors import ConfigError
 from understudy.core.records import Record
 
@@ -80,8 +82,9 @@ class _Command(TyperCommand):
         return []
 
     def invoke(self, ctx: Any) -> None:
-        """Run the command."""
-        type(self).run(ctx.obj)
+        """Run the command. With --json, its standard output is only what it prints with `print_result`."""
+        with reserve_stdout() if getattr(ctx.obj, "as_json", False) else contextlib.nullcontext():
+            type(self).run(ctx.obj)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Write the help. An abbreviation has the help of its key, and the config's module is loaded only for it."""

@@ -8,11 +8,12 @@ import sys
 from collections.abc import Iterator
 from io import TextIOWrapper
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from pydantic import Field
 from pydantic_core import PydanticSerializationError
+from typer.core import TyperGroup
 
 from understudy.cli import data, env_file, evaluation, mcp, new
 from understudy.cli.arguments import (
@@ -25,7 +26,7 @@ from understudy.cli.arguments import (
 )
 from understudy.cli.collect import collect
 from understudy.cli.grammar import Options, validate_unused_options, verb
-from understudy.cli.messages import print_message
+from understudy.cli.messages import print_message, print_result
 from understudy.cli.view import view
 from understudy.core.errors import ConfigError, LimitReachedError, RolloutError, TaskError
 from understudy.core.interruption import handle_sigterm_as_interrupt
@@ -55,7 +56,23 @@ _FULL_DISK = {errno.ENOSPC, errno.EDQUOT}
 MAX_PROBLEMS = 20
 """The largest number of groups of problems of a domain that are printed."""
 
+_STOPPED = "understudy: stopped"
+
+
+class _CommandGroup(TyperGroup):
+    """All commands. One that does not handle Ctrl-C itself prints one line."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run a command."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt as e:  # typer would exit without a word
+            print_message(_STOPPED, "red")
+            raise typer.Exit(INTERRUPTED_STATUS) from e
+
+
 app = typer.Typer(
+    cls=_CommandGroup,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
@@ -110,7 +127,7 @@ def list_components(options: ListOptions) -> None:
     from understudy.cli.listing import format_available, list_available
 
     found = list_available()
-    print(json.dumps(found, indent=1) if options.as_json else format_available(found))
+    print_result(json.dumps(found, indent=1) if options.as_json else format_available(found))
 
 
 class CheckOptions(Options):
@@ -168,7 +185,7 @@ def check(options: CheckOptions) -> None:
             for report, source, config in zip(run_async(check_all(track)), sources, configs, strict=True)
         ]
     dumped = [report.model_dump() for report in reports]
-    print(
+    print_result(
         json.dumps(dumped[0] if one else dumped, indent=1)
         if options.as_json
         else "\n\n".join(map(_format_domain_report, reports))
@@ -323,11 +340,11 @@ def train(options: TrainOptions) -> None:
         return print(launch.format_keys(target) if options.keys else launch.format_config(target))
     if options.plan_for:
         planned = launch.plan_for_gpu(target, options.plan_for, num_processes)
-        print(planned.model_dump_json(indent=1) if options.as_json else planned)
+        print_result(planned.model_dump_json(indent=1) if options.as_json else planned)
         raise typer.Exit(1 if planned.misfit else 0)
     if options.dry_run:
         found = launch.dry_run(target, out, resume, num_processes)
-        print(json.dumps(preflight.preflight_to_dict(found), indent=1) if options.as_json else found)
+        print_result(json.dumps(preflight.preflight_to_dict(found), indent=1) if options.as_json else found)
         raise typer.Exit(1 if found.misfit else 0)
     try:
         if num_processes > 1:
@@ -335,8 +352,8 @@ def train(options: TrainOptions) -> None:
         if text := launch.run_training(target, out, resume, options.debug):
             print(text)
     except KeyboardInterrupt as e:
-        typer.echo(str(e), err=True)
-        raise typer.Exit(130) from e
+        typer.echo(str(e) or _STOPPED, err=True)
+        raise typer.Exit(INTERRUPTED_STATUS) from e
 
 
 class PlanOptions(Options):
@@ -360,7 +377,7 @@ def plan(options: PlanOptions) -> None:
     from understudy.cli import launch
 
     found = launch.run_plan(options.words, options.target, options.seconds)
-    print(found.model_dump_json(indent=1) if options.as_json else found)
+    print_result(found.model_dump_json(indent=1) if options.as_json else found)
 
 
 class BenchOptions(Options):
@@ -386,7 +403,7 @@ def bench(options: BenchOptions) -> None:
     from understudy.train.planning import bench as benches
 
     speeds = launch.run_bench(options.model, options.settings, options.quick)
-    print(speeds.model_dump_json(indent=1) if options.as_json else benches.format_result(speeds))
+    print_result(speeds.model_dump_json(indent=1) if options.as_json else benches.format_result(speeds))
 
 
 class DoctorOptions(Options):
@@ -410,7 +427,7 @@ def doctor(options: DoctorOptions) -> None:
         print_file_summaries(resolved.config.open_source())
     findings = doctors.run_checks(resolved.config)
     dumped = [finding.model_dump() for finding in findings]
-    print(json.dumps(dumped, indent=1) if options.as_json else doctors.format_checks(findings))
+    print_result(json.dumps(dumped, indent=1) if options.as_json else doctors.format_checks(findings))
     raise typer.Exit(0 if doctors.all_required_passed(findings) else 1)
 
 
@@ -478,7 +495,7 @@ def certify(options: CertifyOptions) -> None:
     from understudy.cli import launch
 
     certificate, text = launch.run_certify(options.model, options.settings)
-    print(json.dumps(certificate, indent=1) if options.as_json else text)
+    print_result(json.dumps(certificate, indent=1) if options.as_json else text)
     raise typer.Exit(0 if certificate["passed"] else 1)
 
 
@@ -518,6 +535,7 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="replace")  # texts of models may have characters that the terminal does not
+            vars(stream)["close"] = stream.flush  # a tool that closes it must not end the command
     is_terminated = handle_sigterm_as_interrupt()
     try:
         status = app(prog_name="understudy", standalone_mode=False) or 0  # None at the end of a command
@@ -544,7 +562,7 @@ def main() -> None:
         # pydantic replaces KeyboardInterrupt by an error with its name while it serializes.
         if isinstance(e, PydanticSerializationError) and KeyboardInterrupt.__name__ not in str(e):
             raise
-        print_message("understudy: stopped", "red")
+        print_message(_STOPPED, "red")
         sys.exit(TERMINATED_STATUS if is_terminated() else INTERRUPTED_STATUS)
 
 

@@ -12,6 +12,7 @@ import typer
 from pydantic import Field
 
 from understudy.cli.grammar import Options, verb
+from understudy.cli.messages import print_result
 from understudy.core.errors import ConfigError, RolloutError, ToolError
 
 if TYPE_CHECKING:
@@ -141,7 +142,7 @@ def tools(options: MCPToolsOptions) -> None:
             specs = [spec.model_dump(exclude=HIDDEN_FIELDS) for spec in kit.specs()]
             return json.dumps(specs, indent=1, ensure_ascii=False) if options.as_json else format_tool_list(kit.specs())
 
-    print(_run(listed(), options.server))
+    print_result(_run(listed(), options.server))
 
 
 @verb(app)

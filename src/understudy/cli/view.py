@@ -11,7 +11,7 @@ import typer
 from pydantic import Field
 
 from understudy.cli.grammar import Options, validate_unused_options
-from understudy.cli.messages import print_message
+from understudy.cli.messages import print_message, print_result
 from understudy.core.errors import ConfigError
 
 DEFAULT_PORT = 7788
@@ -55,7 +55,7 @@ def view(options: ViewOptions) -> None:
     if options.as_json:
         validate_unused_options(options, ("export", *_OF_A_SERVER), "--json")
         answers = exports.collect_answers(library)
-        return print(json.dumps({where: json.loads(answer) for where, answer in answers.items()}, indent=1))
+        return print_result(json.dumps({where: json.loads(answer) for where, answer in answers.items()}, indent=1))
     if options.export:
         validate_unused_options(options, _OF_A_SERVER, "--export")
         for line in exports.export_page(library, options.export):

@@ -15,6 +15,9 @@ from typing import Any, Generic, TypeVar
 
 from pydantic_core import PydanticSerializationError
 
+from understudy.core.errors import RolloutError
+from understudy.core.process_state import keep_process_state
+
 T = TypeVar("T")
 SHUTDOWN_SECONDS = 10.0
 """Maximum seconds that `BackgroundLoop.close` waits. Without a limit, a server that is still starting could block the
@@ -25,7 +28,8 @@ exit of Python.
 def run_async(main: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine in a new event loop and return its result. Raise RuntimeError if this thread runs a loop.
 
-    What has to be closed, such as sessions of servers (`LoopLocal`), is closed before the loop ends.
+    What has to be closed, such as sessions of servers (`LoopLocal`), is closed before the loop ends. State
+    of the process that user code has changed is put back (`process_state`).
     The first Ctrl-C cancels `main`, which can then clean up. If `main` is running synchronous code, such as loading a
     model, KeyboardInterrupt is raised there at once. A second Ctrl-C ends the clean-up. In all cases this function
     raises KeyboardInterrupt.
@@ -77,11 +81,16 @@ async def _with_interrupts(main: Coroutine[Any, Any, T]) -> T:
     previous = signal.signal(signal.SIGINT, on_interrupt)
     previous_hook, sys.unraisablehook = sys.unraisablehook, on_unraisable
     try:
-        return await main
+        with keep_process_state():
+            return await main
     except asyncio.CancelledError:
         if cancelled:
             raise KeyboardInterrupt from None
-        raise
+        raise RolloutError(
+            "other code has cancelled asyncio tasks of understudy: a tool, user, reward or agent called cancel() of a "
+            "task that it did not create; cancel only your own tasks",
+            "environment",
+        ) from None
     except PydanticSerializationError:  # pydantic replaces KeyboardInterrupt by this error while it serializes
         if interrupted:
             raise KeyboardInterrupt from None

@@ -7,7 +7,7 @@ from types import ModuleType
 from typing import Any
 
 from understudy.core.errors import ConfigError, TaskError, did_you_mean
-from understudy.core.user_code import describe_exception, is_out_of_memory, locate_exception
+from understudy.core.user_code import describe_exception, locate_exception
 
 
 def import_object(reference: str) -> Any:
@@ -43,7 +43,7 @@ def _import_module(module: str, reference: str, folder: str) -> ModuleType:
     except Exception as e:
         if isinstance(e, ModuleNotFoundError) and e.name and f"{module}.".startswith(f"{e.name}."):
             raise ConfigError(f"no module for {reference!r}: {e}; Python searches {folder} and PYTHONPATH") from e
-        if module.partition(".")[0] == "understudy" or is_out_of_memory(e):
+        if module.partition(".")[0] == "understudy":
             raise
         what, where = describe_exception(e), locate_exception(e)
         if isinstance(e, SyntaxError) and e.filename:

@@ -3,10 +3,14 @@
 A secret belongs in an environment variable. A setting names the variable (`api_key_var`) or refers to it (`${NAME}`).
 """
 
+import functools
+import html
+import json
 import os
 import re
+from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
-from urllib.parse import quote
+from urllib.parse import quote, quote_plus
 
 from understudy.core.errors import ConfigError
 
@@ -43,6 +47,7 @@ _LOGIN = re.compile(r"(?<=//)[^/?#@\s]{1,500}(?=@)")
 _ASSIGNED = re.compile(r"(?<![\w.-])(-{0,2}[A-Za-z][\w.-]{0,60})(=|: ?(?!//)|%3D)(?=([^\s&#\"',;\\]{6,400}))", re.ASCII)
 """`name=value` in a URL's query or a command, or `name: value` of a header."""
 _REFERENCE = re.compile(r"\$\{\w+\}")
+_URL_SAFE = str.maketrans("+/", "-_")
 
 
 def is_secret_name(name: str) -> bool:
@@ -75,8 +80,8 @@ def validate_no_secrets(values: object, source: str) -> None:
 def mask_secrets(text: str, *known: str) -> str:
     """Return the text with `[NAME]` or `[secret]` in place of each secret.
 
-    Masked are the values of environment variables whose name says so, `known` values, logins and keys in URLs,
-    Authorization headers, and the keys of known services.
+    Masked are the values of environment variables whose name says so and `known` values, in any form of
+    `mask_values`, logins and keys in URLs, Authorization headers, and the keys of known services.
     """
     values = dict.fromkeys(known, MASK)
     values |= {
@@ -84,10 +89,7 @@ def mask_secrets(text: str, *known: str) -> str:
         for name, value in os.environ.items()
         if is_secret_name(name) and name not in _FOLDER_VARIABLES
     }
-    for value in sorted(values, key=len, reverse=True):
-        if len(value) >= MIN_SECRET_LENGTH:
-            for form in dict.fromkeys((value, quote(value, safe=""))):
-                text = text.replace(form, values[value])
+    text = mask_values(text, values)
     text = _LOGIN.sub("[login]", text)
     text = _SCHEME.sub(rf"\1\2{MASK}", text)
     parts, end = [], 0
@@ -96,6 +98,40 @@ def mask_secrets(text: str, *known: str) -> str:
             parts += [text[end : found.start(3)], MASK]
             end = found.end(3)
     return _SHAPES.sub(MASK, "".join([*parts, text[end:]]))
+
+
+def mask_values(text: str, values: Mapping[str, str]) -> str:
+    """Return the text with each secret of `values` replaced by the text that it is mapped to.
+
+    A secret is also found in upper and lower case, URL-encoded, escaped as in JSON, Python and HTML, as hexadecimal
+    digits, and in Base64, alone or within a longer text. Values shorter than `MIN_SECRET_LENGTH` are not masked.
+    """
+    forms = [
+        (form, shown)
+        for value, shown in values.items()
+        if len(value) >= MIN_SECRET_LENGTH
+        for form in _encoded_forms(value)
+    ]
+    for form, shown in sorted(forms, key=lambda each: len(each[0]), reverse=True):
+        text = text.replace(form, shown)
+    return text
+
+
+@functools.lru_cache(maxsize=256)
+def _encoded_forms(value: str) -> frozenset[str]:
+    raw = value.encode(errors="surrogatepass")
+    quoted = {encode(value, safe=safe, errors="replace") for encode in (quote, quote_plus) for safe in ("", "/")}
+    escaped = {json.dumps(value, ensure_ascii=ascii)[1:-1] for ascii in (True, False)} | {repr(value)[1:-1]}
+    escaped |= {text.replace("/", r"\/") for text in escaped} | {json.dumps(text)[1:-1] for text in escaped}
+    forms = {value, value.upper(), value.lower(), html.escape(value), raw.hex(), raw.hex().upper()} | quoted | escaped
+    forms |= {re.sub("%..", lambda code: code[0].lower(), text) for text in quoted} | {quote(text) for text in quoted}
+    for offset in range(3):  # the digits of Base64 depend on where the value begins in groups of three bytes
+        digits = b64encode(bytes(offset) + raw).decode()
+        complete = digits[-(-offset * 8 // 6) : (offset + len(raw)) * 8 // 6]
+        forms |= {complete, complete.translate(_URL_SAFE)}
+        if offset == 0:
+            forms |= {digits, digits.translate(_URL_SAFE), digits.rstrip("="), digits.rstrip("=").translate(_URL_SAFE)}
+    return frozenset(forms)
 
 
 def _assigns_secret(found: re.Match[str]) -> bool:

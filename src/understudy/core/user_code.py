@@ -5,6 +5,7 @@ Exceptions of the package itself are not caught: they are bugs, and propagate.
 """
 
 import asyncio
+import dis
 import functools
 import inspect
 import signal
@@ -29,12 +30,16 @@ from understudy.core.errors import (
     ToolError,
 )
 from understudy.core.json_values import replace_surrogates
+from understudy.core.process_state import restore_process_state
+from understudy.core.secrets import mask_secrets
+from understudy.core.terminal import PersonLeft
 
 MAX_TEXT_LENGTH = 300
 """The largest number of characters of an exception's text in a message."""
 MAX_TRACEBACK_LENGTH = 6000
 """The largest number of characters of a stored traceback; the end is kept."""
 _PACKAGE = str(Path(__file__).parent.parent)
+_ASYNCIO = str(Path(asyncio.__file__).parent)
 _INSTALLED = (_PACKAGE, *(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")))
 
 
@@ -61,8 +66,8 @@ def user_code(component: Fault, what: str, called: object = None) -> Iterator[No
 
     `what` begins the text, such as "the reward function". `called` is the user's object, whose definition is the
     location of an exception that its code does not raise, such as one for a wrong signature. ConfigError, TaskError,
-    RolloutError, running out of memory, Ctrl-C, SIGTERM and the cancellation of the block's own asyncio task pass
-    unchanged.
+    RolloutError, PersonLeft, Ctrl-C, SIGTERM and the cancellation of the block's own asyncio task pass unchanged. So
+    does running out of memory in code of the component `engine`, which shares the memory of the model.
     """
     task = _current_task()
     try:
@@ -70,11 +75,13 @@ def user_code(component: Fault, what: str, called: object = None) -> Iterator[No
     except (ConfigError, TaskError, RolloutError):
         raise
     except BaseException as e:
-        if not _is_of_user(e, task):
+        if not _is_of_user(e, task) or (component == "engine" and _is_out_of_memory(e)):
             _note_wait(e, component, what)
             raise
         report = report_exception(e, component, what, called)
         raise RolloutError(str(report), component, report=report) from e
+    finally:
+        restore_process_state()
 
 
 @contextmanager
@@ -95,6 +102,8 @@ def tool_code(name: str, called: object = None) -> Iterator[None]:
             raise
         report = report_exception(e, "tool", f"the tool {name}", called)
         raise ToolError(report.exception, "tool_exception", report) from e
+    finally:
+        restore_process_state()
 
 
 def _current_task() -> asyncio.Task[Any] | None:
@@ -107,16 +116,34 @@ def _current_task() -> asyncio.Task[Any] | None:
 def _is_of_user(error: BaseException, entered_in: asyncio.Task[Any] | None) -> bool:
     """Return whether user code raised an exception, and nothing outside of it.
 
-    `entered_in` is the asyncio task that entered the block.
+    `entered_in` is the asyncio task that entered the block. A group is of the user if all its exceptions are.
     """
+    if isinstance(error, BaseExceptionGroup):
+        return all(_is_of_user(each, entered_in) for each in error.exceptions)
     if isinstance(error, asyncio.CancelledError):
         task = _current_task()
         return task is None or not task.cancelling()
     if isinstance(error, GeneratorExit):  # Python raises it too where a coroutine is closed, but not in its own task
         return entered_in is not None and entered_in is _current_task()
-    if isinstance(error, SystemExit):  # the handler of SIGTERM, which is of this package, raises it in any code
-        return not traceback.extract_tb(error.__traceback__)[-1].filename.startswith(_PACKAGE)
-    return isinstance(error, Exception) and not is_out_of_memory(error)
+    if isinstance(error, KeyboardInterrupt | SystemExit):  # the handlers of Ctrl-C and SIGTERM raise them in any code
+        return _is_raised_by_user(error)
+    return not isinstance(error, PersonLeft | _TimeLimitReached)
+
+
+def _is_raised_by_user(error: BaseException) -> bool:
+    """Return whether a `raise` or `sys.exit` outside of this package and of asyncio raised an exception.
+
+    Python's own handler of Ctrl-C raises KeyboardInterrupt between any two instructions.
+    """
+    frame = error.__traceback__
+    while frame and frame.tb_next:
+        frame = frame.tb_next
+    if frame is None:
+        return False
+    code = frame.tb_frame.f_code
+    if code.co_filename.startswith((_PACKAGE, _ASYNCIO)):
+        return False
+    return isinstance(error, SystemExit) or code.co_code[frame.tb_lasti] == dis.opmap["RAISE_VARARGS"]
 
 
 @asynccontextmanager
@@ -200,6 +227,8 @@ def task_code(what: str, called: object = None) -> Iterator[None]:
         if not _is_of_user(e, None):
             raise
         raise TaskError(str(report_exception(e, "environment", what, called))) from e
+    finally:
+        restore_process_state()
 
 
 def report_exception(error: BaseException, component: Fault, what: str, called: object = None) -> ExceptionReport:
@@ -208,16 +237,16 @@ def report_exception(error: BaseException, component: Fault, what: str, called: 
     return ExceptionReport(component, what, describe_exception(error), location, format_traceback(error))
 
 
-def is_out_of_memory(error: BaseException) -> bool:
+def _is_out_of_memory(error: BaseException) -> bool:
     """Return whether an exception is a MemoryError, or PyTorch's OutOfMemoryError, which this package cannot import."""
     return isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
 
 
 def describe_exception(error: BaseException) -> str:
-    """Return the type and the text of an exception in one line, such as `KeyError: 'W9'`."""
+    """Return the type and the text of an exception in one line, such as `KeyError: 'W9'`, without secrets."""
     text = "its text cannot be shown"
     with suppress(Exception):  # the user's class of exceptions may have a bug of its own
-        text = replace_surrogates(" ".join(str(error).split()))
+        text = mask_secrets(replace_surrogates(" ".join(str(error).split())))
     if len(text) > MAX_TEXT_LENGTH:
         text = f"{text[:MAX_TEXT_LENGTH]}…"
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
@@ -259,6 +288,9 @@ def locate_definition(called: object) -> str | None:
 
 
 def format_traceback(error: BaseException) -> str:
-    """Return the traceback of an exception and of its causes, cut to `MAX_TRACEBACK_LENGTH` characters at the start."""
-    text = replace_surrogates("".join(traceback.format_exception(error)).rstrip())
+    """Return the traceback of an exception and of its causes, without secrets.
+
+    It is cut to `MAX_TRACEBACK_LENGTH` characters at the start.
+    """
+    text = mask_secrets(replace_surrogates("".join(traceback.format_exception(error)).rstrip()))
     return text if len(text) <= MAX_TRACEBACK_LENGTH else f"…{text[-MAX_TRACEBACK_LENGTH:]}"

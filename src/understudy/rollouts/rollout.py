@@ -4,7 +4,7 @@ import asyncio
 import hashlib
 import inspect
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
@@ -13,6 +13,7 @@ from pydantic import Field
 
 from understudy.core.errors import ConfigError, Fault, RolloutError, TaskError
 from understudy.core.json_values import replace_surrogates
+from understudy.core.messages import Message
 from understudy.core.records import Record
 from understudy.core.secrets import mask_secrets
 from understudy.core.tasks import Task
@@ -26,6 +27,10 @@ EpisodeCallback = Callable[[Trajectory], None]
 ProgressCallback = Callable[[int, int], None]
 """Gets the numbers of ended episodes and of all."""
 _LOGGER = logging.getLogger(__name__)
+_SENDERS: dict[str, tuple[Fault, str]] = {
+    "tool": ("tool", "the result of {tool}"),
+    "user": ("user", "a message of the user"),
+}
 _MEMBERS = ("tools", "start", "step", "grade", "close")
 """The members of an `Environment`."""
 
@@ -42,6 +47,10 @@ class EpisodeLimits(Record):
     max_episode_tokens: int = Field(default=8192, ge=1)
     """Maximum number of tokens of an episode. An episode that reaches it gets no further reply. The limit does not
     apply to a model behind an API, whose tokens are unknown; the endpoint has its own limit."""
+    max_message_chars: int = Field(default=250_000, ge=1)
+    """Maximum number of characters of one message, with the arguments of its calls. A longer reply of the agent ends
+    the episode as its token limit does. A longer result of a tool, or message of a user, is a fault of its sender:
+    to read such a text can take minutes."""
     max_retries: int = Field(default=2, ge=0)
     """New attempts after an infrastructure fault before the episode is dropped."""
     max_step_seconds: float = Field(default=1800.0, gt=0.0)
@@ -171,7 +180,9 @@ async def _play(task: Task, environment: Environment, agent: Agent, limits: Epis
     with Stopwatch(episode.timings, "environment"):
         async with _limited("environment", "the start of the environment", limits):
             step = _validate_result("start", environment, await _call(environment, "start"))
+    reply: Message | None = None
     while step.score is None:
+        _validate_lengths(step.messages, reply, limits)
         stop = _limit_reached(episode, limits)
         reply = None
         if stop:
@@ -186,7 +197,7 @@ async def _play(task: Task, environment: Environment, agent: Agent, limits: Epis
                     "episode.observe(new) and episode.act(reply) before `return reply`",
                     "agent",
                 )
-        if reply is None:
+        if reply is None or _message_chars(reply) > limits.max_message_chars:
             async with _limited("grader", "the grader of the environment", limits):
                 episode.score = await _call(environment, "grade", ended=False)
             episode.stop_reason = stop or StopReason.MAX_TOKENS
@@ -241,6 +252,24 @@ def _validate_result(method: str, environment: Environment, result: object) -> S
         return result
     owner = name_definition(type(environment))
     raise RolloutError(f"{method} of {owner} returned {result!r:.100}; it must return a StepResult", "environment")
+
+
+def _validate_lengths(messages: Sequence[Message], reply: Message | None, limits: EpisodeLimits) -> None:
+    """Raise RolloutError if a message of the environment is too long. `reply` is the reply that it answers."""
+    for message in messages:
+        if (length := _message_chars(message)) > limits.max_message_chars:
+            calls = reply.tool_calls if reply else ()
+            tool = next((call.name for call in calls if call.id == message.tool_call_id), "") or "a tool"
+            component, what = _SENDERS.get(message.role, ("environment", f"a message of role {message.role}"))
+            raise RolloutError(
+                f"{what.format(tool=tool)} has {length:,} characters; limits.max_message_chars = "
+                f"{limits.max_message_chars:,}; shorten it, or raise the limit",
+                component,
+            )
+
+
+def _message_chars(message: Message) -> int:
+    return len(message.content) + sum(len(repr(call.arguments)) for call in message.tool_calls)
 
 
 def _limit_reached(episode: Trajectory, limits: EpisodeLimits) -> StopReason | None:

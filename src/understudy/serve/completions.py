@@ -34,8 +34,9 @@ class ChatCompletionsApp:
         try:
             request = parse_request(await self._body(Received(scope, receive)))
             validate_model_name(self._model, request.model)
+            request.validate_lengths(self._config.max_message_chars)
             with self._reserve(request.n):
-                prompt = build_prompt(self._model, request)
+                prompt = await build_prompt(self._model, request)
                 if request.stream:
                     async with aclosing(self._events(request, prompt)) as events:
                         headers = {"Cache-Control": "no-cache"}

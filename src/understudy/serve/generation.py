@@ -46,7 +46,7 @@ class ReplyChunk:
     reply_end: ReplyEnd | None = None
 
 
-def build_prompt(model: ServedModel, request: ChatCompletionRequest) -> list[int]:
+async def build_prompt(model: ServedModel, request: ChatCompletionRequest) -> list[int]:
     """Return the tokens of the conversation up to the start of the reply.
 
     Raise ApiError if the chat template rejects the messages, the model cannot be sampled as requested, or the prompt
@@ -57,7 +57,8 @@ def build_prompt(model: ServedModel, request: ChatCompletionRequest) -> list[int
     prefix, num_known = model.cache.find_prefix(messages, tools)
     new_messages = [_to_wire_calls(message) for message in messages[num_known:]]
     try:
-        prompt = [*prefix, *model.format.encode(new_messages, tools, prefix)]
+        # A long conversation takes seconds to tokenize, in which other replies are sampled.
+        prompt = [*prefix, *await asyncio.to_thread(model.format.encode, new_messages, tools, prefix)]
     except ConfigError as e:
         raise ApiError(f"messages: the model's chat template rejects them: {e}", "messages") from e
     reply_tokens = request.max_reply_tokens or 1

@@ -21,6 +21,10 @@ class ServeConfig(Record):
     max_body_bytes: int = Field(default=4 << 20, ge=1)
     """Largest size of a request body in bytes."""
 
+    max_message_chars: int = Field(default=250_000, ge=1)
+    """Largest number of characters of one message. A longer one is refused with status 400, as it would take the server
+    seconds to read it."""
+
     @property
     def is_loopback(self) -> bool:
         """Whether only this machine can reach the server."""

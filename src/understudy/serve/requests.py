@@ -23,7 +23,7 @@ from pydantic import (
 from understudy.core.errors import did_you_mean
 from understudy.core.messages import Message, ToolSpec, message_from_openai, order_tool_results
 from understudy.core.records import Record
-from understudy.engines.interface import MinP, SamplingParams, Temperature, TopK, TopP
+from understudy.engines.interface import MAX_TOKEN_COUNT, MinP, SamplingParams, Temperature, TopK, TopP
 
 MAX_DEPTH = 64
 """Largest nesting depth of a request's JSON."""
@@ -205,6 +205,9 @@ class _SchemaFormat(_Wire):
     json_schema: _NamedSchema
 
 
+_TokenLimit = Annotated[int, Field(ge=1, le=MAX_TOKEN_COUNT)]
+
+
 class ChatCompletionRequest(_Wire):
     """A validated request, created by `parse_request`."""
 
@@ -223,13 +226,27 @@ class ChatCompletionRequest(_Wire):
     top_k: Annotated[TopK, Field(ge=-1)] = 0
     min_p: MinP = 0.0
     repetition_penalty: float = Field(default=1.0, ge=0.01, le=2.0)
-    max_tokens: int | None = Field(default=None, ge=1)
-    max_completion_tokens: int | None = Field(default=None, ge=1)
+    max_tokens: _TokenLimit | None = None
+    max_completion_tokens: _TokenLimit | None = None
     stop: Annotated[list[Annotated[str, Field(min_length=1, max_length=256)]], Field(max_length=4)] = []
     seed: int | None = Field(default=None, ge=-(2**63), lt=2**63)
     logprobs: bool = False
     stream: bool = False
     stream_options: _StreamOptions | None = None
+
+    def validate_lengths(self, max_chars: int) -> None:
+        """Raise ApiError if a message, with the arguments of its calls, has more than `max_chars` characters."""
+        for i, message in enumerate(self.messages):
+            calls = message.tool_calls if isinstance(message, _AssistantMessage) else []
+            texts = [part.text for part in message.content] + [call.function.arguments for call in calls]
+            if (length := sum(map(len, texts))) > max_chars:
+                param = f"messages[{i}]"
+                raise ApiError(
+                    f"{param}: it has {length:,} characters; this server reads at most {max_chars:,} of one message "
+                    "(--max-message-chars)",
+                    param,
+                    "string_above_max_length",
+                )
 
     @property
     def max_reply_tokens(self) -> int | None:
@@ -396,8 +413,21 @@ def _check(request: ChatCompletionRequest) -> None:
     for i, message in enumerate(request.messages):
         if isinstance(message, _AssistantMessage):
             open_calls |= {call.id for call in message.tool_calls}
+            _check_arguments(message, f"messages[{i}]")
         elif isinstance(message, _ToolMessage) and message.tool_call_id not in open_calls:
             where = f"messages[{i}].tool_call_id"
             raise ApiError(f"{where}: no earlier call has the id {message.tool_call_id!r}", where, "invalid_value")
     if isinstance(request.messages[-1], _AssistantMessage):
         raise ApiError("messages: the last message is the assistant's; end with a user or tool message", "messages")
+
+
+def _check_arguments(message: _AssistantMessage, where: str) -> None:
+    """Raise ApiError if a call has the arguments of no call, which the prompt could not show.
+
+    A call that this server could not parse has the reason in their place, and may be sent back.
+    """
+    for i, call in enumerate(_message(message.model_dump()).tool_calls):
+        sent = message.tool_calls[i]
+        if call.parse_error and not sent.malformed and sent.function.arguments.lstrip()[:1] in ("{", "["):
+            param = f"{where}.tool_calls[{i}].function.arguments"
+            raise ApiError(f"{param}: {call.parse_error}", param, "invalid_value")

@@ -1,5 +1,6 @@
 """Choice of the user simulator by config, and creation of one user per episode."""
 
+import inspect
 from collections.abc import Mapping
 from typing import Annotated, Literal
 
@@ -35,6 +36,19 @@ class UserConfig(Record):
     """Name of the endpoint (`endpoints.NAME`) whose model plays the user."""
 
 
+def _validate_signature(kind: str, factory: UserFactory) -> None:
+    """Raise ConfigError if a user's class cannot be called as a UserFactory."""
+    try:
+        inspect.signature(factory).bind(None, 0, None)
+    except TypeError as e:
+        raise ConfigError(
+            f"user.kind = {kind!r} cannot be called with (scenario, seed, user_tools): {e}; define "
+            "`def __init__(self, scenario, seed, user_tools)`"
+        ) from e
+    except ValueError:  # it is built in and has no signature
+        return
+
+
 class UserSimulatorFactory:
     """Factory of user simulators, one per episode. Users share one model client, with its request limit and usage."""
 
@@ -52,6 +66,7 @@ class UserSimulatorFactory:
                     f"user.kind = {config.kind!r} is not callable; name a class or a function that takes scenario, "
                     "seed and user_tools"
                 )
+            _validate_signature(config.kind, self._custom)
         if config.kind in _LANGUAGE:
             self._model = open_chat_model(endpoints or {}, config.endpoint, "user.endpoint", "user", budget)
 
