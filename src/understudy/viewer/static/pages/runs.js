@@ -153,7 +153,7 @@ function Results({ runs }) {
             <td>${name}</td>
             <td class="number">${rate(success)}</td>
             <td class="number ${gain && (gain.low > 0 ? "good" : gain.high < 0 ? "bad" : "faint")}">
-              ${gain ? `${signed(gain.mean)} [${signed(gain.low)}, ${signed(gain.high)}]` : ""}
+              ${gain ? `${signed(gain.mean)} [${signed(gain.low)}, ${signed(gain.high)}]${gain.tasks && gain.tasks !== success.tasks ? ` on the ${gain.tasks} common tasks` : ""}` : ""}
             </td>
             <td class="number">${success.tasks}</td>
           </tr>`,
