@@ -77,8 +77,8 @@ def compare(new: EvalReport, old: EvalReport, names: tuple[str, str] = ("new", "
         last, first = (row.replace(name=f"{name} ({row.name})") for row, name in zip((last, first), names, strict=True))
     one, other = last.result, first.result
     _validate_same_tasks({result.task: result.fingerprint for result in one.task_results}, one.domain, other)
-    names = sorted({result.domain for result in one.task_results})
-    domains = {name: success_gain(one.filter_domain(name), other.filter_domain(name)) for name in names}
+    by_domain = sorted({result.domain for result in one.task_results})
+    domains = {name: success_gain(one.filter_domain(name), other.filter_domain(name)) for name in by_domain}
     shared = {result.task for result in one.task_results} & {result.task for result in other.task_results}
     return Comparison(
         old=first,

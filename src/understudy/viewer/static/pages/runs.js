@@ -23,7 +23,7 @@ export function Page({ overview, query }) {
   const curves = useAnswers(shown.map((run) => path("runs", run.key, "curves")), stamps);
   const pages = useAnswers(shown.map((run) => path("runs", run.key)), stamps);
   const loaded = shown.map((run, i) => ({ ...pages[i]?.data, ...run, curves: curves[i]?.data }));
-  if (!runs.length) return html`<${Empty}>No runs found.</${Empty}>`;
+  if (!runs.length) return html`<${Empty}>No runs found. <a href=${href("evaluations")}>Show the evaluations</a></${Empty}>`;
   return html`<div class=${runs.length > 1 ? "runs beside" : "runs"}>
     ${runs.length > 1 && html`<${List} ...${{ runs, shown, query }} />`}
     <div class="stack">
