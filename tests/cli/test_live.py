@@ -8,12 +8,12 @@ import pytest
 from rich.console import Console
 
 from understudy.cli import live
-from understudy.cli.live import EvalView, LiveView, ProgressConsole
+from understudy.cli.live import EvalView, LiveView, ProgressConsole, describe_run
 from understudy.cli.run_clock import RunClock, TimeLeft
 from understudy.core.messages import Message
 from understudy.core.tasks import Score
 from understudy.core.trajectory import StopReason, Trajectory
-from understudy.runs.config import parse_config
+from understudy.runs.config import TrainConfig, parse_config
 from understudy.runs.run import Run
 
 RL_METRICS = {
@@ -218,3 +218,12 @@ def test_evaluation_shows_success_so_far_and_the_time_left() -> None:
     last = read_output(where).rpartition("\r")[2]
     assert last.startswith("episode 5/10, success so far 0.40 [")
     assert len(last) < 60
+
+
+@pytest.mark.parametrize(
+    ("estimator", "count", "named"), [("group_mean", 5, True), ("group_mean", 0, False), ("gae", 5, False)]
+)
+def test_start_line_names_groups_that_a_step_may_add(tmp_path: Path, estimator: str, count: int, named: bool) -> None:
+    algorithm = {"advantage_estimator": estimator, "max_resampled_groups": count}
+    lines = describe_run(Run.create(tmp_path / "run", TrainConfig(algorithm=algorithm)))
+    assert ("up to 5 tasks more" in lines[0]) == named

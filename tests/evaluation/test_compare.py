@@ -9,6 +9,7 @@ from support.eval_results import make_result
 from understudy.evaluation.comparison import compare
 from understudy.evaluation.noise import noise_between
 from understudy.evaluation.reports.report import EvalReport
+from understudy.evaluation.reports.tables import group_cells, success_cells
 from understudy.evaluation.result import EvalResult, ResultRow, merge_results, paired_rates, success_gain
 from understudy.evaluation.statistics import Z_95, paired_difference
 
@@ -37,7 +38,7 @@ def test_repeats_with_a_common_seed_are_compared() -> None:
     first, again = make_result((1.0,), (0.0,)), make_result((0.0,), (0.0,)).replace(seed=1)
     old = make_result((1.0,), (0.0,))
     found = compare(make_report(first, again), make_report(old))
-    assert (found.gain.mean, found.new.name) == (0.0, "row 0")
+    assert (found.gain.mean, found.new.name) == (0.0, "new (row 0)")
     found = compare(make_report(again, first), make_report(old.replace(seed=5), again))
     assert (found.new.result.seed, found.old.result.seed, found.gain.mean) == (1, 1, 0.0)
     found = compare(make_report(first, again), make_report(old.replace(seed=5)))
@@ -110,3 +111,26 @@ def test_all_trials_count_if_seeds_or_trials_differ() -> None:
     other_seed = make_result((0.0, None, 1.0, 1.0), (0.0, 1.0, 0.0, 0.0)).replace(seed=1)
     assert [pair.gain for pair in paired_rates(new, other_seed)] == pytest.approx([1 / 12, 0.75])
     assert [pair.gain for pair in paired_rates(new, other_seed.replace(seed=0))] == pytest.approx([1 / 3, 2 / 3])
+
+
+def test_agents_of_one_name_are_told_apart_by_where_they_are_from() -> None:
+    old, new = make_report(make_result((0.0,), (1.0,))), make_report(make_result((1.0,), (1.0,)))
+    found = compare(new, old, ("evals/b", "evals/a"))
+    assert (found.new.name, found.old.name) == ("evals/b (row 0)", "evals/a (row 0)")
+    assert "2 common tasks" in found.verdict
+
+
+def test_a_gain_names_the_common_tasks_if_the_rows_have_others() -> None:
+    few, many = make_result((0.0,), (1.0,)), make_result((1.0,), (1.0,), (1.0,))
+    cells = success_cells(make_report(few, many, many))
+    place = cells[0].index("gain over the row above")
+    assert cells[2][place].startswith("+0.500 ")
+    assert cells[2][place].endswith(" on the 2 common tasks")
+    assert "common" not in cells[3][place]
+
+
+def test_families_that_only_a_later_row_played_have_a_line() -> None:
+    few, many = make_result((0.0,), (0.0,), families="aa"), make_result((0.0,), (1.0,), (1.0,), families="aab")
+    lines = {line[0]: line[1:] for line in group_cells(make_report(few, many))}
+    assert lines["b"] == ["1", "-", "1.00"]
+    assert lines["a"] == ["2", "0.00", "0.50"]

@@ -345,3 +345,16 @@ def test_report_without_results_is_valid_json() -> None:
     lost = make_result((None, 1.0), (None, None))
     found = json.loads(json.dumps(report_to_dict(make_report(agent=lost, again=lost)), allow_nan=False))
     assert found["rows"][0]["pass_hat_k"] == [1.0, None]
+
+
+def test_held_out_tasks_of_a_data_set_are_listed_in_turn_over_families() -> None:
+    rows = [("a", 6), ("b", 2), ("c", 1)]
+    examples = [
+        ToolExample(prompt=f"{split} {family}{i}", answer="1", family=family, split=split)
+        for split in ("train", "test")
+        for family, count in rows
+        for i in range(count)
+    ]
+    source = ToolDataset("numbers", "", examples, ToolEpisode)
+    assert [task.family for task in select_tasks(source, "test", 9)] == list("abcabaaaa")
+    assert [task.family for task in select_tasks(source, "train", 9)] == list("aaaaaabbc")

@@ -136,3 +136,16 @@ def test_viewer_shows_training_data_or_why_there_is_none(tiny: Path, tmp_path: P
     ]
     assert base["note"]
     assert base["advantages"] == []
+
+
+@pytest.mark.usefixtures("distinct_character_rewards")
+def test_viewer_names_the_limit_of_trained_episodes(tiny: Path, tmp_path: Path) -> None:
+    """The rewards of the group differ, so equal rewards are not the reason."""
+    run = train_tiny_run(tmp_path / "run", tiny, *SETTINGS, "algorithm.max_trained_episodes=2")
+    trained, episodes, library = read_trained_episodes(run.folder, 1), stored_episodes(run), RunLibrary([run.folder])
+    left = episodes.keys() - trained.keys()
+    assert left
+    for number in left:
+        where = {"key": "run", "step": "1", "number": str(number)}
+        note = request_route(library, "/api/episode/{key}/{step}/{number}", **where)["training"]["note"]
+        assert "algorithm.max_trained_episodes = 2" in note

@@ -19,6 +19,7 @@ from understudy.core.errors import ConfigError
 from understudy.core.files import RETRY_HINT, os_errors_as_config_errors, write_text
 
 if TYPE_CHECKING:
+    from understudy.evaluation.comparison import Comparison
     from understudy.evaluation.reports.report import EvalReport
     from understudy.rollouts.agent import Agent
     from understudy.runs.config import TrainConfig
@@ -90,7 +91,7 @@ def evaluate(options: EvalOptions) -> None:
     if cost_limit is None:
         cost_limit = cost_limit_of(spec.agent, spec.config, spec.judge_failures)
     report = _play(spec, folder, cost_limit, options.concurrency, baseline)
-    _print_report(report, folder, baseline, options.markdown, options.as_json)
+    _print_report(report, folder, baseline, options)
     if options.inspect_log is not None and folder is not None:
         from understudy.evaluation.inspect_log import write_inspect_log
 
@@ -115,13 +116,15 @@ def compare(options: CompareOptions) -> None:
 
     The result says whether NEW is better than OLD beyond chance. For a run, its last evaluation is compared.
     """
+    from understudy.evaluation.comparison import compare as compare_reports
     from understudy.evaluation.reports.files import are_same_report
 
     _validate_writable(options.markdown)
     after, before = _read(options.new), _read(options.old)
     if are_same_report(options.old, options.new):
         raise ConfigError(f"{options.old} and {options.new} are the same evaluation; give two different ones")
-    _print_comparison(after, before, options.markdown, options.as_json)
+    comparison = compare_reports(after, before, (str(options.new), str(options.old)))
+    _print_comparison(comparison, after, options.markdown, options.as_json)
 
 
 def make_spec(arguments: Sequence[str], agent: str, model: str, repeats: int, judge_failures: bool) -> "EvalSpec":
@@ -282,7 +285,7 @@ def _human_agent() -> "Agent":
 
 
 def _print_report(
-    report: "EvalReport", folder: Path | None, baseline: "EvalReport | None", markdown: Path | None, as_json: bool
+    report: "EvalReport", folder: Path | None, baseline: "EvalReport | None", options: EvalOptions
 ) -> None:
     from understudy.evaluation.comparison import compare
     from understudy.evaluation.reports.as_json import report_to_dict
@@ -293,22 +296,20 @@ def _print_report(
     text = report_to_text(report)
     page = report_to_markdown(report)
     if baseline is not None:
-        comparison = compare(report, baseline)
+        comparison = compare(report, baseline, (str(folder or "new"), str(options.baseline)))
         values["comparison"] = comparison.to_dict()
         text, page = f"{text}\n\n{comparison}", f"{page}\n{comparison}\n"
-    print_result(json.dumps(values, indent=1) if as_json else text)
-    if markdown is not None:
-        write_text(markdown, page)
+    print_result(json.dumps(values, indent=1) if options.as_json else text)
+    if options.markdown is not None:
+        write_text(options.markdown, page)
     if folder is not None:
         typer.echo(f"the evaluation is in {folder}", err=True)
 
 
-def _print_comparison(new: "EvalReport", old: "EvalReport", markdown: Path | None, as_json: bool) -> None:
-    from understudy.evaluation.comparison import compare
+def _print_comparison(comparison: "Comparison", new: "EvalReport", markdown: Path | None, as_json: bool) -> None:
     from understudy.evaluation.reports.markdown import report_to_markdown
     from understudy.evaluation.reports.text import report_to_text
 
-    comparison = compare(new, old)
     report = comparison.to_report([row for row in new.rows if row.result.kind != "agent"])
     text = f"{report_to_text(report)}\n{comparison.details}"
     print_result(json.dumps(comparison.to_dict(), indent=1) if as_json else text)

@@ -16,6 +16,7 @@ from rich.console import Console, Group
 from rich.live import Live as Display
 from rich.text import Text
 
+from understudy.algorithms.config import is_custom
 from understudy.cli.run_clock import RunClock, TimeLeft, find_phase
 from understudy.core.terminal import escape_control_characters
 from understudy.core.trajectory import StopReason, Trajectory
@@ -217,6 +218,9 @@ def describe_run(run: Run) -> list[str]:
         PREFERENCES_NAME: f" of {config.preferences.batch_size} preferences",
     }
     played = f" of {algorithm.groups_per_batch} tasks x {algorithm.group_size} episodes"
+    estimator = algorithm.advantage_estimator
+    if algorithm.max_resampled_groups and estimator not in ("gae", "zero") and not is_custom(estimator):
+        played += f" (up to {algorithm.max_resampled_groups} tasks more in place of those without a training signal)"
     spans = [span for span in phase_spans(config) if span.last_step > run.step]
     parts = [
         f"{PHASE_TITLES[span.name]} {_count(span.last_step - max(run.step, span.first_step - 1), 'step')}"

@@ -66,19 +66,22 @@ class Comparison(Record):
         return f"{self.verdict}\n{self.details}".rstrip()
 
 
-def compare(new: EvalReport, old: EvalReport) -> Comparison:
+def compare(new: EvalReport, old: EvalReport, names: tuple[str, str] = ("new", "old")) -> Comparison:
     """Compare an agent of each report, over all repeats with a seed that both reports have, else over all repeats.
 
-    Only tasks in both are compared. Raise ConfigError if they share no task, or if tasks with the same id differ.
+    If the agents have the same name, `names` tells the new one from the old one. Only tasks in both are compared.
+    Raise ConfigError if they share no task, or if tasks with the same id differ.
     """
     last, first = _matched(_agents(new), _agents(old))
+    if first.name == last.name:
+        last, first = (row.replace(name=f"{name} ({row.name})") for row, name in zip((last, first), names, strict=True))
     one, other = last.result, first.result
     _validate_same_tasks({result.task: result.fingerprint for result in one.task_results}, one.domain, other)
-    names = sorted({result.domain for result in one.task_results})
-    domains = {name: success_gain(one.filter_domain(name), other.filter_domain(name)) for name in names}
+    by_domain = sorted({result.domain for result in one.task_results})
+    domains = {name: success_gain(one.filter_domain(name), other.filter_domain(name)) for name in by_domain}
     shared = {result.task for result in one.task_results} & {result.task for result in other.task_results}
     return Comparison(
-        old=first.replace(name="the other") if first.name == last.name else first,
+        old=first,
         new=last,
         gain=success_gain(one, other),
         p_value=gain_p_value(one, other),

@@ -7,6 +7,7 @@ rates. With the same seed, each task and trial has the same user for every agent
 
 import asyncio
 import itertools
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -193,12 +194,24 @@ async def validate_noop_reward(source: TaskSource, seed: int = 0, allow_noop_sol
 def select_tasks(source: TaskSource, split: Split, count: int, seed: int = 0) -> list[Task]:
     """Return up to `count` tasks of a split: first all frozen ones, then generated ones that differ from all others.
 
+    Frozen validation and test tasks are listed in turn over the families of their domain.
+
     There are fewer if the generator repeats itself 5 times `count` times in succession, and 100 times at least.
     """
-    frozen = source.tasks(split)
+    frozen = source.tasks(split) if split == "train" else _in_turn_over_families(source.tasks(split))
     generated = source.stream(split, seed) if len(frozen) < count else ()
     new = _new_tasks(generated, frozen, max(_MIN_REPEATED_TASKS, 5 * count))
     return list(itertools.islice(itertools.chain(frozen, new), count))
+
+
+def _in_turn_over_families(tasks: Sequence[Task]) -> list[Task]:
+    """Return the tasks in turn over the families of each domain. The order of the domains stays the same."""
+    families = defaultdict[str, defaultdict[str, list[Task]]](lambda: defaultdict(list))
+    for task in tasks:
+        families[task.domain][task.family].append(task)
+    rounds = {domain: itertools.zip_longest(*of.values()) for domain, of in families.items()}
+    ordered = {domain: (task for row in rows for task in row if task) for domain, rows in rounds.items()}
+    return [next(ordered[task.domain]) for task in tasks]
 
 
 def eval_tasks(source: TaskSource, config: EvalConfig) -> list[Task]:

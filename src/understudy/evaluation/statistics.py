@@ -167,7 +167,8 @@ def describe_difference(gain: MeanEstimate, p_value: float, new: str, old: str) 
     """
     if not gain.tasks:
         return f"{new} and {old} have no task on which both have a score; they cannot be compared."
-    found = f"95% interval {gain.low:+.3f} to {gain.high:+.3f}, {gain.tasks} tasks, paired; sign-flip p = {p_value:.2g}"
+    interval = f"95% interval {gain.low:+.3f} to {gain.high:+.3f}"
+    found = f"{interval}, {gain.tasks} common tasks, paired; sign-flip p = {p_value:.2g}"
     if p_value > MAX_SIGNIFICANT_P_VALUE:
         return f"{new} differs from {old} by {gain.mean:+.3f} ({found}): not significant."
     side = "more" if gain.mean > 0 else "less"

@@ -38,7 +38,7 @@ FAILURE_KINDS: Mapping[FailureKind, tuple[FailureComponent, str]] = {
     "unconfirmed": ("agent", "changed something without the user's consent"),
     "policy_violation": ("agent", "tried something that the policy forbids"),
     "extra_write": ("agent", "made a change that was not wanted"),
-    "missing_write": ("agent", "never tried to make a required change"),
+    "missing_write": ("agent", "never tried to make a required call"),
     "wrong_refusal": ("agent", "refused something that was possible"),
     "gave_up": ("agent", "said nothing, or transferred the user to a human"),
     "wrong_fact": ("agent", "told the user a wrong fact"),

@@ -9,6 +9,7 @@ from understudy.evaluation.noise import NO_VARIATION
 from understudy.evaluation.reports.groups import filter_group, table_groups
 from understudy.evaluation.reports.report import NO_SCORE, EvalReport, count_causes, format_rate
 from understudy.evaluation.result import ResultRow
+from understudy.evaluation.statistics import MeanEstimate
 
 MAX_EXAMPLE_CHARS = 160
 """Maximum length of a failure's evidence in a table, in characters."""
@@ -33,7 +34,7 @@ def success_cells(report: EvalReport) -> TableCells:
     for place, row in enumerate(report.table_rows):
         result, gain = row.result, report.gain_over_previous(place)
         passes = [_number(result.pass_k_mean("hat", k), 3) if k <= result.trials else "" for k in range(2, trials + 1)]
-        line = [row.name, format_rate(result.success_rate), *passes, format_rate(gain, signed=True) if gain else ""]
+        line = [row.name, format_rate(result.success_rate), *passes, _format_gain(gain, result.success_rate.tasks)]
         faults = [str(sum(result.fault_counts.values()))] * has_faults
         rewards = [_number(result.mean_parts.get(name, math.nan), 3) for name in policy]
         cells.append([*line, str(result.success_rate.tasks), *rewards, *faults])
@@ -43,9 +44,9 @@ def success_cells(report: EvalReport) -> TableCells:
 def group_cells(report: EvalReport) -> TableCells:
     """Return the table of success rates: a line for each group of tasks, a column for each row."""
     cells = [["", "tasks", *(row.name for row in report.table_rows)]]
-    for name, fields in table_groups(report.rows[0].result.task_results if report.rows else ()):
+    for name, fields in table_groups([result for row in report.rows for result in row.result.task_results]):
         rates = [filter_group(row.result, fields).success_rate for row in report.table_rows]
-        cells.append([name, str(rates[0].tasks), *(_number(rate.mean, 2) for rate in rates)])
+        cells.append([name, str(max(rate.tasks for rate in rates)), *(_number(rate.mean, 2) for rate in rates)])
     return cells
 
 
@@ -98,6 +99,14 @@ def _policy_matters(row: ResultRow) -> bool:
     """Return whether violations of the policy changed the mean reward of a row, or would have."""
     first, second = (row.result.mean_parts.get(name) for name in POLICY_REWARDS)
     return first != second
+
+
+def _format_gain(gain: MeanEstimate | None, tasks: int) -> str:
+    """Return a gain as text. It says on how many tasks both agents have scores, if those are not all of the row's."""
+    if gain is None:
+        return ""
+    common = f" on the {gain.tasks} common tasks" if 0 < gain.tasks != tasks else ""
+    return format_rate(gain, signed=True) + common
 
 
 def _number(value: float, digits: int) -> str:

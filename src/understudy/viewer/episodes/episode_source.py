@@ -54,7 +54,7 @@ class EpisodeSource:
 
     def training_view(self, number: int) -> TrainingView:
         """Return the training data of an episode, or why it was not trained on."""
-        return build_training_view(self.stored, number, self.training_data)
+        return build_training_view(self.stored, number, self.training_data, self.group(number))
 
     def fork_command(self, number: int) -> str:
         """Return the command that continues an episode, with TURN_PLACEHOLDER for the number of the turn."""

@@ -1,7 +1,7 @@
 """The training data of a stored episode, or why it was not trained on."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from understudy.algorithms.config import is_custom
 from understudy.core.records import Record
@@ -29,12 +29,15 @@ class TrainingView(Record):
 
 
 def build_training_view(
-    stored: StoredEpisodes, number: int, trained: Mapping[int, EpisodeTrainingData]
+    stored: StoredEpisodes, number: int, trained: Mapping[int, EpisodeTrainingData], group: Mapping[int, Trajectory]
 ) -> TrainingView:
-    """Return the training data of the episode with this number, or a note that says why it was not trained on."""
+    """Return the training data of the episode with this number, or a note that says why it was not trained on.
+
+    `group` has the episodes of its group by number, and itself.
+    """
     episode = stored.episode(number)
     if number not in trained:
-        return TrainingView(note=_why_untrained(stored, episode, bool(trained)))
+        return TrainingView(note=_why_untrained(stored, episode, trained.keys(), group))
     found = trained[number]
     sampled = [logprob for logprob, mask in zip(episode.logprobs, episode.mask, strict=True) if mask]
     pairs = zip(found.logprobs, sampled, strict=False)
@@ -62,7 +65,9 @@ def _mean(values: list[float | None]) -> float | None:
     return math.fsum(known) / len(known) if len(known) == len(values) else None
 
 
-def _why_untrained(stored: StoredEpisodes, episode: Trajectory, step_trained: bool) -> str:
+def _why_untrained(
+    stored: StoredEpisodes, episode: Trajectory, trained: Collection[int], group: Mapping[int, Trajectory]
+) -> str:
     algorithm = stored.config.algorithm
     if stored.step is None:
         return "Episodes of evaluations are not trained on."
@@ -73,9 +78,16 @@ def _why_untrained(stored: StoredEpisodes, episode: Trajectory, step_trained: bo
     first_step = stored.step - stored.config.steps_before_rl
     if first_step <= algorithm.critic_warmup_steps:
         return "Not trained on: the policy was frozen in this step (algorithm.critic.warmup_steps)."
-    if algorithm.advantage_estimator == "success_indicator":
+    if algorithm.advantage_estimator == "success_indicator" and episode.reward < 1:
         return "Not trained on: success_indicator trains on episodes with reward 1 only."
+    most = algorithm.most_trained_episodes
+    if most < algorithm.group_size and sum(number in trained for number in group) == most:
+        return (
+            f"Not trained on: algorithm.max_trained_episodes = {most} of its group are trained on, those with the "
+            "highest and the lowest rewards."
+        )
     takes_all = algorithm.advantage_estimator in ("gae", "zero") or is_custom(algorithm.advantage_estimator)
-    if step_trained or not takes_all:
+    rewards = {each.reward for each in group.values() if each.score is not None}
+    if not takes_all and len(rewards) < 2:
         return "Not trained on: all episodes of its group have the same reward."
-    return "No data of this step's update is stored."
+    return "No training data of this episode is stored: the step ended before its update, or the update had no signal."

@@ -75,7 +75,8 @@ function Groups({ rows, query }) {
   const k = Math.min(trials, Number(query.k) || 1);
   const kind = query.pass === "at" ? "at" : "hat";
   if (!agents.length) return null;
-  const keys = agents[0].groups.map(({ domain, family, difficulty }) => ({ domain, family, difficulty }));
+  const groups = agents.toReversed().flatMap((row) => row.groups); // agents may have played other tasks
+  const keys = [...new Map(groups.map(({ domain, family, difficulty }) => [JSON.stringify([domain, family, difficulty]), { domain, family, difficulty }])).values()];
   const found = (row, key) => row.groups.find((each) => ["domain", "family", "difficulty"].every((name) => each[name] === key[name]));
   const several = new Set(keys.map((key) => key.domain).filter(Boolean)).size > 1;
   return html`<section class="card"><div class="row"><h2>By domain, family and difficulty</h2><span class="space" />

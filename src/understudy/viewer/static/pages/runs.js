@@ -23,7 +23,7 @@ export function Page({ overview, query }) {
   const curves = useAnswers(shown.map((run) => path("runs", run.key, "curves")), stamps);
   const pages = useAnswers(shown.map((run) => path("runs", run.key)), stamps);
   const loaded = shown.map((run, i) => ({ ...pages[i]?.data, ...run, curves: curves[i]?.data }));
-  if (!runs.length) return html`<${Empty}>No runs found.</${Empty}>`;
+  if (!runs.length) return html`<${Empty}>No runs found. <a href=${href("evaluations")}>Show the evaluations</a></${Empty}>`;
   return html`<div class=${runs.length > 1 ? "runs beside" : "runs"}>
     ${runs.length > 1 && html`<${List} ...${{ runs, shown, query }} />`}
     <div class="stack">
@@ -153,7 +153,7 @@ function Results({ runs }) {
             <td>${name}</td>
             <td class="number">${rate(success)}</td>
             <td class="number ${gain && (gain.low > 0 ? "good" : gain.high < 0 ? "bad" : "faint")}">
-              ${gain ? `${signed(gain.mean)} [${signed(gain.low)}, ${signed(gain.high)}]` : ""}
+              ${gain ? `${signed(gain.mean)} [${signed(gain.low)}, ${signed(gain.high)}]${gain.tasks && gain.tasks !== success.tasks ? ` on the ${gain.tasks} common tasks` : ""}` : ""}
             </td>
             <td class="number">${success.tasks}</td>
           </tr>`,
