@@ -392,3 +392,78 @@ def test_gold_calls_that_fail_are_reported_although_gold_earns_1(
 def test_example_of_another_type_is_named() -> None:
     with pytest.raises(TaskError, match=r"example 1 of sums is a dict\b.*ToolExample"):
         ToolDataset("sums", "", [ToolExample(prompt="1"), {"prompt": "2"}], Doubling)  # type: ignore[list-item]
+
+
+STOCK = {"mug": 3, "cup": 0}
+
+
+def count_items(name: str) -> int:
+    """Count the items in stock."""
+    return STOCK[name]
+
+
+async def count_later(name: str) -> int:
+    """Count the items that come later."""
+    await asyncio.sleep(0)
+    return STOCK[name] + 1
+
+
+class CountEpisode(ToolEpisode):
+    def reward(self, transcript: Sequence[Message]) -> float:
+        return float(transcript[-1].content == self.example.answer)
+
+
+def test_functions_are_tools_as_they_are() -> None:
+    calls = tuple(
+        ToolCall(name=tool, arguments={"name": thing})
+        for tool, thing in (("count_items", "mug"), ("count_later", "cup"))
+    )
+    counts = ToolDataset(
+        "counts",
+        "Count.",
+        [ToolExample(prompt=f"Count the mugs, {n}.", answer=3, gold_calls=calls) for n in range(9)],  # type: ignore[arg-type]
+        CountEpisode,
+        tools=[count_items, count_later],
+    )
+    assert [spec.name for spec in counts.tool_specs] == ["count_items", "count_later"]
+    assert counts.examples[0].answer == "3"
+    narrowed = counts.slice(Slice(families=("question",)))
+    task = narrowed.tasks("train")[0]
+    episode = asyncio.run(rollout(task, narrowed.environment(task), GoldAgent(), EpisodeLimits()))
+    assert episode.reward == 1.0
+    assert [message.content for message in episode.messages if message.role == "tool"] == ["3", "1"]
+
+
+@pytest.mark.parametrize(
+    "tools",
+    [[count_items, count_items], [lambda name: 1], [7], [CountEpisode.reward]],
+    ids=["twice", "lambda", "7", "reward"],
+)
+def test_functions_without_a_free_name_are_refused(tools: list[object]) -> None:
+    with pytest.raises(TaskError, match="tool"):
+        ToolDataset("counts", "", [ToolExample(prompt="a")], CountEpisode, tools=tools)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("difficulty", ""), ("prompt", ["a"]), ("answer", [1]), ("answer", True), ("gold", 1)]
+)
+def test_a_wrong_field_of_an_example_is_named_in_one_line(field: str, value: object) -> None:
+    with pytest.raises(TaskError, match=rf"{field}\b.*{re.escape(repr(value))}") as caught:
+        ToolExample.model_validate({"prompt": "a", field: value})
+    assert "\n" not in str(caught.value)
+    assert "http" not in str(caught.value)
+
+
+def test_a_class_of_trl_is_told_what_to_rename(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class CounterEnv:
+        def reset(self, **row: object) -> None: ...
+
+        def get_reward(self) -> float:
+            return 1.0
+
+    with pytest.raises(TaskError, match=r"CounterEnv is no subclass of ToolEpisode.*`reset`.*`reward\(transcript\)`"):
+        ToolDataset("count", "", [ToolExample(prompt="a")], CounterEnv)  # type: ignore[arg-type]
+    (tmp_path / "trl_like.py").write_text("class CounterEnv:\n    def reset(self, **row): ...\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ConfigError, match="CounterEnv is no subclass of ToolEpisode"):
+        resolve(["trl_like:CounterEnv"]).config.open_source()
