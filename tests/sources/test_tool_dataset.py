@@ -414,9 +414,9 @@ class CountEpisode(ToolEpisode):
 
 
 def test_functions_are_tools_as_they_are() -> None:
-    calls = tuple(
-        ToolCall(name=tool, arguments={"name": thing})
-        for tool, thing in (("count_items", "mug"), ("count_later", "cup"))
+    calls = (
+        ToolCall(name="count_items", arguments={"name": "mug"}),
+        ToolCall(name="count_later", arguments={"name": "cup"}),
     )
     counts = ToolDataset(
         "counts",
