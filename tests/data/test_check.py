@@ -88,8 +88,6 @@ def test_gold_without_user_confirmation_is_reported() -> None:
     (problem,) = check_tasks(remove_gold(TASK, proposal)).problems
     assert re.match(rf"task {TASK.id}: .*\b0\b.*\b1\.0\b.*: state_match, policy_compliance; ", problem)
     assert re.search(r"orders/\S+/status: 'pending', gold 'cancelled'$", problem)
-        problem,
-    )
 
 
 def test_gold_that_omits_a_required_output_is_reported() -> None:

@@ -351,8 +351,8 @@ async def _play_task(source: TaskSource, split: Split, task: Task, max_step_seco
         problems.append(_Problem("gold_fails", text, task))
     if gold.score and (unshown := find_unshown_argument(leaf, task, gold.messages)):
         problems.append(_Problem("unshown_value", f"task {task.id}: {describe_unshown(unshown)}", task))
-    if gold.score and again and (text := _find_other_result(gold, again)):
-        problems.append(_Problem("shared_rows", f"task {task.id}: {text}", task))
+    if gold.score and again and (changed := _find_other_result(gold, again)):
+        problems.append(_Problem("shared_rows", f"task {task.id}: {changed}", task))
     places = frozenset((*exception_places(gold), *exception_places(noop)))
     refused = gold.event_counts.get("refused", 0)
     return _PlayedTask(task, problems, True, refused, places, gold.score, noop.score, lacks_gold)
