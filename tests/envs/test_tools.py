@@ -199,11 +199,17 @@ def test_invalid_tool_methods_raise_and_overrides_are_not_tools() -> None:
             def many(self, *jars: str) -> None:
                 """Take."""
 
-    with pytest.raises(TaskError, match=r"Static\.empty\b.*staticmethod"):
+    with pytest.raises(TaskError, match=r"\bselfless\b.*`self`"):
 
-        class Static(Toolkit):
-            @staticmethod
-            def empty() -> None:
+        class Selfless(Toolkit):
+            def selfless(jar: str) -> None:  # type: ignore[misc]
+                """Take."""
+
+    with pytest.raises(TaskError, match=r"Classy\.empty\b.*staticmethod"):
+
+        class Classy(Toolkit):
+            @classmethod
+            def empty(cls) -> None:
                 """Take."""
 
     class Watched(ShelfTools):
@@ -341,3 +347,28 @@ def test_an_annotation_that_pydantic_cannot_use_is_an_error_that_names_the_tool(
         with pytest.raises(TaskError, match=rf"tool Doors\.{method.__name__}\b") as caught:
             type("Doors", (Toolkit,), {method.__name__: method})
         assert "\n" not in str(caught.value)
+
+
+def test_staticmethods_are_tools() -> None:
+    class Kitchen(Toolkit):
+        @staticmethod
+        def boil(minutes: int, what: str = "an egg") -> str:
+            """Boil something."""
+            return f"{what}: {minutes}"
+
+        @staticmethod
+        async def fry(what: str) -> str:
+            """Fry something."""
+            return f"fried {what}"
+
+    assert [(spec.name, spec.description) for spec in Kitchen.specs()] == [
+        ("boil", "Boil something."),
+        ("fry", "Fry something."),
+    ]
+    assert Kitchen.specs()[0].parameters["required"] == ["minutes"]
+    kitchen = Kitchen(Shelf())
+    assert kitchen.call_sync(ToolCall(name="boil", arguments={"minutes": 4})) == "an egg: 4"
+    assert kitchen.call_sync(ToolCall(name="fry", arguments={"what": "rice"})) == "fried rice"
+    with pytest.raises(ToolError) as refused:
+        kitchen.call_sync(ToolCall(name="boil", arguments={"minutes": "long"}))
+    assert refused.value.kind == "invalid_arguments"

@@ -396,3 +396,28 @@ def test_unknown_user_call_in_gold_raises_task_error() -> None:
     wrong = push_task().replace(id="toy/pull", gold=(Message(role="user", tool_calls=(ToolCall(name="pull"),)),))
     with pytest.raises(TaskError, match=r"\bpull\b"):
         PUSHED.gold_changes(wrong)
+
+
+@pytest.mark.parametrize(
+    ("tool", "terms", "text", "acts"),
+    [
+        ("sync_reader", ("sync",), "Please sync the reader now.", True),
+        ("sync_reader", ("sync",), "Sync the reader now.", True),
+        ("sync_reader", ("sync|syncing",), "Could you try syncing it?", True),
+        ("press_button", ("button",), "Please press the button.", True),
+        ("press_button", ("button",), "Now press the red button, please.", True),
+        ("scan_code", ("code",), "You should scan the code on the box.", True),
+        ("update", ("install", "update"), "Please install the update.", True),
+        ("charge_phone", ("phone",), "Please look at the phone, then charge the phone for an hour.", True),
+        ("sync_reader", ("sync",), "The sync is done every night.", False),
+        ("sync_reader", ("sync",), "Sync is complete now.", False),
+        ("sync_reader", ("sync",), "Please do not sync the reader.", False),
+        ("sync_reader", ("sync",), "I will sync the reader now.", False),
+        ("sync_reader", ("sync",), "Shall I sync the reader now?", False),
+        ("press_button", ("button",), "Once you press the button, it starts.", False),
+    ],
+)
+def test_words_of_the_task_are_verbs_of_instructions(tool: str, terms: tuple[str, ...], text: str, acts: bool) -> None:
+    action = user_action(tool, *terms)
+    executor = UserToolExecutor([action], lambda call: "done")
+    assert executor.find_instructed(text) == ([action] if acts else [])

@@ -424,3 +424,68 @@ def test_two_examples_with_one_id_are_named_by_their_numbers() -> None:
     twice = [row.replace(id="a") for row in ROWS[:2]]
     with pytest.raises(TaskError, match=r"examples 0 and 1 .*'a'"):
         ToolDataset("twice", "p", twice, Shelf).tasks("train")
+
+
+STOCK = {"mug": 3, "cup": 0}
+
+
+def count_items(name: str) -> int:
+    """Count the items in stock."""
+    return STOCK[name]
+
+
+async def count_later(name: str) -> int:
+    """Count the items that come later."""
+    await asyncio.sleep(0)
+    return STOCK[name] + 1
+
+
+class CountEpisode(ToolEpisode):
+    def reward(self, transcript: Sequence[Message]) -> float:
+        return float(transcript[-1].content == self.example.answer)
+
+
+def test_functions_are_tools_as_they_are() -> None:
+    calls = (
+        ToolCall(name="count_items", arguments={"name": "mug"}),
+        ToolCall(name="count_later", arguments={"name": "cup"}),
+    )
+    counts = ToolDataset(
+        "counts",
+        "Count.",
+        [ToolExample(prompt=f"Count the mugs, {n}.", answer=3, gold_calls=calls) for n in range(9)],  # type: ignore[arg-type]
+        CountEpisode,
+        tools=[count_items, count_later],
+    )
+    assert [spec.name for spec in counts.tool_specs] == ["count_items", "count_later"]
+    assert counts.examples[0].answer == "3"
+    narrowed = counts.slice(Slice(families=("question",)))
+    task = narrowed.tasks("train")[0]
+    episode = asyncio.run(rollout(task, narrowed.environment(task), GoldAgent(), EpisodeLimits()))
+    assert episode.reward == 1.0
+    assert [message.content for message in episode.messages if message.role == "tool"] == ["3", "1"]
+
+
+@pytest.mark.parametrize(
+    "tools",
+    [[count_items, count_items], [lambda name: 1], [7], [CountEpisode.reward]],
+    ids=["twice", "lambda", "7", "reward"],
+)
+def test_functions_without_a_free_name_are_refused(tools: list[object]) -> None:
+    with pytest.raises(TaskError, match="tool"):
+        ToolDataset("counts", "", [ToolExample(prompt="a")], CountEpisode, tools=tools)  # type: ignore[arg-type]
+
+
+def test_a_class_of_trl_is_told_what_to_rename(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class CounterEnv:
+        def reset(self, **row: object) -> None: ...
+
+        def get_reward(self) -> float:
+            return 1.0
+
+    with pytest.raises(TaskError, match=r"CounterEnv is no subclass of ToolEpisode.*`reset`.*`reward\(transcript\)`"):
+        ToolDataset("count", "", [ToolExample(prompt="a")], CounterEnv)  # type: ignore[arg-type]
+    (tmp_path / "trl_like.py").write_text("class CounterEnv:\n    def reset(self, **row): ...\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ConfigError, match="CounterEnv is no subclass of ToolEpisode"):
+        resolve(["trl_like:CounterEnv"]).config.open_source()

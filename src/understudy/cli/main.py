@@ -4,6 +4,7 @@ import atexit
 import errno
 import gc
 import json
+import shlex
 import sys
 from collections.abc import Iterator
 from io import TextIOWrapper
@@ -188,7 +189,9 @@ def check(options: CheckOptions) -> None:
     print_result(
         json.dumps(dumped[0] if one else dumped, indent=1)
         if options.as_json
-        else "\n\n".join(map(_format_domain_report, reports))
+        else "\n\n".join(
+            _format_domain_report(report, shlex.join(given) if one else report.domain) for report in reports
+        )
     )
     if any(report.problems for report in reports):
         raise typer.Exit(1)
@@ -583,7 +586,7 @@ def _missing_eval_tasks(source: "TaskSource", config: "TrainConfig") -> Iterator
         )
 
 
-def _format_domain_report(report: "DomainReport") -> str:
+def _format_domain_report(report: "DomainReport", target: str) -> str:
     head = f"{report.domain:<12} tasks  families   noop    gold  gold turns"
     body = [
         f"{s.split:<12}{s.tasks:>6}{len(s.families):>10}{s.noop_reward:>7.2f}{s.gold_reward:>8.2f}{s.gold_turns:>12.1f}"
@@ -598,8 +601,10 @@ def _format_domain_report(report: "DomainReport") -> str:
     cut = [f"… and {len(groups) - MAX_PROBLEMS} more; --json lists all"] if len(groups) > MAX_PROBLEMS else []
     warnings = [f"warning: {text}" for text in report.warnings]
     attacks = [_format_adversarial_report(attack) for attack in report.adversarial]
+    failing = next((g for g in groups if g.kind in ("gold_not_rewarded", "gold_fails") and g.example_task), None)
+    watch = [f"see it: understudy play {target} --watch --task {failing.example_task}"] if failing else []
     return "\n".join(
-        [head, *body, *attacks, *unused, *map(str, groups[:MAX_PROBLEMS]), *cut, *warnings, _verdict(report)]
+        [head, *body, *attacks, *unused, *map(str, groups[:MAX_PROBLEMS]), *cut, *watch, *warnings, _verdict(report)]
     )
 
 

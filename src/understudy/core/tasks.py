@@ -55,7 +55,7 @@ class SuccessCheck(Record):
     call: ToolCall
     """The call, which only reads."""
     expected_output: str
-    """Text that the tool's result contains if the goal is reached."""
+    """Text that the tool's result contains if the goal is reached. "synced" is also in "not synced"."""
     success_text: str = "It works now."
     """What the user says if the goal is reached."""
     failure_text: str = "It still does not work."
@@ -89,7 +89,8 @@ class UserAction(Record):
     """The call of a tool of `Domain.user_tools`."""
     required_terms: tuple[str, ...] = Field(min_length=1)
     """Terms that a sentence must contain to ask for the action; "restart|reboot" accepts either. The first term is
-    the object of the action. If the sentence says "it", the object may be in the sentence before.
+    the object of the action. If the sentence says "it", the object may be in the sentence before. The sentence must be
+    an instruction: a term, or the first word of the tool's name, may be its verb, as in "Please sync the reader".
     """
     read_only: bool = False
     """Whether the action only reads. The user then also performs it if the agent asks a question with the required

@@ -1,4 +1,4 @@
-"""Toolkit: a class whose public methods are tools.
+"""Toolkit: a class whose public methods and staticmethods are tools.
 
 Annotations define the JSON schema: `Literal` becomes an enum, `Annotated[str, "…"]` adds a description. The docstring
 is the tool description that the model reads. A tool rejects a call with `raise ToolError(text)`, which undoes the
@@ -90,9 +90,13 @@ class ToolkitBase:
             return
         public = _public_members(cls)
         tool_like = {name: member for name, member in public.items() if name not in cls._not_tools}
-        methods = {name: member for name, member in tool_like.items() if inspect.isfunction(member)}
+        methods = {
+            name: member
+            for name, member in tool_like.items()
+            if inspect.isfunction(member) or isinstance(member, staticmethod)
+        }
         problems = [
-            f"tool {cls.__name__}.{name} is a {type(member).__name__}; make it a method with `self`"
+            f"tool {cls.__name__}.{name} is a {type(member).__name__}; make it a method with `self`, or a staticmethod"
             for name, member in tool_like.items()
             if _looks_like_tool(member)
         ]
@@ -255,8 +259,10 @@ def _runs_calls(member: Any) -> bool:
 
 
 def _looks_like_tool(member: Any) -> bool:
-    """Return whether a member can be called but is no method, such as a static method or one in `functools.cache`."""
-    wrapped = isinstance(member, staticmethod | classmethod | partialmethod)
+    """Return whether a member can be called but is no method, such as a class method or one in `functools.cache`."""
+    if isinstance(member, staticmethod):
+        return False
+    wrapped = isinstance(member, classmethod | partialmethod)
     return wrapped or (callable(member) and hasattr(member, "__wrapped__") and not inspect.isfunction(member))
 
 
@@ -274,7 +280,7 @@ def _naming_the_tool(tool: str) -> Iterator[None]:
 
 def _arguments(method: Callable[..., Any]) -> type[BaseModel]:
     """Return a pydantic model of the method's parameters. It validates calls and generates the schema."""
-    hints = get_type_hints(method, include_extras=True)
+    hints = _hints(method)
     parameters = _parameters(method)
     fields: dict[str, Any] = {
         p.name: (_with_description(hints[p.name]), ... if p.default is p.empty else p.default) for p in parameters
@@ -284,7 +290,11 @@ def _arguments(method: Callable[..., Any]) -> type[BaseModel]:
 
 def _find_parameter_problems(method: Callable[..., Any]) -> Iterator[str]:
     """Yield a problem for each parameter that is variadic, positional-only, unannotated or has a reserved name."""
-    hints = get_type_hints(method, include_extras=True)
+    hints = _hints(method)
+    if not isinstance(method, staticmethod):
+        first = next(iter(inspect.signature(method).parameters.values()), None)
+        if first is None or (first.name in hints and first.name != "self"):
+            yield f"tool {method.__name__} has no `self`; add it as the first argument, or make it a staticmethod"
     for p in _parameters(method):
         if p.name.startswith("_") or (p.name.startswith("model_") and hasattr(BaseModel, p.name)):
             yield f"tool {method.__name__} cannot take `{p.name}`; pydantic reserves this name, so give it another one"
@@ -294,7 +304,14 @@ def _find_parameter_problems(method: Callable[..., Any]) -> Iterator[str]:
 
 
 def _parameters(method: Callable[..., Any]) -> list[inspect.Parameter]:
+    """Return the parameters of a method without `self`, or all those of a staticmethod."""
+    if isinstance(method, staticmethod):
+        return list(inspect.signature(method.__func__).parameters.values())
     return list(inspect.signature(method).parameters.values())[1:]
+
+
+def _hints(method: Callable[..., Any]) -> dict[str, Any]:
+    return get_type_hints(inspect.unwrap(method), include_extras=True)
 
 
 def _with_description(hint: Any) -> Any:

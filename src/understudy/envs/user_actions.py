@@ -1,7 +1,8 @@
 """User actions: find the actions that a text of the agent instructs the user to do, and run them with the user's
 tools.
 
-A clause is an instruction if a verb starts it or follows "please", "you", "then" and the like. Clauses about what the
+A clause is an instruction if a verb starts it or follows "please", "you", "then" and the like: a common verb, the first
+word of the tool's name, or a term of the action. Clauses about what the
 agent does or offers, prohibitions and conditions ("once you have ...") are not instructions. The user also
 does a read-only action if the text asks for its result.
 """
@@ -41,7 +42,12 @@ _LEAD = (
     r"(?:^\W*|\b(?:please|then|now|next|first|second|finally|and|also|just|kindly|again|to|let's|let us|"
     r"you(?: (?:can|could|should|must|may))?) (?:please |also |now |then )?)"
 )
-_ORDER = re.compile(rf"{_LEAD}(?:{_DO})\b|\b(?:try|trying|mind|suggest|recommend|advise|by) (?:{_ING})\b")
+_TRY = r"\b(?:try|trying|mind|suggest|recommend|advise|by) "
+_ORDER = re.compile(rf"{_LEAD}(?:{_DO})\b|{_TRY}(?:{_ING})\b")
+# A term may be a noun, as in "Mobile data is on", so words around it show that it is a verb.
+_ASKED = r"(?:\b(?:please|kindly|let's|let us|you (?:can|could|should|must|may)) (?:please |also |now |then |just )?)"
+_NO_STATEMENT = r"(?! (?:is|are|was|were|has|have|had|will|can|should|seems?|looks?|works?|shows?|says?)\b)"
+_OBJECT = r"(?=\W*$| (?:the|your|a|an|it|this|that|all|both|now|once|again|please|to|on|off|in|up)\b)"
 _LOOK_ORDER = re.compile(rf"{_LEAD}(?:{_LOOK})\b")
 _ABOUT = re.compile(r"^\W*(?:is|are|was|were|do|does|did|have|has|what|which|why|when|where|who|how)\b.*\?")
 _OFFER = re.compile(
@@ -122,9 +128,14 @@ class UserToolExecutor:
 
         `thing` is a longer text for sentences with "it": the object may be named in the sentence before.
         """
-        does = not _ABOUT.search(sentence) and any(_ORDER.search(clause) for clause in clauses)
+        asks = bool(_ABOUT.search(sentence))
+        does = not asks and any(_ORDER.search(clause) for clause in clauses)
         looks = "?" in sentence or any(_LOOK_ORDER.search(clause) for clause in clauses)
-        fitting = [action for action in self._actions if (looks if action.read_only else does)]
+        fitting = [
+            action
+            for action in self._actions
+            if (looks if action.read_only else does or (not asks and _orders_by_own_words(action, clauses)))
+        ]
         named = [
             action
             for action in fitting
@@ -151,6 +162,14 @@ class UserToolExecutor:
         if self._run_call is None:
             raise TaskError(f"the user has no tools to try {call.name!r} with; set Domain.user_tools")
         return self._run_call(call)
+
+
+def _orders_by_own_words(action: UserAction, clauses: Iterable[str]) -> bool:
+    """Return whether a clause uses a term of the action, or the first word of its tool's name, as a verb."""
+    terms = [term for name in action.required_terms for term in name.split("|")]
+    own = "|".join(re.escape(word.casefold()) for word in (*terms, action.call.name.split("_")[0]) if word)
+    order = re.compile(rf"(?:{_ASKED}|{_TRY})(?:{own})\b{_NO_STATEMENT}|{_LEAD}(?:{own})\b{_OBJECT}")
+    return any(order.search(clause) for clause in clauses)
 
 
 def asks_for_success_check(text: str) -> bool:

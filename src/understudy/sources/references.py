@@ -15,6 +15,8 @@ from understudy.core.imports import import_object
 from understudy.envs.domain import Domain
 from understudy.envs.domain_validation import validate_domain
 from understudy.envs.task_source import REQUIRED_MEMBERS, TaskSource, find_contract_error
+from understudy.envs.tools import ToolkitBase
+from understudy.sources.tool_dataset import explain_foreign_class
 
 BENCHMARK_MODULES: Mapping[str, str] = {
     "tau-bench": "understudy.sources.benchmarks.tau_bench",
@@ -49,6 +51,9 @@ def load_reference(reference: str) -> TaskSource:
             raise ConfigError(f"unknown domain {did_you_mean(reference, list_domains())}; {others}")
         module, attribute = f"{domains.__name__}.{reference}", "DOMAIN"
     found = import_object(f"{module}:{attribute}")
+    is_foreign = isinstance(found, type) and not issubclass(found, TaskSource | ToolkitBase)
+    if is_foreign and any(hasattr(found, name) for name in ("reset", "get_reward")):
+        raise ConfigError(explain_foreign_class(found))
     if isinstance(found, type):
         raise ConfigError(f"{reference!r} is a class; name an instance of it, such as SOURCE = {attribute}(...)")
     if not isinstance(found, TaskSource):

@@ -19,8 +19,8 @@ import functools
 import hashlib
 import inspect
 import re
-from collections.abc import Awaitable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import InitVar, dataclass, replace
 from typing import Annotated, Any, Protocol, Self, runtime_checkable
 
 from pydantic import BeforeValidator, ModelWrapValidatorHandler, ValidationError, model_validator
@@ -182,14 +182,21 @@ class ToolDataset(TaskSource):
     user_factory: UserFactory | None = None
     """Makes users who answer the agent's texts; None means `ToolEpisode.env_response`."""
     task_slice: Slice = FULL_SLICE
+    tools: InitVar[Sequence[Callable[..., Any]]] = ()
+    """Functions, also coroutines, that are tools beside the methods of `episode_class`. A function without annotations
+    or with the name of another tool is refused."""
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, tools: Sequence[Callable[..., Any]]) -> None:
         episode_class: object = self.episode_class
-        if not isinstance(episode_class, type) or not issubclass(episode_class, ToolEpisode):
+        if isinstance(episode_class, type) and not issubclass(episode_class, ToolEpisode):
+            raise TaskError(explain_foreign_class(episode_class))
+        if not isinstance(episode_class, type):
             raise TaskError(
                 f"the episode_class of {self.name} is {episode_class!r:.100}; pass the class itself, a subclass of "
                 "ToolEpisode, and not an object"
             )
+        if tools:
+            object.__setattr__(self, "episode_class", _add_tools(self.episode_class, tools))
         object.__setattr__(self, "examples", tuple(self.examples))  # a generator can be read only once
         if not self.examples:
             raise TaskError(f"the data set {self.name} has no examples; give it at least one ToolExample")
@@ -309,6 +316,28 @@ def _is_unread_number(text: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def explain_foreign_class(episode_class: type) -> str:
+    """Return what to change in a class that is no `ToolEpisode`, such as an environment of TRL."""
+    how = ""
+    if hasattr(episode_class, "reset") or hasattr(episode_class, "get_reward"):
+        how = " (docs/migration.md: `reset` becomes `__init__`, `get_reward` becomes `reward(transcript)`)"
+    name = episode_class.__name__
+    return f"{name} is no subclass of ToolEpisode; derive it from ToolEpisode{how}"
+
+
+def _add_tools(episode_class: type[ToolEpisode], tools: Sequence[Callable[..., Any]]) -> type[ToolEpisode]:
+    """Return a subclass with functions as tools. Raise `TaskError` for one without a free name."""
+    added = dict[str, Any]()
+    for tool in tools:
+        name = getattr(tool, "__name__", "")
+        if not callable(tool) or not name.isidentifier() or name.startswith("_"):
+            raise TaskError(f"the tool {tool!r:.100} is no function with a public name; define it with `def`")
+        if name in added or hasattr(episode_class, name):
+            raise TaskError(f"the tool {name} has a name that another tool or ToolEpisode uses; rename the function")
+        added[name] = staticmethod(tool)
+    return type(episode_class.__name__, (episode_class,), {"__module__": episode_class.__module__, **added})
 
 
 def _copy_containers(value: Any) -> Any:

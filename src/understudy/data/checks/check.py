@@ -7,7 +7,7 @@ the training reward rises. `probe` then tries calls and replies that no good age
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from understudy.core.errors import ConfigError, TaskError, ToolErrorKind
@@ -22,8 +22,10 @@ from understudy.data.checks.issue import IssueKind
 from understudy.data.checks.probe import HangingError, ProbeResult, check_limits, exception_places, play_once, probe
 from understudy.envs.file_summary import FileSummary
 from understudy.envs.grading import UNREWARDED_PARTS
+from understudy.envs.state_diff import diff_states
 from understudy.envs.task_source import (
     ExternalSource,
+    StatefulSource,
     TaskSource,
     find_contract_error,
     find_source,
@@ -32,7 +34,7 @@ from understudy.envs.task_source import (
 )
 from understudy.envs.users import gives_consent
 from understudy.rollouts.agent import Agent, GoldAgent, NoopAgent
-from understudy.rollouts.rollout import EpisodeLimits, play_episode
+from understudy.rollouts.rollout import EpisodeLimits, play_episode, rollout
 from understudy.sources.task_files.near_duplicates import NearDuplicateIndex
 from understudy.sources.tool_dataset import ExampleSource, answer_notes
 
@@ -218,7 +220,7 @@ async def check_async(
             )
     results = [result for split in SPLITS for result in played[split]]
     files = tuple(list_file_summaries(source))
-    duplicates, alike = _near_duplicates(tasks, within_splits=not files)
+    alike = _near_duplicates(tasks)
     problems = [
         *(problem for result in results for problem in result.problems),
         *(_Problem("shared_rows", text) for leaf in list_sources(source) for text in _shared_rows(leaf)),
@@ -227,7 +229,6 @@ async def check_async(
         *(_Problem("refused_row", text) for summary in files for text in summary.refusals),
         *_leaks(source, tasks),
         *_repeated_ids(tasks),
-        *duplicates,
     ]
     problems.sort(key=lambda problem: list(PROBLEM_TITLES).index(problem.kind))
     called = {call.name for result in results for call in result.task.gold_calls}
@@ -247,11 +248,19 @@ async def check_async(
         warnings += answer_notes([(result.task.id, source.find_example(result.task)) for result in results])
     if not source.tool_specs:
         warnings.append("the agent has no tools; if it should have some, add public methods with docstrings")
-    if alike:
-        first, task = alike[0]
-        warnings.append(
-            f"{len(alike)} pairs of tasks of one split are nearly the same, such as {task.id} and {first.id}"
-        )
+    for where, pairs in (
+        ("of its split", [(first, task) for first, task in alike if first.split == task.split]),
+        ("of another split", [(first, task) for first, task in alike if first.split != task.split]),
+    ):
+        if pairs:
+            first, task = pairs[0]
+            count = len({task.id for _, task in pairs})
+            warnings.append(
+                f"{count} of {len(results)} tasks are nearly the same as an earlier task {where}, such as {task.id} "
+                f"and {first.id}"
+            )
+    undescribed = [spec.name for spec in source.tool_specs if not spec.description]
+    warnings += (f"the tool {name} has no docstring; the model reads it as the description" for name in undescribed)
     return DomainReport(
         domain=source.name,
         splits=tuple(_report_split(split, played[split]) for split in SPLITS),
@@ -322,6 +331,7 @@ async def _play_task(source: TaskSource, split: Split, task: Task, max_step_seco
         limits = check_limits(leaf, max_step_seconds)
         noop = await play_once(leaf, task, NoopAgent(), limits)
         gold = await play_once(leaf, task, GoldAgent(), limits)
+        again = None if isinstance(leaf, ExternalSource) else await play_once(leaf, task, GoldAgent(), limits)
     except HangingError:
         raise
     except TaskError as e:
@@ -330,15 +340,47 @@ async def _play_task(source: TaskSource, split: Split, task: Task, max_step_seco
     problems += (_Problem("lost_episode", text, task) for text in failed)
     lacks_gold = lacks_reference(leaf, task)
     if gold.score and noop.score:
-        problems += _reward_problems(task, None if lacks_gold else gold.score, noop.score)
+        reward_problems = list(_reward_problems(task, None if lacks_gold else gold.score, noop.score))
+        if gold.score.parts.get("state_match") == 0.0 and isinstance(leaf, StatefulSource):
+            difference = await _find_first_difference(leaf, task)
+            reward_problems = [
+                replace(problem, text=problem.text + difference) if problem.kind == "gold_not_rewarded" else problem
+                for problem in reward_problems
+            ]
+        problems += reward_problems
     if wrong := [kind for kind in WRONG_CALLS if kind in gold.event_counts]:
         text = f"task {task.id}: calls fail in its gold episode ({', '.join(wrong)}), and SFT would imitate them"
         problems.append(_Problem("gold_fails", text, task))
     if gold.score and (unshown := find_unshown_argument(leaf, task, gold.messages)):
         problems.append(_Problem("unshown_value", f"task {task.id}: {describe_unshown(unshown)}", task))
+    if gold.score and again and (changed := _find_other_result(gold, again)):
+        problems.append(_Problem("shared_rows", f"task {task.id}: {changed}", task))
     places = frozenset((*exception_places(gold), *exception_places(noop)))
     refused = gold.event_counts.get("refused", 0)
     return _PlayedTask(task, problems, True, refused, places, gold.score, noop.score, lacks_gold)
+
+
+def _find_other_result(first: Trajectory, second: Trajectory) -> str | None:
+    """Return which gold call gave another result in the second episode, as state outside of the episode makes it."""
+    calls = {call.id: call.name for message in first.messages for call in message.tool_calls if call.id}
+    results = ([m for m in episode.messages if m.role == "tool"] for episode in (first, second))
+    for old, new in zip(*results, strict=False):
+        if old.content != new.content:
+            name = calls.get(old.tool_call_id, "") or "a tool"
+            return (
+                f"the same gold call of {name} gave another result when played again: {old.content!r:.60}, then "
+                f"{new.content!r:.60}; keep state in the episode's object or database, and not in a module"
+            )
+    return None
+
+
+async def _find_first_difference(source: StatefulSource, task: Task) -> str:
+    """Return the first value of the database that the gold episode leaves different from gold, as a part of a text."""
+    state = source.initial_state(task)
+    await rollout(task, source.environment_from_state(state, task), GoldAgent(), _SCORE_LIMITS)
+    for edit in diff_states(source.initial_state(task), state.changes(), source.gold_changes(task)):
+        return f"; {'/'.join(edit.path)}: {edit.before!r:.60}, gold {edit.after!r:.60}"
+    return ""
 
 
 async def _probe(
@@ -449,26 +491,14 @@ def _repeated_ids(tasks: TasksBySplit) -> Iterator[_Problem]:
         yield _Problem("duplicate", f"task {second.id}: the id is also that of a task in {first.split}", second)
 
 
-def _near_duplicates(
-    tasks: TasksBySplit, within_splits: bool
-) -> tuple[Sequence[_Problem], Sequence[tuple[Task, Task]]]:
-    """Return the near-duplicates across splits as problems, and those within a split as problems or as pairs.
-
-    They are problems if `within_splits`: a file may repeat a task, to train on it more often.
-    """
-    problems, pairs = list[_Problem](), list[tuple[Task, Task]]()
+def _near_duplicates(tasks: TasksBySplit) -> Sequence[tuple[Task, Task]]:
+    """Return (first, later) for each task and each earlier one whose user's words or gold calls are nearly the same."""
+    pairs = list[tuple[Task, Task]]()
     similar, known = NearDuplicateIndex(), list[Task]()
     for task in (t for split in SPLITS for t in tasks[split] if t.scenario.opening):
-        for first in (known[number] for number in similar.add(task)):
-            if within_splits or first.split != task.split:
-                calls, others = ([(call.name, call.arguments) for call in each.gold_calls] for each in (task, first))
-                same = "gold calls" if calls and calls == others else "words of the user"
-                text = f"task {task.id}: its {same} are nearly the same as those of {first.id}"
-                problems.append(_Problem("duplicate", text, task))
-            else:
-                pairs.append((first, task))
+        pairs += ((known[number], task) for number in similar.add(task))
         known.append(task)
-    return problems, pairs
+    return pairs
 
 
 def _pairs(tasks: Iterable[Task], key: Callable[[Task], Hashable]) -> Iterator[tuple[Task, Task]]:

@@ -356,7 +356,7 @@ def _validate_unique_names(entries: Sequence[CatalogEntry]) -> None:
         if other is not entry:
             raise ConfigError(
                 f"the servers {other.server!r} and {entry.server!r} both have a tool {entry.tool!r}: "
-                "set tool_naming = 'server.tool', or deny one of them"
+                f"set tool_naming = 'server.tool', or write deny = [{entry.tool!r}] under one of the servers"
             )
 
 
