@@ -1,14 +1,13 @@
 """Prepare a training run before its model is loaded, and check its config."""
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
-from typing import Any
 
 from understudy.algorithms.custom import validate_custom_functions
-from understudy.clients.chat import Budget, open_chat_model
+from understudy.clients.chat import DEFAULT_ENDPOINT, Budget, find_endpoint, open_chat_model
 from understudy.clients.cost import CostTracker, validate_prices
 from understudy.core.errors import ConfigError
 from understudy.engines.models import find_model
@@ -22,60 +21,24 @@ from understudy.rollouts.agent import NoopAgent
 from understudy.rollouts.reward_shaping import RewardJudge, ShapedEnvironmentFactory, ShapingConfig
 from understudy.rollouts.rollout import EpisodeLimits, play_episode
 from understudy.runs.config import TrainConfig
-from understudy.runs.endpoints import REWARD_JUDGE_KEY, endpoint_configs, training_endpoint_names
+from understudy.runs.endpoints import (
+    AGENT_KEY,
+    FAILURE_JUDGE_KEY,
+    REWARD_JUDGE_KEY,
+    endpoint_configs,
+    training_endpoint_names,
+)
 from understudy.runs.trackers import validate_trackers
 from understudy.sources.benchmarks.gold_user import USERS_TO_CHOOSE
+from understudy.sources.task_files.source_matching import load_episode_class
 from understudy.train.data_files import DataFiles, read_data_files
 from understudy.train.engine_support import unsupported_settings
 from understudy.train.eval_sets import EvalSet, make_eval_sets
 from understudy.train.reference import validate_reference
+from understudy.train.unused_settings import unused_settings
 
 _NUM_PROBED_TASKS = 8
 """Number of tasks that are probed for progress scores. A mixture needs several, since its domains differ in scoring."""
-
-_WITHOUT_EFFECT: Mapping[str, tuple[Callable[[TrainConfig], bool], str]] = {
-    "engine.lora": (lambda config: config.engine.finetune == "full", "engine.finetune = 'full'"),
-    "engine.train_embeddings": (lambda config: config.engine.uses_lora, "engine.finetune trains adapters only"),
-    "algorithm.critic": (
-        lambda config: not config.algorithm.uses_critic,
-        "only algorithm.advantage_estimator = 'gae' has a critic",
-    ),
-    "algorithm.turn": (
-        lambda config: config.algorithm.advantage_estimator != "turn",
-        "only algorithm.advantage_estimator = 'turn' has advantages of turns",
-    ),
-    "algorithm.loss.clip_low": (
-        lambda config: config.algorithm.loss.kind == "nll",
-        "algorithm.loss.kind = 'nll' clips nothing",
-    ),
-    "algorithm.loss.clip_high": (
-        lambda config: config.algorithm.loss.kind == "nll",
-        "algorithm.loss.kind = 'nll' clips nothing",
-    ),
-    "algorithm.loss.target_kl": (
-        lambda config: config.algorithm.loss.target_kl > 0 and config.algorithm.num_optimizer_steps == 1,
-        "a step with one minibatch and one epoch skips none",
-    ),
-    "algorithm.max_resampled_groups": (
-        lambda config: (
-            config.algorithm.advantage_estimator in ("gae", "zero") and config.algorithm.max_resampled_groups > 0
-        ),
-        "algorithm.advantage_estimator = 'gae' and 'zero' train on groups of equal rewards too",
-    ),
-    "algorithm.kl_estimator": (lambda config: not config.algorithm.kl_coef, "algorithm.kl_coef = 0"),
-    "algorithm.overlong.penalty": (
-        lambda config: not config.algorithm.overlong.buffer_fraction,
-        "algorithm.overlong.buffer_fraction = 0",
-    ),
-    "engine.vllm": (lambda config: config.engine.export_engine_config.sampler == "torch", "engine.sampler = 'torch'"),
-    "preferences": (lambda config: not config.preferences.steps, "preferences.steps = 0"),
-    "preferences.undesirable_weight": (
-        lambda config: config.preferences.steps > 0 and config.preferences.kind != "kto",
-        "only preferences.kind = 'kto' weighs conversations by their label",
-    ),
-    "sft.min_reward": (lambda config: not config.sft.dataset_file, "sft.dataset_file is empty"),
-}
-"""Keys of sections and settings -> when they have no effect, and why."""
 
 
 @dataclass(frozen=True)
@@ -111,6 +74,11 @@ async def prepare_run(
     judge. Raise ConfigError if a setting is invalid, or TaskError if doing nothing solves tasks.
     """
     validate_trackers(config.trackers)
+    for key, name in ((AGENT_KEY, config.agent_endpoint), (FAILURE_JUDGE_KEY, config.eval.failure_judge_endpoint)):
+        if name != DEFAULT_ENDPOINT:  # it is called by understudy eval, not by the run
+            find_endpoint(config.endpoints, name, key)
+    if config.data.reward:
+        load_episode_class(config.data.reward)
     if config.epochs:
         raise ConfigError(f"epochs = {config.epochs:g}: call runs.epochs.resolve_epochs(config) first")
     folder = find_model(config.model)
@@ -151,7 +119,7 @@ def make_reward_judge(config: TrainConfig, budget: Budget | None = None) -> Rewa
 
 def config_warnings(config: TrainConfig) -> list[str]:
     """Return warnings about settings that are allowed but have side effects or no effect, one line each."""
-    lines = list(_lines_without_effect(config))
+    lines = list(unused_settings(config))
     if not config.steps:
         return lines
     sampling = config.sampling
@@ -178,26 +146,6 @@ def config_warnings(config: TrainConfig) -> list[str]:
             "steps: only the critic is trained, and the policy stays as it is"
         )
     return lines
-
-
-def _lines_without_effect(config: TrainConfig) -> Iterator[str]:
-    """Yield a line about the settings of each section that differ from the defaults but have no effect."""
-    for key, (has_no_effect, reason) in _WITHOUT_EFFECT.items():
-        concerns_run = config.steps or not key.startswith("algorithm.")
-        if concerns_run and has_no_effect(config) and (changed := _changed_settings(config, key)):
-            yield f"{', '.join(changed)}: no effect, since {reason}"
-
-
-def _changed_settings(config: TrainConfig, key: str) -> list[str]:
-    """Return `key = value` of each setting of a section, or of the single one, that differs from its default."""
-    *path, name = key.split(".")
-    section: Any = config
-    for part in path:
-        section = getattr(section, part)
-    changed = section.model_dump(include={name}, exclude_defaults=True).get(name)
-    if isinstance(changed, dict):
-        return [f"{key}.{inner} = {value!r}" for inner, value in changed.items()]
-    return [] if changed is None else [f"{key} = {changed!r}"]
 
 
 def context_warnings(config: TrainConfig, context: int) -> list[str]:

@@ -5,8 +5,8 @@ if j <= i < subtree_end[j], and these are exactly the ancestors of i and i itsel
 128 queries, the blocks of 128 keys that any of them sees. Other blocks are never computed. It has N²/128² entries.
 
 The kernel is torch's `flex_attention` (Dong et al. 2024, arXiv:2412.05496). For the backward pass it stores q, k, v,
-the result and one float32 per query head and token. Variable-length FlashAttention would need a copy of the keys of each
-path of the tree, as in TRL's asynchronous trainer, and it has no CPU version that tests could run.
+the result and one float32 per query head and token. Variable-length FlashAttention would need a copy of the keys of
+each path of the tree, as in TRL's asynchronous trainer, and it has no CPU version that tests could run.
 
 `torch.compile` builds the kernels when they are first used, in tens of seconds: one set for each combination of dtype,
 numbers of heads, head size, and passes with or without gradient. The number of tokens and the shape of the tree are

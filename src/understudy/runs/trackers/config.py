@@ -28,7 +28,7 @@ def validate_trackers(names: Iterable[TrackerName]) -> None:
     """Raise ConfigError if the module of a tracker is not installed."""
     for name in names:
         module = tracker_module(name)
-        if not _is_installed(module):
+        if not is_tracker_installed(name):
             raise ConfigError(
                 f"trackers: the package {module} is not installed; {install_hint(name)}, or leave {name} out"
             )
@@ -36,12 +36,13 @@ def validate_trackers(names: Iterable[TrackerName]) -> None:
 
 def default_trackers() -> tuple[TrackerName, ...]:
     """Return the trackers of a run whose config does not set `trackers`: wandb if it is installed and has a key."""
-    has_wandb = bool(os.environ.get("WANDB_API_KEY")) and _is_installed(tracker_module("wandb"))
+    has_wandb = bool(os.environ.get("WANDB_API_KEY")) and is_tracker_installed("wandb")
     return ("wandb",) if has_wandb else ()
 
 
-def _is_installed(module: str) -> bool:
-    spec = importlib.util.find_spec(module)
+def is_tracker_installed(name: TrackerName) -> bool:
+    """Return whether the module of a tracker can be imported."""
+    spec = importlib.util.find_spec(tracker_module(name))
     return spec is not None and spec.origin is not None  # a folder that a tracker wrote here has no origin
 
 

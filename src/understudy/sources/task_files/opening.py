@@ -173,13 +173,21 @@ def read_files(
     if domains:
         kept = [*_select_domains(rows, places, domains)]
         rows, places = [rows[number] for number in kept], [places[number] for number in kept]
-    matcher = SourceMatcher([*beside, *(load_reference(reference) for reference in data.sources)], data)
+    named = [load_reference(reference) for reference in data.sources]
+    matcher = SourceMatcher([*beside, *named], data)
     items = matcher.assign(rows, [file.name for file in places])
+    notes = matcher.notes()
+    if rows:
+        start = rows[0].item.location
+        unused = [each.name for each in named if each.name not in {*matcher.used, *matcher.misfits}]
+        notes += [Item(start, f"data.sources: {name} plays none of the rows") for name in unused]
+        if data.reward and not matcher.has_questions:
+            notes.append(Item(start, f"data.reward = {data.reward}: no effect, since no row is a question"))
     placed = [
         InputRow(file, row.kind.name, row.domain, _with_split(item, file), _notes(row))
         for row, item, file in zip(rows, _without_repeated_ids(rows, items, places), places, strict=True)
     ]
-    return ReadFiles(placed, list(matcher.used.values()), matcher.notes(), list(trials.elements()))
+    return ReadFiles(placed, list(matcher.used.values()), notes, list(trials.elements()))
 
 
 def _notes(row: ReadRow) -> tuple[str, ...]:

@@ -62,6 +62,8 @@ class SourceMatcher:
     of the first row that it cannot play."""
     prompt_notes: list[Item[str]] = field(default_factory=list)
     """Notes on rows with questions, each at the first of them."""
+    has_questions: bool = False
+    """Whether the reward function of the data scores rows."""
 
     def assign(self, rows: Sequence[ReadRow], names: Sequence[str]) -> list[Item[TaskRow] | RowError]:
         """Return each row with its task as the source that plays it has it, in order, or why none plays it.
@@ -167,6 +169,7 @@ class SourceMatcher:
             examples.setdefault(item.value.content.task_id(name), item.value.content)
         source = ToolDataset(name, "", tuple(examples.values()), load_episode_class(self.data.reward))
         self.used[source.name] = source
+        self.has_questions = True
         notes = answer_notes([(item.location, item.value.content) for item in items])
         shown = {spec.name for spec in source.tool_specs}
         hidden = [names for item in items if (names := {*listed_tools(item.value.content.info)} - shown)]
