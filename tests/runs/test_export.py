@@ -1,5 +1,6 @@
 """Test `export`: transformers and peft load the folder and compute the engine's logits; and weight targets."""
 
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from understudy.engines.local.sampling.layouts import PrefixFillLayout
 from understudy.engines.models import make_tiny_model
 from understudy.runs.config import parse_config
 from understudy.runs.run import Run
-from understudy.runs.weights import ModelWeights, export_model, resolve_weights
+from understudy.runs.weights import ModelWeights, export_model, hides_tools, resolve_weights
 from understudy.serve.options import ServeConfig
 from understudy.serve.server import load_served_model
 
@@ -153,6 +154,40 @@ def test_export_command_writes_once_and_rejects_existing_output(
             main()
         assert done.value.code == code
     captured = capsys.readouterr()
-    assert captured.out == f"{tiny} is in {tmp_path / 'a' / 'model.v2'}\n"
+    assert captured.out.startswith(f"{tiny} is in {tmp_path / 'a' / 'model.v2'}\n")
+    assert f"understudy serve {tmp_path / 'a' / 'model.v2'}" in captured.out
     assert len(captured.err.splitlines()) == 1
     assert [path.name for path in (tmp_path / "a").iterdir()] == ["model.v2"]
+    modes = {path.stat().st_mode & 0o777 for path in (tmp_path / "a" / "model.v2").iterdir()}
+    plain = tmp_path / "plain"
+    plain.touch()
+    assert modes == {plain.stat().st_mode & 0o777}, "other users can read what they can read of other files"
+
+
+def test_export_and_serve_say_which_step_they_take_if_the_last_checkpoint_is_damaged(
+    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    run, _ = make_trained_run(tmp_path / "run", tiny)
+    (run.folder / "checkpoints" / "step_000002" / "optimizer.safetensors").write_bytes(b"x")
+    monkeypatch.setattr("understudy.serve.server.serve_model", lambda *arguments: None)
+    for command in (["export", str(run.folder), "--out", str(tmp_path / "out")], ["serve", str(run.folder)]):
+        monkeypatch.setattr(sys, "argv", ["understudy", *command])
+        with pytest.raises(SystemExit) as done:
+            main()
+        assert not done.value.code
+        said = capsys.readouterr().err
+        assert "step_000002 is damaged" in said
+        assert "step_000001" in said
+
+
+def test_a_chat_template_without_tools_is_named(tiny: Path, tmp_path: Path) -> None:
+    plain = tmp_path / "plain"
+    shutil.copytree(tiny, plain)
+    assert not hides_tools(plain)
+    (plain / "chat_template.jinja").write_text("{% for m in messages %}{{ m.content }}{% endfor %}")
+    assert hides_tools(plain)
+
+
+def test_adapters_of_a_folder_that_does_not_exist(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="missing-run"):
+        export_model(resolve_weights("missing-run"), tmp_path / "out", adapters_only=True)

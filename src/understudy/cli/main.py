@@ -6,7 +6,7 @@ import gc
 import json
 import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from understudy.data.checks.check import DomainReport, ProgressTracker
     from understudy.envs.task_source import TaskSource
     from understudy.runs.config import TrainConfig
+    from understudy.runs.weights import ModelWeights
 
 EPILOG = """\
 --key VALUE and key=VALUE are the same, for the options of a command and for the keys of a config file:
@@ -447,9 +448,8 @@ class ServeOptions(ServeConfig, Options):
 def serve(options: ServeOptions) -> None:
     """Serve a model, with tool calls, as a chat-completions endpoint."""
     from understudy.runs.agents import missing_package_error
-    from understudy.runs.weights import resolve_weights
 
-    weights = resolve_weights(options.model, options.settings)
+    weights = _resolve_weights(options.model, options.settings)
     try:
         from understudy.serve.server import serve_model as serve_until_interrupted
     except ModuleNotFoundError as e:
@@ -477,8 +477,30 @@ def export(options: ExportOptions) -> None:
     """
     from understudy.runs import weights
 
-    weights.export_model(weights.resolve_weights(options.model, options.settings), options.out, options.adapter_only)
+    exported = _resolve_weights(options.model, options.settings)
+    weights.export_model(exported, options.out, options.adapter_only)
     print(f"{options.model} is in {options.out}")
+    if options.adapter_only:
+        return
+    if weights.hides_tools(options.out):
+        typer.echo(
+            "its chat template shows no tools, so other programs would send a prompt without them: pass the tools to "
+            "understudy serve, which renders them as training did",
+            err=True,
+        )
+    print(f"Next:\n  understudy serve {options.out}    # an endpoint with tool calls\n  vllm serve {options.out}")
+
+
+def _resolve_weights(model: str, settings: Sequence[str]) -> "ModelWeights":
+    """Return the weights that a command uses. Say which step they are of if later checkpoints are damaged."""
+    from understudy.runs.weights import resolve_weights
+
+    weights = resolve_weights(model, settings)
+    for warning in weights.warnings:
+        typer.echo(f"understudy: {warning}", err=True)
+    if weights.warnings and weights.checkpoint:
+        typer.echo(f"understudy: the weights are those of {weights.checkpoint}", err=True)
+    return weights
 
 
 class CertifyOptions(Options):

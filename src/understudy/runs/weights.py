@@ -6,7 +6,10 @@ from pathlib import Path
 
 from understudy.core.errors import ConfigError
 from understudy.core.files import RETRY_HINT, atomic_folder, os_errors_as_config_errors
+from understudy.core.messages import Message, ToolSpec
 from understudy.core.records import Record
+from understudy.engines.models import find_model
+from understudy.formats.jinja import compile_template, read_chat_template
 from understudy.runs.agents import open_model
 from understudy.runs.config import TrainConfig, parse_config
 from understudy.runs.eval_spec import read_spec
@@ -86,9 +89,24 @@ def export_model(weights: ModelWeights, out: Path, adapters_only: bool = False) 
     if out.exists():
         raise ConfigError(f"{out} exists; give another --out")
     if adapters_only and not weights.config.engine.uses_lora:
+        find_model(weights.config.model)  # a name of nothing has its own error
         raise ConfigError(f"{weights.name} has no adapters: engine.finetune is {weights.config.engine.finetune!r}")
     engine, _ = open_model(weights.config, weights.checkpoint)
     with contextlib.closing(engine), os_errors_as_config_errors(out, RETRY_HINT):
         out.parent.mkdir(parents=True, exist_ok=True)
         with atomic_folder(out) as folder:
             engine.export(folder, merge_adapters=not adapters_only)
+            config = folder / ("adapter_config.json" if adapters_only else "config.json")
+            for path in folder.iterdir():  # safetensors writes files that only their owner can read
+                path.chmod(config.stat().st_mode)
+
+
+def hides_tools(folder: Path) -> bool:
+    """Return whether the chat template of a model's folder, if it has one, renders a prompt with a tool as one
+    without."""
+    try:
+        render = compile_template(folder, read_chat_template(folder))
+    except ConfigError:  # a base model has no template
+        return True
+    messages = [Message(role="user", content="Hello.")]
+    return render(messages, [ToolSpec(name="find_order", description="Find it.", parameters={})]) == render(messages)
