@@ -69,6 +69,21 @@ def test_override_is_parsed_to_the_type_of_its_field(override: str, value: objec
     assert type(found) is type(value)
 
 
+@pytest.mark.parametrize("word", ["null", "None"])
+def test_null_gives_a_key_its_default_again(word: str) -> None:
+    text = "seed = 7\n[engine]\ntrainable_layers = 3\n"
+    found = parse_config(text, [f"engine.trainable_layers={word}", f"seed={word}"])
+    assert (found.engine.trainable_layers, found.seed) == (0, TrainConfig().seed)
+    assert parse_config(text, [f"model={word}"]).model == word, "a text may be any word"
+
+
+def test_a_pasted_command_is_refused_with_its_settings() -> None:
+    pasted = "python -m verl.trainer.main_ppo algorithm.adv_estimator=grpo \\\n data.train_batch_size=64"
+    with pytest.raises(ConfigError, match=r"train algorithm\.adv_estimator=grpo data\.train_batch_size=64$"):
+        parse_config("", [pasted])
+    assert parse_config("", ["sampling.stop=a b=c"]).sampling.stop == ("a b=c",)
+
+
 def test_unknown_key_error_names_nearest_and_allowed_keys() -> None:
     error = config_error("algorithm.group_sise=4")
     assert re.search(r"'algorithm\.group_sise'.*'algorithm\.group_size'.*\balgorithm\.advantage_estimator\b", error)

@@ -433,6 +433,10 @@ def _sets_kind(record: type[Record], override: str) -> bool:
     return key == "kind" and len(records) > 1
 
 
+_UNSET = ("null", "None")
+"""YAML's and Python's words for no value. They give a key its default again."""
+
+
 def _override(section: _Section, values: dict[str, Any], override: str) -> None:
     """Set one `a.b=value` in the nested values."""
     name, equals, text = override.partition("=")
@@ -469,7 +473,11 @@ def _override(section: _Section, values: dict[str, Any], override: str) -> None:
     if _is_mapping(section.record, key) and not text.strip().startswith("{"):
         _set_entry(section, values, key, text)
         return
-    values[key] = _value(section.record.model_fields[key].annotation, text.strip())
+    annotation = section.record.model_fields[key].annotation
+    if text.strip() in _UNSET and not {str, type(None)} & {annotation, *get_args(annotation)}:
+        values.pop(key, None)
+        return
+    values[key] = _value(annotation, text.strip())
     section.check_value(key, values[key])
 
 

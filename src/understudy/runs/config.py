@@ -406,6 +406,7 @@ def parse_config(
     `algorithm.preset` in a layer or an override takes precedence over what is below: the preset replaces the keys of
     `algorithm` that both set.
     """
+    _validate_one_setting_each(overrides)
     overrides = translate(TrainConfig, overrides)
     above: list[tuple[str, Mapping[str, Any]]] = []
     for layer in layers:
@@ -420,6 +421,16 @@ def parse_config(
     if _is_steps_above_epochs([(where, parse_values(text, where)), *above], pairs):
         overrides = [*overrides, "epochs=0"]
     return parse_toml(TrainConfig, text, overrides, where, above)
+
+
+def _validate_one_setting_each(overrides: Sequence[str]) -> None:
+    """Raise ConfigError for a whole command line in one word, such as one pasted from another library's script."""
+    for override in overrides:
+        words = override.replace("\\\n", " ").split()
+        settings = [word for word in words if "=" in word]
+        if len(settings) > 1 and "=" not in words[0]:
+            shown = f"{words[0]} …"
+            raise ConfigError(f"{shown!r} is a command, not a setting; write: understudy train {' '.join(settings)}")
 
 
 def _is_steps_above_epochs(
