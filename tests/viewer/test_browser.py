@@ -445,3 +445,16 @@ def test_list_of_runs_has_training_and_held_out_success_and_dots_have_a_legend(p
     listed = page.get_by_role("complementary", name="runs").get_by_role("listitem")
     expect(listed.filter(has_text="one")).to_contain_text("training success 50%, held-out 0%")
     expect(page.locator(".chart", has_text="dots: evaluations on held-out tasks")).to_have_count(1)
+
+
+def test_charts_can_show_the_steps_of_one_phase(page: Any, tmp_path: Path) -> None:
+    config = TrainConfig.model_validate({"sft": {"steps": 2}, "steps": 2})
+    run = Run.create(tmp_path / "run", config)
+    for step, entropy in enumerate((9.0, 8.0, 0.5, 0.25), 1):
+        run.log_metrics(step, {"train/entropy": entropy})
+    with serve_viewer(RunLibrary([run.folder])) as address:
+        page.goto(f"{address}/")
+        chart = page.get_by_role("img", name=re.compile("^Entropy"))
+        expect(chart).to_have_attribute("aria-label", re.compile("first 9, last 0.25"))
+        page.get_by_role("combobox", name="phase").select_option("RL")
+        expect(chart).to_have_attribute("aria-label", re.compile("first 0.5, last 0.25"))

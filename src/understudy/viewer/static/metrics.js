@@ -86,6 +86,16 @@ function noop_level(runs) {
   return rewards.size === 1 ? [{ name: "noop baseline", value: [...rewards][0] }] : [];
 }
 
+/** A run with only the steps and evaluations of one phase. */
+export function in_phase(run, name) {
+  const phases = run.curves.phases.filter(([title]) => title === name);
+  const inside = (step) => phases.some(([, first, last]) => first <= step && step <= last);
+  const kept = (values) => values.filter((_, i) => inside(run.curves.steps[i]));
+  const series = Object.fromEntries(Object.entries(run.curves.series).map(([metric, values]) => [metric, kept(values)]));
+  const evaluations = (run.evaluations ?? []).filter(({ step }) => inside(step));
+  return { ...run, evaluations, curves: { ...run.curves, phases, steps: kept(run.curves.steps), series } };
+}
+
 /** A chart of every metric, by name. */
 export function everything(runs) {
   const names = [...new Set(runs.flatMap((run) => Object.keys(run.curves.series)))].filter((name) => !name.startsWith("health/")).sort();

@@ -5,7 +5,7 @@ import { path, useAnswers } from "view/data.js";
 import { ago, left, percent, plural, whole } from "view/format.js";
 import { html, useEffect, useMemo, useState } from "view/html.js";
 import { useKeys } from "view/keys.js";
-import { charts, everything } from "view/metrics.js";
+import { charts, everything, in_phase } from "view/metrics.js";
 import { Notes, Tags } from "view/notes.js";
 import { Empty, Tag, rate } from "view/parts.js";
 import { change, go, href, useTyped } from "view/router.js";
@@ -173,8 +173,11 @@ function Curves({ runs, query }) {
   const [dragged, setSmooth] = useTyped("smooth", query.smooth ?? "");
   const [wanted, setWanted] = useTyped("metric", query.metric ?? "");
   const smooth = Math.min(0.98, Math.max(0, Number(dragged) || 0));
-  const loaded = runs.filter((run) => run.curves);
-  const changes = runs.flatMap((run) => [run.key, run.curves, run.evaluations]);
+  const complete = runs.filter((run) => run.curves);
+  const phases = [...new Set(complete.flatMap((run) => run.curves.phases.map(([name]) => name)))];
+  const phase = phases.includes(query.phase) ? query.phase : "";
+  const loaded = phase ? complete.map((run) => in_phase(run, phase)) : complete;
+  const changes = [phase, ...runs.flatMap((run) => [run.key, run.curves, run.evaluations])];
   const first = useMemo(() => charts(loaded), changes);
   const rest = useMemo(() => everything(loaded), changes);
   const found = rest.filter((chart) => wanted && chart.title.includes(wanted.trim().toLowerCase()));
@@ -189,6 +192,11 @@ function Curves({ runs, query }) {
         <input type="range" min="0" max="0.98" step="0.02" value=${smooth} onInput=${(e) => setSmooth(Number(e.target.value) ? e.target.value : "")} />
       </label>
       <input id="metric" type="search" placeholder="find a metric" aria-label="find a metric" value=${wanted} onInput=${(e) => setWanted(e.target.value)} />
+      ${phases.length > 1 && html`<label class="row">steps of
+        <select aria-label="phase" value=${phase} onChange=${(e) => change({ phase: e.target.value })}>
+          <option value="">all phases</option>${phases.map((name) => html`<option value=${name}>${name}</option>`)}
+        </select>
+      </label>`}
       ${each > 1 && html`<span class="faint small">each point is the mean of ${each} steps</span>`}
       <span class="faint small wide">drag over a chart to zoom, double-click to reset</span>
     </div>
