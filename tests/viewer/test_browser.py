@@ -17,7 +17,9 @@ from support.viewer_episodes import numbered_episode, write_numbered_episodes
 from support.viewing import make_run, play_episodes, serve_viewer, shop_tasks, write_step
 from understudy.core.messages import Message
 from understudy.core.trajectory import Trajectory
-from understudy.evaluation.result import summarize_episodes
+from understudy.evaluation.reports.report import EvalReport
+from understudy.evaluation.result import ResultRow, summarize_episodes
+from understudy.evaluation.runner import write_report
 from understudy.runs.config import TrainConfig
 from understudy.runs.run import Run
 from understudy.runs.storage.locking import folder_lock
@@ -421,3 +423,38 @@ def test_hardest_tasks_link_to_their_episodes_and_faults_are_listed(page: Any, t
         links.nth(1).click()
         page.wait_for_url(re.compile(r"#/episode/run/000001%20rl/\d$"))
         page.get_by_role("tab", name="Conversation").wait_for()
+
+
+def test_without_runs_evaluations_open_and_list_the_families_of_all_agents(page: Any, tmp_path: Path) -> None:
+    base = ResultRow(name="base", result=make_result((1.0,), families="a"))
+    trained = ResultRow(name="trained", result=make_result((1.0,), (0.0,), families="ab"))
+    (tmp_path / "first").mkdir()
+    write_report(tmp_path / "first", EvalReport(rows=(trained, base)))
+    with serve_viewer(RunLibrary([tmp_path])) as address:
+        page.goto(f"{address}/")
+        page.wait_for_url(re.compile("#/evaluations$"))
+        expect(page.locator(".card")).to_contain_text("2 tasks")
+        page.get_by_role("link", name="first").click()
+        families = page.locator(".groups tbody th")
+        expect(families.filter(has_text=re.compile("^a$"))).to_have_count(1)
+        expect(families.filter(has_text=re.compile("^b$"))).to_have_count(1)
+
+
+def test_list_of_runs_has_training_and_held_out_success_and_dots_have_a_legend(page: Any, address: str) -> None:
+    page.goto(address)
+    listed = page.get_by_role("complementary", name="runs").get_by_role("listitem")
+    expect(listed.filter(has_text="one")).to_contain_text("training success 50%, held-out 0%")
+    expect(page.locator(".chart", has_text="dots: evaluations on held-out tasks")).to_have_count(1)
+
+
+def test_charts_can_show_the_steps_of_one_phase(page: Any, tmp_path: Path) -> None:
+    config = TrainConfig.model_validate({"sft": {"steps": 2}, "steps": 2})
+    run = Run.create(tmp_path / "run", config)
+    for step, entropy in enumerate((9.0, 8.0, 0.5, 0.25), 1):
+        run.log_metrics(step, {"train/entropy": entropy})
+    with serve_viewer(RunLibrary([run.folder])) as address:
+        page.goto(f"{address}/")
+        chart = page.get_by_role("img", name=re.compile("^Entropy"))
+        expect(chart).to_have_attribute("aria-label", re.compile("first 9, last 0.25"))
+        page.get_by_role("combobox", name="phase").select_option("RL")
+        expect(chart).to_have_attribute("aria-label", re.compile("first 0.5, last 0.25"))

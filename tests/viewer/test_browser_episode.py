@@ -201,6 +201,9 @@ def test_evaluation_links_failure_causes_to_episodes(page: Any, address: str) ->
     page.goto(f"{address}evaluations")
     page.get_by_role("link", name="mute").click()
     page.get_by_role("heading", name="Why 8 episodes failed").wait_for()
+    expect(page.locator(".failures a")).to_have_count(8)
+    tasks = [text.split()[0] for text in page.locator(".failures li").all_inner_texts()]
+    assert len(set(tasks)) == len(tasks), "equal failures of one task are one entry"
     assert page.locator("img").count() == 0
     cause = page.locator(".causes button").first
     cause.click()

@@ -241,6 +241,19 @@ def test_curve_points_of_long_runs_are_means(tmp_path: Path) -> None:
     assert answer["series"]["train/loss"][:2] == [2.0, 5.0]
 
 
+def test_evaluations_say_model_user_split_tasks_and_time(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", steps=1)
+    report = run.folder / "evaluations" / "000000 base" / "report.json"
+    alone = tmp_path / "alone.json"
+    shutil.copy(report, alone)
+    found = {each["key"]: each["about"] for each in request_route(RunLibrary([run.folder, alone]), "/api/evaluations")}
+    assert (found["run"]["model"], found["run"]["user"]) == (run.config.model, run.config.user.kind)
+    assert (found["alone"]["model"], found["alone"]["user"]) == ("", "")
+    assert found["alone"]["written"] == alone.stat().st_mtime_ns / 1e9
+    assert found["run"]["written"] == report.stat().st_mtime_ns / 1e9
+    assert found["run"]["tasks"] == found["alone"]["tasks"]
+
+
 def test_run_answer_has_config_health_result_and_evaluations(library: RunLibrary) -> None:
     answer = request_route(library, "/api/runs/{run}", run="one")
     assert answer["config"]["steps"] == 3

@@ -60,7 +60,10 @@ def view(options: ViewOptions) -> None:
         validate_unused_options(options, _OF_A_SERVER, "--export")
         for line in exports.export_page(library, options.export):
             print_message(line, "yellow")
-        return print(f"{options.export} opens in any browser")
+        runs, evaluations = len(library.runs()), len(library.evaluations())
+        size = options.export.stat().st_size / 1e6
+        holds = f"runs: {runs}, evaluations: {evaluations}, with their episodes"
+        return print(f"{options.export} ({size:.1f} MB; {holds}) opens in any browser")
     from understudy.viewer.server import serve_viewer
 
     def ready(address: str) -> None:

@@ -20,7 +20,8 @@ from understudy.evaluation.reports.files import read_report
 from understudy.evaluation.reports.report import EvalReport, title_eval_set
 from understudy.evaluation.result import ResultRow, paired_rates
 from understudy.evaluation.stored_episodes import list_stored_names
-from understudy.runs.run import RunEvaluation, list_run_evaluations
+from understudy.runs.eval_spec import read_spec
+from understudy.runs.run import RunEvaluation, is_run_folder, list_run_evaluations, read_run_config
 from understudy.runs.storage.episode_store import EPISODES_FILE, REPORT_FILE
 from understudy.viewer.episodes.episode_api import STANDALONE_EVAL_STEP, episode_source_of
 from understudy.viewer.library import RunLibrary
@@ -115,7 +116,26 @@ def _line(library: RunLibrary, key: str) -> dict[str, Any]:
         }
         for row in found.table_rows
     ]
-    return {"key": key, "problem": "", "rows": rows}
+    return {"key": key, "problem": "", "about": _about(_path(library, key), found), "rows": rows}
+
+
+def _about(path: Path, report: EvalReport) -> dict[str, Any]:
+    """Return the model, user, split, number of tasks and time (seconds since 1970) of an evaluation.
+
+    They are "" if they are unknown: a JSON file says neither the model nor the user.
+    """
+    config = None
+    with contextlib.suppress(ConfigError):  # a single report has no config, or it cannot be read
+        config = read_run_config(path) if is_run_folder(path) else read_spec(path).config
+    results = [row.result for row in report.rows]
+    files = [each.folder for each in list_run_evaluations(path)] if is_run_folder(path) else [path]
+    return {
+        "model": config.model if config else "",
+        "user": str(config.user.kind) if config else "",
+        "split": ", ".join(sorted({result.split for result in results if result.split})),
+        "tasks": len({task.task for result in results for task in result.task_results}),
+        "written": max(evaluation_stamp(file)[0] for file in files) / 1e9,
+    }
 
 
 def _evaluated_runs(library: RunLibrary) -> Iterator[str]:

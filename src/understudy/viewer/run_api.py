@@ -34,7 +34,8 @@ FileStamp = tuple[int, int]
 def run_summary(folder: Path) -> dict[str, Any]:
     """Return a run's summary for the list of runs.
 
-    `state` and `reason` come from its status. `progress` is None unless it runs. `evaluations_stamp` changes when the
+    `held_out` is the success rate of its last evaluation on held-out tasks, or None. `state` and `reason` come from its
+    status. `progress` is None unless it runs. `evaluations_stamp` changes when the
     run's evaluations or its result change. `stamp` changes in these cases too, and when its metrics, episodes or notes
     change.
     """
@@ -51,6 +52,7 @@ def run_summary(folder: Path) -> dict[str, Any]:
         "steps": config.total_steps if config else 0,
         "step": last.get("step", 0),
         **{name.rpartition("/")[2]: last.get(name) for name in MAIN_METRICS},
+        "held_out": _last_held_out(folder),
         **_state(folder, config),
         "written": max(time for time, _ in training + evaluations) / 1e9,
         "stamp": format_stamps([*training, *evaluations, notes]),
@@ -171,6 +173,11 @@ def _evaluations(folder: Path, held_out: bool) -> list[dict[str, Any]]:
     """Return the success of each evaluation of a run, in order. A damaged evaluation has a `problem` instead."""
     found = (each for each in list_run_evaluations(folder) if bool(each.eval_set) is not held_out)
     return [_evaluation(each, file_stamp(each.folder / REPORT_FILE)) for each in found]
+
+
+def _last_held_out(folder: Path) -> float | None:
+    rates = [each["success"].mean for each in _evaluations(folder, held_out=True) if "success" in each]
+    return rates[-1] if rates else None
 
 
 @lru_cache(maxsize=1024)

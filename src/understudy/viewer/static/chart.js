@@ -15,12 +15,13 @@ const together = uPlot.sync("steps"); // all charts share one cursor
  * @param lines  [{name, colour, steps, values, dash, breaks}]; colour is a custom property such as --s1; a line is
  *               interrupted between the two steps of each break
  * @param points [{name, colour, step, mean, low, high}]: values with an interval
+ * @param legend what the points are
  * @param levels [{name, value}]: dashed horizontal lines
  * @param phases [[name, first step, last step]], marked on the axis
  * @param named  whether the readout shows the names of the lines, because their colours do not stand for runs
  * @param smooth weight of the previous point in the moving average, from 0 (no smoothing) to below 1
  */
-export function Chart({ title, note, lines, points = NONE, levels = NONE, phases = NONE, range, named = false, smooth = 0 }) {
+export function Chart({ title, note, lines, points = NONE, legend, levels = NONE, phases = NONE, range, named = false, smooth = 0 }) {
   const [table, setTable] = useState(false);
   const data = useMemo(() => joined(lines, smooth), [lines, smooth]);
   const readout = useRef();
@@ -32,6 +33,7 @@ export function Chart({ title, note, lines, points = NONE, levels = NONE, phases
     </figcaption>
     <p class=${named ? "readout named" : "readout"} ref=${readout} aria-hidden="true" />
     <${Drawing} ...${{ told, data, lines, points, levels, phases, range, smooth, readout }} />
+    ${points.length > 0 && html`<p class="small faint">${legend}</p>`}
     ${table && html`<${Numbers} ...${{ title, lines, points, onClose: () => setTable(false) }} />`}
   </figure>`;
 }

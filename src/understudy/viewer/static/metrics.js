@@ -43,7 +43,7 @@ function kinds(runs, start, but = () => false) {
 }
 
 const FIRST = [
-  { title: "Success", note: "Share of a step's episodes with reward 1. Dots are evaluations on held-out tasks with 95% intervals. The dashed line is the noop baseline.", of: metric("rollout/success_rate"), range: [0, 1], measured: true },
+  { title: "Success", note: "Share of a step's episodes with reward 1. The dashed line is the noop baseline.", of: metric("rollout/success_rate"), range: [0, 1], measured: true },
   { title: "Reward", note: "Mean reward of a step's episodes. The dashed line is the noop baseline.", of: metric("rollout/reward"), noop: true },
   { title: "Entropy", note: "Entropy of the policy, in nats per token", of: metric("train/entropy") },
   { title: "KL from the reference", note: "KL divergence of the policy from the reference policy, estimated on the sampled tokens, in nats per token", of: metric("train/kl") },
@@ -70,6 +70,7 @@ export function charts(runs) {
     named: Boolean(start) && runs.length === 1,
     lines: start ? kinds(runs, start, but) : lines(runs, of),
     points: measured ? runs.flatMap(evaluated) : [],
+    legend: "dots: evaluations on held-out tasks, with 95% intervals",
     phases: shared_phases(runs),
     levels: measured || noop ? noop_level(runs) : [],
   }));
@@ -83,6 +84,16 @@ const evaluated = (run) =>
 function noop_level(runs) {
   const rewards = new Set(runs.map((run) => run.curves.series["rollout/noop_reward"]?.findLast((value) => value != null)).filter((value) => value != null));
   return rewards.size === 1 ? [{ name: "noop baseline", value: [...rewards][0] }] : [];
+}
+
+/** A run with only the steps and evaluations of one phase. */
+export function in_phase(run, name) {
+  const phases = run.curves.phases.filter(([title]) => title === name);
+  const inside = (step) => phases.some(([, first, last]) => first <= step && step <= last);
+  const kept = (values) => values.filter((_, i) => inside(run.curves.steps[i]));
+  const series = Object.fromEntries(Object.entries(run.curves.series).map(([metric, values]) => [metric, kept(values)]));
+  const evaluations = (run.evaluations ?? []).filter(({ step }) => inside(step));
+  return { ...run, evaluations, curves: { ...run.curves, phases, steps: kept(run.curves.steps), series } };
 }
 
 /** A chart of every metric, by name. */

@@ -98,13 +98,17 @@ function Verdict({ episode }) {
     ${!cause && html`<p><b>${episode.reward >= 1 ? "Succeeded." : `Reward ${number(episode.reward)}.`}</b></p>`}
     ${cause && html`<p class="cause"><b>${component(cause)} ${cause.meaning}</b> <${Where} cause=${cause} episode=${episode} /></p>
       ${cause.evidence && html`<p class="evidence"><${Text}>${cause.evidence}</${Text}></p>`}`}
-    ${episode.parts.length > 0 && html`<ul class="parts">${ordered(episode.parts).map((part) => html`<li class=${part.value >= 1 ? "good" : part.required ? "bad" : "soft"}>
+    ${episode.parts.length > 0 && html`<ul class="parts">${ordered(episode.parts.filter(says_more)).map((part) => html`<li class=${part.value >= 1 ? "good" : part.required ? "bad" : "soft"}>
       <b>${part.name}</b> ${number(part.value)} <span class="soft">${part.reason}${part.required ? "" : " (not part of the reward)"}</span></li>`)}</ul>`}
     ${also.length > 0 && html`<details><summary>${plural(also.length, "other cause")}</summary><ul>
       ${also.map((found) => html`<li>${component(found)} ${found.meaning} <${Where} cause=${found} episode=${episode} /><br />
         <span class="soft"><${Text}>${found.evidence}</${Text}></span></li>`)}</ul></details>`}
   </section>`;
 }
+
+/** Whether a part is worth a line. The reward with and without the policy's conditions is only if the two differ. */
+const says_more = ({ name, value, required }, _, parts) =>
+  required || !name.startsWith("reward_with") || parts.some((part) => part.name.startsWith("reward_with") && part.value !== value);
 
 /** Parts of the reward come first, those below 1 before the others. */
 const ordered = (parts) => parts.toSorted((a, b) => b.required - a.required || (a.value >= 1) - (b.value >= 1));

@@ -1,7 +1,7 @@
 // Evaluations: success with intervals, causes of failure, and comparisons of agents.
 import { html, useState } from "view/html.js";
 import { path, useAnswer } from "view/data.js";
-import { number, percent, plural, whole } from "view/format.js";
+import { ago, number, percent, plural, whole } from "view/format.js";
 import { useKeys } from "view/keys.js";
 import { Answered, Empty, Reward, Tag } from "view/parts.js";
 import { change, href } from "view/router.js";
@@ -21,8 +21,13 @@ export function Page({ overview, args, query }) {
 function List({ found }) {
   if (!found.length) return html`<${Empty}>No evaluations found. To create one: <code>understudy eval retail --out evals/first</code></${Empty}>`;
   return html`<div class="stack"><h1>Evaluations</h1>${found.map((each) => html`<section class="card"><h2><a href=${href("evaluations", [each.key])}><${Text}>${each.key}</${Text}></a></h2>
+    ${each.about && html`<p class="soft small"><${Text}>${about(each)}</${Text}></p>`}
     ${each.problem ? html`<p class="problem">${each.problem}</p>` : html`<${Successes} rows=${each.rows} />`}</section>`)}</div>`;
 }
+
+/** Model, user, split, number of tasks and date of an evaluation. */
+const about = ({ about: { model, user, split, tasks, written } }) =>
+  [model, user && `user ${user}`, split && `${split} split`, plural(tasks, "task"), ago(written)].filter(Boolean).join(" · ");
 
 function One({ name, all, query, stamps }) {
   const answer = useAnswer(path("evaluations", name), {}, stamps[name]);
@@ -113,19 +118,31 @@ const staged = (name) => name.replace(/^0*(\d+) (.*)$/, "$2, step $1").replace(/
 function Failures({ found, name, step, query }) {
   const [all, setAll] = useState(false);
   const most = Math.max(...found.causes.map((cause) => cause.failures));
-  const chosen = found.failures.filter((failure) => !query.cause || failure.cause.kind === query.cause);
+  const chosen = by_task(found.failures.filter((failure) => !query.cause || failure.cause.kind === query.cause));
   const choose = (kind) => change({ cause: kind === query.cause ? "" : kind });
   useKeys({ Escape: ["all causes", () => change({ cause: "" })] });
   return html`<section class="card"><h2>Why ${plural(found.failures.length, "episode")} failed</h2>
     <ul class="causes">${found.causes.map(({ component, kind, failures }) => html`<li><button type="button" aria-pressed=${kind === query.cause} onClick=${() => choose(kind)}>
       <span class="number">${failures}</span><span class="size"><i style=${{ width: `${(100 * failures) / most}%` }} /></span>
       <span><b>${component}</b> ${found.meanings[kind]?.meaning ?? kind}</span></button></li>`)}</ul>
-    <ol class="failures">${chosen.slice(0, all ? undefined : SHOWN).map((failure) => html`<li><span class="row">${failure.episode
+    <ol class="failures">${chosen.slice(0, all ? undefined : SHOWN).map(([failure, ...others]) => html`<li><span class="row">${failure.episode
       ? html`<a href=${href("episode", [name, step, String(failure.episode)])}><${Text}>${failure.task}</${Text}></a>`
       : html`<${Text}>${failure.task}</${Text}>`} ${!query.cause && html`<${Tag}>${failure.cause.kind.replaceAll("_", " ")}</${Tag}>`}
-      ${failure.judge_cause && failure.judge_cause.kind !== failure.cause.kind && html`<${Tag} kind="warn">judge: ${failure.judge_cause.kind.replaceAll("_", " ")}</${Tag}>`}</span>
+      ${failure.judge_cause && failure.judge_cause.kind !== failure.cause.kind && html`<${Tag} kind="warn">judge: ${failure.judge_cause.kind.replaceAll("_", " ")}</${Tag}>`}
+      ${others.length > 0 && html`<span class="faint small">${plural(others.length + 1, "episode")}</span>`}
+      ${others.map(({ episode }) => episode && html`<a class="small" href=${href("episode", [name, step, String(episode)])} aria-label=${`episode ${episode} of ${failure.task}`}>${episode}</a>`)}</span>
       <span class="soft"><${Text}>${failure.cause.evidence}</${Text}></span></li>`)}</ol>
     ${chosen.length > SHOWN && html`<button type="button" onClick=${() => setAll(!all)}>${all ? "show less" : `show all ${chosen.length}`}</button>`}</section>`;
+}
+
+/** The failures of one task with the same cause and evidence as one list. */
+function by_task(failures) {
+  const found = new Map();
+  for (const failure of failures) {
+    const key = JSON.stringify([failure.task, failure.cause.kind, failure.cause.evidence, failure.judge_cause?.kind]);
+    found.set(key, [...(found.get(key) ?? []), failure]);
+  }
+  return [...found.values()];
 }
 
 /** The tasks that failed most often, each with links to its episodes. Those of a run are of its last evaluation. */

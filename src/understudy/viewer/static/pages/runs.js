@@ -3,12 +3,12 @@ import { Chart } from "view/chart.js";
 import { Config } from "view/config.js";
 import { path, useAnswers } from "view/data.js";
 import { ago, left, percent, plural, whole } from "view/format.js";
-import { html, useMemo, useState } from "view/html.js";
+import { html, useEffect, useMemo, useState } from "view/html.js";
 import { useKeys } from "view/keys.js";
-import { charts, everything } from "view/metrics.js";
+import { charts, everything, in_phase } from "view/metrics.js";
 import { Notes, Tags } from "view/notes.js";
 import { Empty, Tag, rate } from "view/parts.js";
-import { change, href, useTyped } from "view/router.js";
+import { change, go, href, useTyped } from "view/router.js";
 import { Text, brief } from "view/text.js";
 
 export const title = "Runs";
@@ -23,7 +23,11 @@ export function Page({ overview, query }) {
   const curves = useAnswers(shown.map((run) => path("runs", run.key, "curves")), stamps);
   const pages = useAnswers(shown.map((run) => path("runs", run.key)), stamps);
   const loaded = shown.map((run, i) => ({ ...pages[i]?.data, ...run, curves: curves[i]?.data }));
-  if (!runs.length) return html`<${Empty}>No runs found. <a href=${href("evaluations")}>Show the evaluations</a></${Empty}>`;
+  const no_runs = !runs.length && overview.evaluations.length > 0;
+  useEffect(() => {
+    if (no_runs) go(href("evaluations"), true);
+  }, [no_runs]);
+  if (!runs.length) return html`<${Empty}>No runs found.</${Empty}>`;
   return html`<div class=${runs.length > 1 ? "runs beside" : "runs"}>
     ${runs.length > 1 && html`<${List} ...${{ runs, shown, query }} />`}
     <div class="stack">
@@ -62,7 +66,7 @@ function List({ runs, shown, query }) {
           </label>
           <button type="button" class="quiet small" onClick=${() => choose([run.key])} aria-label=${`only ${run.key}`}>only</button>
           <span class="small faint"><b class=${KINDS[run.state]} >${run.state}</b>, ${where(run)}</span>
-          <span class="number small">${percent(run.success_rate)}</span>
+          <span class="small faint wide-cell">training success ${percent(run.success_rate)}, held-out ${percent(run.held_out)}</span>
           ${run.reason && html`<span class="small soft name wide-cell" title=${run.reason}><${Text}>${run.reason}</${Text}></span>`}
           ${run.annotation.tags.length > 0 && html`<span class="row tags"><${Tags} tags=${run.annotation.tags} /></span>`}
           ${run.annotation.note && html`<span class="small soft name wide-cell" title=${run.annotation.note}><${Text}>${brief(run.annotation.note, 60)}</${Text}></span>`}
@@ -169,8 +173,11 @@ function Curves({ runs, query }) {
   const [dragged, setSmooth] = useTyped("smooth", query.smooth ?? "");
   const [wanted, setWanted] = useTyped("metric", query.metric ?? "");
   const smooth = Math.min(0.98, Math.max(0, Number(dragged) || 0));
-  const loaded = runs.filter((run) => run.curves);
-  const changes = runs.flatMap((run) => [run.key, run.curves, run.evaluations]);
+  const complete = runs.filter((run) => run.curves);
+  const phases = [...new Set(complete.flatMap((run) => run.curves.phases.map(([name]) => name)))];
+  const phase = phases.includes(query.phase) ? query.phase : "";
+  const loaded = phase ? complete.map((run) => in_phase(run, phase)) : complete;
+  const changes = [phase, ...runs.flatMap((run) => [run.key, run.curves, run.evaluations])];
   const first = useMemo(() => charts(loaded), changes);
   const rest = useMemo(() => everything(loaded), changes);
   const found = rest.filter((chart) => wanted && chart.title.includes(wanted.trim().toLowerCase()));
@@ -185,6 +192,11 @@ function Curves({ runs, query }) {
         <input type="range" min="0" max="0.98" step="0.02" value=${smooth} onInput=${(e) => setSmooth(Number(e.target.value) ? e.target.value : "")} />
       </label>
       <input id="metric" type="search" placeholder="find a metric" aria-label="find a metric" value=${wanted} onInput=${(e) => setWanted(e.target.value)} />
+      ${phases.length > 1 && html`<label class="row">steps of
+        <select aria-label="phase" value=${phase} onChange=${(e) => change({ phase: e.target.value })}>
+          <option value="">all phases</option>${phases.map((name) => html`<option value=${name}>${name}</option>`)}
+        </select>
+      </label>`}
       ${each > 1 && html`<span class="faint small">each point is the mean of ${each} steps</span>`}
       <span class="faint small wide">drag over a chart to zoom, double-click to reset</span>
     </div>
