@@ -29,6 +29,7 @@ from understudy.rollouts.replay import ReplayResult, replay_episode
 from understudy.rollouts.rollout import EpisodeLimits, rollout
 from understudy.sources.loading import load_source
 from understudy.sources.references import list_domains
+from understudy.sources.tool_dataset import ToolDataset, ToolEpisode, ToolExample
 
 
 def play_episode(agent: Agent, task: Task = ONE, domain: Domain = DOMAIN, turns: int = 12) -> Trajectory:
@@ -301,3 +302,22 @@ def test_error_of_the_judge_cancels_its_other_requests() -> None:
         assert ended == ["asked", "cancelled"], "before the error was raised"
 
     asyncio.run(judge())
+
+
+@pytest.mark.parametrize(("said", "kind"), [("77", "wrong_answer"), ("14", "unknown"), (" 14 ", "unknown")])
+def test_a_wrong_answer_of_a_data_set_shows_both_answers(said: str, kind: str) -> None:
+    source = ToolDataset("sums", "Answer.", [ToolExample(prompt="What is 7 + 7?", answer="14")], _Refuses)
+    task = source.tasks("train")[0]
+    agent = Script(Message(role="assistant", content=said))
+    episode = asyncio.run(rollout(task, source.environment(task), agent, EpisodeLimits(max_turns=3)))
+    (found,) = asyncio.run(find_failures(source, {task.id: task}, [episode]))
+    assert found.cause.kind == kind
+    assert found.cause.message_index == len(episode.messages) - 1
+    assert found.cause.evidence == ("said 77, expected 14" if kind == "wrong_answer" else "")
+
+
+class _Refuses(ToolEpisode):
+    """An episode that earns nothing."""
+
+    def reward(self, transcript: Sequence[Message]) -> float:
+        return 0.0

@@ -11,7 +11,7 @@ The cause is the first error that was not corrected later. Which errors count de
                                    that gold does not call
     no such error, but a limit     the limit
     no such error or limit         the first violation of the policy that the score names
-    none of these                  the missing change or fact
+    none of these                  the missing change or fact, or another answer than a data set's
 
 An error that changed nothing, and that a later call corrected, is not a cause: agents may try.
 """
@@ -25,7 +25,13 @@ from understudy.core.trajectory import StopReason, Trajectory
 from understudy.envs.rewards import extract_numbers
 from understudy.envs.users import announces_transfer, asks_for_consent, declines, gives_consent, is_refusal
 from understudy.evaluation.failures.case import ExecutedCall, FailureCase, same_call
-from understudy.evaluation.failures.causes import EpisodeFailure, FailureCause, FailureKind, quote_evidence
+from understudy.evaluation.failures.causes import (
+    MAX_EVIDENCE_CHARS,
+    EpisodeFailure,
+    FailureCause,
+    FailureKind,
+    quote_evidence,
+)
 
 _SENTENCE = re.compile(r"(?<=[.!?])\s+")
 _IDENTITY = re.compile(r"[\w.+-]+@[\w.-]+\w|\b(?=\w*\d)(?=\w*[A-Za-z_])\w{3,}\b|\b\d{3,}\b")
@@ -243,13 +249,20 @@ def _other_calls(case: FailureCase) -> Iterator[FailureCause]:
 
 
 def _unexplained(case: FailureCase, last: int) -> Iterator[FailureCause]:
-    """Yield what is missing at the end, as the causes `missing_write` and `missing_fact`."""
+    """Yield what is wrong at the end, as the causes `missing_write`, `missing_fact` and `wrong_answer`.
+
+    Only without a state is gold's last text an answer: data sets grade it, domains with a state do not.
+    """
     said = case.agent_texts[-1][1] if case.agent_texts else ""
     if case.missing_changes:
         missing = [gold for gold in case.task.gold_calls if not case.was_executed(gold)]
         yield _finding("missing_write", last, f"never called: {'; '.join(map(_text, missing))}" if missing else said)
     if missing_facts := case.missing_facts:
         yield _finding("missing_fact", last, f"not told: {', '.join(missing_facts)}")
+    expected = case.task.gold_turns[-1].content if case.task.gold_turns else ""
+    if not case.has_state and not case.task.outputs and expected and said.strip() not in ("", expected.strip()):
+        half = MAX_EVIDENCE_CHARS // 2 - len("said , expected ")
+        yield _finding("wrong_answer", case.agent_texts[-1][0], f"said {said[-half:]}, expected {expected[:half]}")
 
 
 def _describe_difference(call: ToolCall, gold: list[ToolCall]) -> str:
