@@ -41,7 +41,7 @@ def target_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     Path("mine.toml").write_text("seed = 7")
     Path("notes.toml").write_text('tasks = "tasks.jsonl"\n[server]\ncommand = "notes"\n')
     Path("tasks.jsonl").write_text("")
-    Path("rows.csv").write_text("question,answer\n")
+    Path("rows.xlsx").write_bytes(b"PK")
     Path("ROWS.JSONL").write_text("")
     Path("parts").mkdir()
     Path("parts/train.parquet").write_text("")
@@ -134,7 +134,7 @@ def test_current_folder_resolves_as_a_run(target_folder: Path, monkeypatch: pyte
         (["model"], ["model"]),
         (["empty"], ["empty", "config.toml"]),
         (["gone.toml"], ["gone.toml"]),
-        (["rows.csv"], ["rows.csv", "'.csv'", ".jsonl", ".toml"]),
+        (["rows.xlsx"], ["rows.xlsx", "'.xlsx'", ".jsonl", ".csv", ".toml"]),
         (["ROWS.JSONL"], ["ROWS.JSONL", "'.JSONL'", ".jsonl"]),
         (["retail", "sed=1"], ["'seed'"]),
     ],

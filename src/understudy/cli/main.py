@@ -560,7 +560,8 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="replace")  # texts of models may have characters that the terminal does not
-            vars(stream)["close"] = stream.flush  # a tool that closes it must not end the command
+            if stream in (sys.__stdout__, sys.__stderr__):
+                vars(stream)["close"] = stream.flush  # a tool that closes it must not end the command
     is_terminated = handle_sigterm_as_interrupt()
     try:
         status = app(prog_name="understudy", standalone_mode=False) or 0  # None at the end of a command
