@@ -1,6 +1,7 @@
 """A help desk for e-readers, whose user has one tool of their own: `understudy check reader_desk:DOMAIN`.
 
-The agent looks up the account and tells the user to sync. The user does it with their tool, and a check settles the goal.
+The agent looks up the account and tells the user to sync. The user does it with their tool, and a success check settles
+the goal.
 """
 
 import random

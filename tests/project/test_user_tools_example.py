@@ -10,7 +10,7 @@ from understudy.data.checks.check import check
 
 sys.path.insert(0, str(ROOT / "examples" / "user_tools"))
 
-from reader_desk import DOMAIN, sync  # noqa: E402
+from reader_desk import DOMAIN, sync
 
 
 def passes_at_start(rng: random.Random) -> Task:
