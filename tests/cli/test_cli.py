@@ -76,8 +76,9 @@ def test_check_reports_baselines_and_no_problems(call: Call) -> None:
     code, text, _ = call("check", "toy:DOMAIN")
     assert code == 0
     assert re.search(r"\b1\.0\b.*\b0\.0\b", text)
+    assert text.splitlines()[-1] == "train will accept these tasks"
     report = json.loads(call("check", "toy:DOMAIN", "--json")[1])
-    assert report["problems"] == []
+    assert (report["problems"], report["train_refusal"]) == ([], "")
     assert [(s["split"], s["tasks"], s["noop_reward"], s["gold_reward"]) for s in report["splits"]] == [
         ("train", 12, 0.0, 1.0),
         ("validation", 12, 0.0, 1.0),
@@ -103,12 +104,18 @@ def test_check_of_a_slice_without_needed_tools_fails(call: Call) -> None:
     code, text, _ = call("check", "toy:DOMAIN", "slice.tools=find_lamp")
     assert code == 1
     assert re.search(
-        r"^a task has a wrong field: family one, 18 of 18 tasks, e\.g\. task toy/.*switch_lamp", text, re.MULTILINE
+        r"^advice: a task has a wrong field: family one, \d+ of 18 tasks, e\.g\. task toy/.*switch_lamp",
+        text,
+        re.MULTILINE,
     )
     report = json.loads(call("check", "toy:DOMAIN", "slice.tools=find_lamp", "--json")[1])
-    groups = [(group["kind"], group["family"], group["num_tasks"]) for group in report["problem_groups"]]
-    assert ("malformed", "one", 18) in groups
-    assert [kind for kind, *_ in groups] == sorted((kind for kind, *_ in groups), key=list(PROBLEM_TITLES).index)
+    groups = [group for group in report["problem_groups"] if (group["kind"], group["family"]) == ("malformed", "one")]
+    assert [group["blocks_training"] for group in groups] == [True, False]
+    assert sum(group["num_tasks"] for group in groups) == 18
+    order = [
+        (not each["blocks_training"], list(PROBLEM_TITLES).index(each["kind"])) for each in report["problem_groups"]
+    ]
+    assert order == sorted(order)
     assert report["probe_episodes"] > 0
 
 

@@ -38,7 +38,7 @@ from understudy.train.processes import TERMINATED_STATUS
 
 if TYPE_CHECKING:
     from understudy.data.checks.adversarial.suite import AdversarialReport
-    from understudy.data.checks.check import DomainReport, ProgressTracker
+    from understudy.data.checks.check import DomainReport, ProgressTracker, TrainDemands
     from understudy.envs.task_source import TaskSource
     from understudy.runs.config import TrainConfig
     from understudy.runs.weights import ModelWeights
@@ -177,7 +177,7 @@ def check(options: CheckOptions) -> None:
 
     async def check_all(track: "ProgressTracker") -> list[DomainReport]:
         return [
-            await check_async(source, track, adversarial, _given_step_seconds(config))
+            await check_async(source, track, adversarial, _given_step_seconds(config), _train_demands(config))
             for source, config in zip(sources, configs, strict=True)
         ]
 
@@ -598,6 +598,12 @@ def _given_step_seconds(config: "TrainConfig") -> float | None:
     return config.limits.max_step_seconds if is_given else None
 
 
+def _train_demands(config: "TrainConfig") -> "TrainDemands":
+    from understudy.data.checks.check import TrainDemands
+
+    return TrainDemands(config.seed, config.sft.num_gold_episodes, config.allow_noop_solvable)
+
+
 def _missing_eval_tasks(source: "TaskSource", config: "TrainConfig") -> Iterator[str]:
     """Yield a warning if training could not be evaluated."""
     from understudy.evaluation.evaluate import select_tasks
@@ -626,8 +632,17 @@ def _format_domain_report(report: "DomainReport", target: str) -> str:
     attacks = [_format_adversarial_report(attack) for attack in report.adversarial]
     failing = next((g for g in groups if g.kind in ("gold_not_rewarded", "gold_fails") and g.example_task), None)
     watch = [f"see it: understudy play {target} --watch --task {failing.example_task}"] if failing else []
+    problems = [
+        f"{'blocks training' if group.blocks_training else 'advice'}: {group}" for group in groups[:MAX_PROBLEMS]
+    ]
+    counts = (
+        [f"{report.num_blocking_tasks} tasks block training; {report.num_advised_tasks} other tasks have advice"]
+        if groups
+        else []
+    )
+    accepts = f"train will refuse: {report.train_refusal}" if report.train_refusal else "train will accept these tasks"
     return "\n".join(
-        [head, *body, *attacks, *unused, *map(str, groups[:MAX_PROBLEMS]), *cut, *watch, *warnings, _verdict(report)]
+        [head, *body, *attacks, *unused, *problems, *cut, *watch, *warnings, _verdict(report), *counts, accepts]
     )
 
 

@@ -42,6 +42,9 @@ def _import_module(module: str, reference: str, folder: str) -> ModuleType:
         ) from e
     except Exception as e:
         if isinstance(e, ModuleNotFoundError) and e.name and f"{module}.".startswith(f"{e.name}."):
+            if module.endswith(".py"):
+                named = f"{module.removesuffix('.py')}:{reference.partition(':')[2]}"
+                raise ConfigError(f"{reference!r} names a file; did you mean {named!r}?") from e
             raise ConfigError(f"no module for {reference!r}: {e}; Python searches {folder} and PYTHONPATH") from e
         if module.partition(".")[0] == "understudy":
             raise

@@ -234,6 +234,9 @@ def _render_with_surrogates(name: str, result: Any, keeps_defaults: bool) -> str
 
 def _to_number(value: Any) -> Any:
     """Return a scalar of NumPy or PyTorch as a number of Python. Raise TypeError for any other object."""
+    if inspect.iscoroutine(value):
+        value.close()  # Python would warn that nothing awaited it
+        raise TypeError(f"await {value.__qualname__}(…) in the tool")
     if getattr(value, "shape", None) == () and hasattr(value, "item"):
         return value.item()
     advice = "its tolist()" if hasattr(value, "tolist") else "a text, a number, a list, a dict or a dataclass"

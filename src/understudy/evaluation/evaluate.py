@@ -17,7 +17,7 @@ from understudy.core.tasks import SPLITS, Split, Task
 from understudy.core.trajectory import StopReason, Trajectory
 from understudy.envs.task_source import TaskSource
 from understudy.envs.users import UserSimulatorFactory
-from understudy.evaluation.result import EvalResult, summarize_episodes
+from understudy.evaluation.result import FULL_REWARD, EvalResult, summarize_episodes
 from understudy.formats import ChatFormat
 from understudy.rollouts.agent import Agent, DemonstrationAgent, GoldAgent, NoopAgent
 from understudy.rollouts.rollout import DEFAULT_LIMITS, EpisodeLimits, RolloutRequest, episode_seed, play_episode
@@ -108,6 +108,13 @@ async def evaluate_gold(source: TaskSource, tasks: Sequence[Task]) -> EvalResult
     return (await evaluate(source, GoldAgent(), tasks)).replace(kind="gold")
 
 
+NO_GOLD = (
+    "has no gold turns, so it cannot be a demonstration; add them (an example has some if it has an answer or gold "
+    "calls), or train without demonstrations: sft.steps=0"
+)
+"""What a task lacks that cannot be a demonstration. It follows the id of the task."""
+
+
 async def play_demonstrations(
     source: TaskSource, tasks: Iterable[Task], format: ChatFormat, limits: EpisodeLimits, seed: int
 ) -> list[Trajectory]:
@@ -116,10 +123,7 @@ async def play_demonstrations(
     """
     chosen, agent = list(tasks), DemonstrationAgent(format)
     if missing := next((task for task in chosen if not task.gold_turns), None):
-        raise TaskError(
-            f"task {missing.id} has no gold turns, so it cannot be a demonstration; add them (an example has some if "
-            "it has an answer or gold calls), or train without demonstrations: sft.steps=0"
-        )
+        raise TaskError(f"task {missing.id} {NO_GOLD}")
 
     async def play_all(limits: EpisodeLimits) -> list[Trajectory]:
         return [await play_episode(source, task, agent, limits, episode_seed(seed, task, 0)) for task in chosen]
@@ -169,26 +173,47 @@ async def validate_noop_reward(source: TaskSource, seed: int = 0, allow_noop_sol
     Raise ConfigError if the slice has no train tasks. Raise TaskError if no episode has a score, or if doing nothing
     solves some tasks, unless `allow_noop_solvable` is set.
     """
-    if next(source.stream("train", seed), None) is None:
-        raise ConfigError(f"{source.name} has no train tasks in this slice; set another slice")
+    validate_train_tasks(source, seed)
     tasks = source.tasks("train")
     episodes = await play_episodes(RolloutRequest(source, NoopAgent()), tasks)
-    if episodes and not any(episode.score for episode in episodes):
-        first = episodes[0]
-        raise TaskError(
-            f"{source.name}: no episode of doing nothing has a score; in that of task {first.task_id}, {first.error}; "
+    scores = [
+        (task.id, episode.reward if episode.score else None) for task, episode in zip(tasks, episodes, strict=True)
+    ]
+    if refusal := find_noop_refusal(source.name, scores, episodes[0].error if episodes else "", allow_noop_solvable):
+        raise TaskError(refusal)
+    rewards = [reward for _, reward in scores if reward is not None]
+    return sum(rewards) / len(rewards) if rewards else 0.0
+
+
+def validate_train_tasks(source: TaskSource, seed: int = 0) -> None:
+    """Raise ConfigError if the slice has no train tasks."""
+    if next(source.stream("train", seed), None) is not None:
+        return
+    counts = {split: len(source.tasks(split)) for split in SPLITS}
+    others = ", ".join(f"{count} {split}" for split, count in counts.items() if count)
+    why = f" (it has {others}); give some the split train, or set another slice" if others else "; set another slice"
+    raise ConfigError(f"{source.name} has no train tasks in this slice{why}")
+
+
+def find_noop_refusal(
+    name: str, rewards: Sequence[tuple[str, float | None]], first_error: str, allow_noop_solvable: bool = False
+) -> str | None:
+    """Return why training refuses tasks, by the reward of doing nothing on each (None without a score), or None.
+
+    `rewards` has the ids of the train tasks of the source `name`.
+    """
+    if rewards and all(reward is None for _, reward in rewards):
+        return (
+            f"{name}: no episode of doing nothing has a score; in that of task {rewards[0][0]}, {first_error}; "
             "correct it, and see all problems with: understudy check"
         )
-    results = summarize_episodes(source, tasks, episodes, 1, 0).task_results
-    free = [result.task for result in results if any(result.successes)]
-    if free and not allow_noop_solvable:
-        some = ", ".join(free[:3])
-        raise TaskError(
-            f"doing nothing solves {len(free)} of the {len(results)} train tasks of {source.name} ({some}); "
-            "leave them out with slice.families, or allow them with allow_noop_solvable=true"
-        )
-    rewards = [reward for result in results for reward in result.rewards if reward is not None]
-    return sum(rewards) / len(rewards) if rewards else 0.0
+    free = [task for task, reward in rewards if reward is not None and reward >= FULL_REWARD]
+    if not free or allow_noop_solvable:
+        return None
+    return (
+        f"doing nothing solves {len(free)} of the {len(rewards)} train tasks of {name} ({', '.join(free[:3])}); "
+        "leave them out with slice.families, or allow them with allow_noop_solvable=true"
+    )
 
 
 def select_tasks(source: TaskSource, split: Split, count: int, seed: int = 0) -> list[Task]:

@@ -23,6 +23,10 @@ from understudy.evaluation.statistics import (
 EvalKind = Literal["agent", "noop", "gold"]
 
 
+FULL_REWARD = 1.0 - 1e-9
+"""The smallest reward of a success."""
+
+
 class TaskResult(Record):
     """The rewards of one task, in the order of its trials."""
 
@@ -38,7 +42,7 @@ class TaskResult(Record):
     @property
     def successes(self) -> tuple[bool | None, ...]:
         """True for each trial that earned the full reward; None for a trial without a score."""
-        return tuple(None if reward is None else reward >= 1.0 - 1e-9 for reward in self.rewards)
+        return tuple(None if reward is None else reward >= FULL_REWARD for reward in self.rewards)
 
 
 class EvalResult(Record):

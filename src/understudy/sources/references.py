@@ -6,6 +6,7 @@ environment.
 """
 
 import importlib
+import inspect
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -57,9 +58,13 @@ def load_reference(reference: str) -> TaskSource:
     if isinstance(found, type):
         raise ConfigError(f"{reference!r} is a class; name an instance of it, such as SOURCE = {attribute}(...)")
     if not isinstance(found, TaskSource):
-        kind = type(found).__name__
+        if inspect.isfunction(found):
+            raise ConfigError(f"{reference!r} is a function; name what it returns, such as SOURCE = {attribute}(...)")
+        if not all(hasattr(found, name) for name in ("tasks", "environment")):
+            kind = type(found).__name__
+            raise ConfigError(f"{reference!r} is a {kind} and no source of tasks; name a ToolDataset or a Domain")
         raise ConfigError(
-            f"{reference!r} is a {kind} and not a TaskSource; derive its class from "
+            f"{reference!r} is a {type(found).__name__} and not a TaskSource; derive its class from "
             f"understudy.envs.task_source.TaskSource, and define {', '.join(REQUIRED_MEMBERS)}"
         )
     if isinstance(found, Domain):

@@ -5,8 +5,9 @@ the training reward rises. `probe` then tries calls and replies that no good age
 """
 
 import asyncio
+import itertools
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -20,6 +21,7 @@ from understudy.data.checks.adversarial.suite import STRATEGIES, AdversarialRepo
 from understudy.data.checks.evidence import describe_unshown, find_unshown_argument
 from understudy.data.checks.issue import IssueKind
 from understudy.data.checks.probe import HangingError, ProbeResult, check_limits, exception_places, play_once, probe
+from understudy.envs.domain import Domain
 from understudy.envs.file_summary import FileSummary
 from understudy.envs.grading import UNREWARDED_PARTS
 from understudy.envs.state_diff import diff_states
@@ -32,7 +34,10 @@ from understudy.envs.task_source import (
     list_file_summaries,
     list_sources,
 )
+from understudy.envs.user_actions import UserToolExecutor
 from understudy.envs.users import gives_consent
+from understudy.evaluation.evaluate import NO_GOLD, find_noop_refusal, validate_train_tasks
+from understudy.evaluation.result import FULL_REWARD
 from understudy.rollouts.agent import Agent, GoldAgent, NoopAgent
 from understudy.rollouts.rollout import EpisodeLimits, play_episode, rollout
 from understudy.sources.task_files.near_duplicates import NearDuplicateIndex
@@ -108,6 +113,8 @@ class ProblemGroup(Record):
     """Id of the first task with the problem."""
     example: str
     """The sentence about this task."""
+    blocks_training: bool = False
+    """Whether training refuses these tasks. The other problems are advice."""
 
     def __str__(self) -> str:
         """Return the group in one line, such as `doing nothing is rewarded: family lost, 3 of 9 tasks, e.g. …`."""
@@ -142,6 +149,22 @@ class DomainReport(Record):
     adversarial: tuple[AdversarialReport, ...] = ()
     """What adversarial strategies earn in each source, if they were played. Those that earn too much are among the
     problems."""
+    train_refusal: str = ""
+    """Why training refuses the tasks, or empty if it accepts them."""
+    num_blocking_tasks: int = 0
+    """Number of tasks because of which training refuses."""
+    num_advised_tasks: int = 0
+    """Number of other tasks that have problems."""
+
+
+@dataclass(frozen=True)
+class TrainDemands:
+    """What a training run demands of its tasks. The fields are those of its config."""
+
+    seed: int = 0
+    num_gold_episodes: int = 0
+    """Number of demonstrations, of the first train tasks."""
+    allow_noop_solvable: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +188,8 @@ class _PlayedTask:
     """The places of the exceptions in its episodes."""
     gold: Score | None = None
     noop: Score | None = None
+    passes_at_start: bool = False
+    """Whether a success check of the task passes before the agent has done anything."""
     lacks_gold: bool = False
     """Whether the task is an example without a reference solution, which RL does not need."""
 
@@ -200,11 +225,13 @@ async def check_async(
     track: ProgressTracker = lambda items, what: items,
     adversarial: AdversarialOptions | None = None,
     max_step_seconds: float | None = None,
+    demands: TrainDemands = TrainDemands(),
 ) -> DomainReport:
     """Play all frozen tasks of the source with gold and noop, and compare the tasks with each other.
 
     Then try unusual calls and replies on some of them, and `adversarial` strategies if given. The report does not
-    depend on which task is played first. `max_step_seconds` is as in `check_limits`. Raise ConfigError if a
+    depend on which task is played first. It says whether training with `demands` accepts the tasks.
+    `max_step_seconds` is as in `check_limits`. Raise ConfigError if a
     member of the source is missing or wrong, and TaskError if a call does not return within its time limit.
     """
     if error := find_contract_error(source):
@@ -231,6 +258,7 @@ async def check_async(
         *_repeated_ids(tasks),
     ]
     problems.sort(key=lambda problem: list(PROBLEM_TITLES).index(problem.kind))
+    refusal, blocking = await _find_train_refusal(source, results, demands, max_step_seconds)
     called = {call.name for result in results for call in result.task.gold_calls}
     warnings = [note for each in list_sources(source) for note in each.notes()]
     if not source.domain_policy:
@@ -246,6 +274,11 @@ async def check_async(
         )
     if isinstance(source, ExampleSource):
         warnings += answer_notes([(result.task.id, source.find_example(result.task)) for result in results])
+    if passing := [result.task.id for result in results if result.passes_at_start]:
+        warnings.append(
+            f"a success check of {len(passing)} tasks passes at the start, such as in {passing[0]}; expected_output "
+            'may be any part of the result, as "synced" in "not synced"'
+        )
     if not source.tool_specs:
         warnings.append("the agent has no tools; if it should have some, add public methods with docstrings")
     for where, pairs in (
@@ -266,14 +299,48 @@ async def check_async(
         splits=tuple(_report_split(split, played[split]) for split in SPLITS),
         unused_tools=tuple(spec.name for spec in source.tool_specs if spec.name not in called),
         problems=tuple(problem.text for problem in problems),
-        problem_groups=tuple(_group_problems(problems, Counter(result.task.family for result in results))),
+        problem_groups=tuple(_group_problems(problems, Counter(result.task.family for result in results), blocking)),
         warnings=(*warnings, *(text for probe_result in probes for text in probe_result.tool_exceptions)),
         probe_calls=sum(probe_result.num_calls for probe_result in probes),
         probe_episodes=sum(probe_result.num_episodes for probe_result in probes),
         unsound=dict(Counter(kind for result in results if (kind := result.unsound_kind))),
         files=files,
         adversarial=tuple(attacks),
+        train_refusal=refusal,
+        num_blocking_tasks=len(blocking),
+        num_advised_tasks=len({problem.task.id for problem in problems if problem.task} - blocking),
     )
+
+
+async def _find_train_refusal(
+    source: TaskSource, results: Sequence[_PlayedTask], demands: TrainDemands, max_step_seconds: float | None
+) -> tuple[str, set[str]]:
+    """Return why training refuses the tasks, or an empty text, and the ids of the tasks because of which it does."""
+    try:
+        validate_train_tasks(source, demands.seed)
+    except ConfigError as e:
+        return str(e), set()
+    train = [result for result in results if result.task.split == "train"]
+    rewards = [(result.task.id, result.noop.reward if result.noop else None) for result in train]
+    error = next((problem.text for result in train for problem in result.problems), "")
+    if refusal := find_noop_refusal(source.name, rewards, error, demands.allow_noop_solvable):
+        unscored = all(reward is None for _, reward in rewards)
+        return refusal, {task for task, reward in rewards if unscored or (reward or 0.0) >= FULL_REWARD}
+    played = {result.task.id: result for result in train}
+    failing = dict[str, str]()
+    for task in itertools.islice(source.stream("train", demands.seed), demands.num_gold_episodes):
+        if not task.gold_turns:
+            failing[task.id] = f"task {task.id} {NO_GOLD}"
+            continue
+        leaf = find_source(source, task.domain)
+        if task.id in played and played[task.id].task == task:
+            score = played[task.id].gold
+        else:
+            score = (await play_once(leaf, task, GoldAgent(), check_limits(leaf, max_step_seconds))).score
+        if score is None or score.reward < 1.0:
+            earned = f"earns {score.reward:g}" if score else "has no score"
+            failing[task.id] = f"the gold episode of task {task.id} {earned}; correct it, or set sft.steps=0"
+    return next(iter(failing.values()), ""), set(failing)
 
 
 def _shared_rows(source: TaskSource) -> Iterator[str]:
@@ -357,7 +424,18 @@ async def _play_task(source: TaskSource, split: Split, task: Task, max_step_seco
         problems.append(_Problem("shared_rows", f"task {task.id}: {changed}", task))
     places = frozenset((*exception_places(gold), *exception_places(noop)))
     refused = gold.event_counts.get("refused", 0)
-    return _PlayedTask(task, problems, True, refused, places, gold.score, noop.score, lacks_gold)
+    passes = _passes_at_start(leaf, task)
+    return _PlayedTask(task, problems, True, refused, places, gold.score, noop.score, passes, lacks_gold)
+
+
+def _passes_at_start(source: TaskSource, task: Task) -> bool:
+    """Return whether a success check of the user passes in the initial state."""
+    checks = [goal.success_check for goal in task.scenario.goals if goal.success_check]
+    if not checks or not isinstance(source, Domain) or not source.user_tools:
+        return False
+    run_call = source.user_tools(source.initial_state(task)).call_sync
+    executor = UserToolExecutor((), run_call)
+    return any(executor.check_success(check) for check in checks)
 
 
 def _find_other_result(first: Trajectory, second: Trajectory) -> str | None:
@@ -408,12 +486,14 @@ def _report_split(split: Split, played: Sequence[_PlayedTask]) -> SplitReport:
     )
 
 
-def _group_problems(problems: Sequence[_Problem], family_sizes: Mapping[str, int]) -> Iterator[ProblemGroup]:
-    """Yield the groups of sorted problems."""
-    groups: dict[tuple[ProblemKind, str], list[_Problem]] = {}
+def _group_problems(
+    problems: Sequence[_Problem], family_sizes: Mapping[str, int], blocking: Collection[str]
+) -> Iterator[ProblemGroup]:
+    """Yield the groups of sorted problems. Those of `blocking` tasks are apart, and first."""
+    groups: dict[tuple[ProblemKind, str, bool], list[_Problem]] = {}
     for problem in problems:
-        key = problem.task.family if problem.task else ""
-        groups.setdefault((problem.kind, key), []).append(problem)
+        family, blocks = (problem.task.family, problem.task.id in blocking) if problem.task else ("", False)
+        groups.setdefault((problem.kind, family, blocks), []).append(problem)
     found = [
         ProblemGroup(
             kind=kind,
@@ -423,12 +503,13 @@ def _group_problems(problems: Sequence[_Problem], family_sizes: Mapping[str, int
             num_family_tasks=family_sizes.get(family, 0),
             example_task=same[0].task.id if same[0].task else "",
             example=same[0].text,
+            blocks_training=blocks,
         )
-        for (kind, family), members in groups.items()
+        for (kind, family, blocks), members in groups.items()
         for same in ([members] if family or kind == "refused_row" else [[member] for member in members])
     ]
     kinds = list(PROBLEM_TITLES)
-    return iter(sorted(found, key=lambda group: (kinds.index(group.kind), -group.num_tasks)))
+    return iter(sorted(found, key=lambda group: (not group.blocks_training, kinds.index(group.kind), -group.num_tasks)))
 
 
 async def score_agent(source: TaskSource, task: Task, agent: Agent) -> Score:
