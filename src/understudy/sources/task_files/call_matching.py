@@ -196,6 +196,10 @@ class CallMatching(TaskSource):
         """Return the gold calls that write."""
         return tuple(call for call in task.gold_calls if call.name in self.write_tools)
 
+    def required_calls(self, task: Task) -> tuple[ToolCall, ...]:
+        """Return the gold calls that write and, if `require_reads` requires them, the reads."""
+        return (*self.gold_writes(task), *record_calls(task, self.write_tools, self.require_reads).required_reads)
+
     @functools.cached_property
     def unshown_values(self) -> Mapping[str, UnshownValue]:
         """The first value of each task that its agent cannot know before the gold call that needs it, by task id."""
@@ -214,12 +218,12 @@ class CallMatching(TaskSource):
         )
 
     def _find_unshown(self, task: Task) -> UnshownValue | None:
-        writes = [call for call in self.gold_writes(task) if not hands_over(call.name)]
-        if not writes:
+        needed = [call for call in self.required_calls(task) if not hands_over(call.name)]
+        if not needed:
             return None
         calls = record_calls(task, self.write_tools)
         tools = GoldCallToolkit(self.all_specs, self.write_tools, calls, self._informative, TaskLimits())
-        return find_unshown_value(self, task, _gold_transcript(task, tools), writes)
+        return find_unshown_value(self, task, _gold_transcript(task, tools), needed)
 
     def fact_rules(self, task: Task) -> FactRules:
         """Return what counts as telling the task's outputs."""
