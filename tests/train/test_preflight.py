@@ -120,6 +120,17 @@ def test_gold_calls_that_fail_are_named(empty_home: Path) -> None:
     assert found.gold_sizes.failed_calls in str(found)
 
 
+def test_gold_replies_that_sampling_cuts_off_are_noted(empty_home: Path) -> None:
+    rows = [{"question": f"{number}?", "answer": "one two three four five six"} for number in range(12)]
+    given = [str(write_lines(empty_home / "q.jsonl", rows)), "data.reward=support.task_rows:reward_answer"]
+    given += ["model=tiny", "engine.device=cpu", "eval.tasks=1"]
+    longest = launch.dry_run([*given, "sampling.max_response_tokens=64"]).gold_sizes.max_reply_tokens
+    assert longest > 6
+    for most, is_noted in ((longest, False), (longest - 1, True)):
+        found = str(launch.dry_run([*given, f"sampling.max_response_tokens={most}"]))
+        assert (f"sampling.max_response_tokens = {most}" in found) is is_noted
+
+
 def test_dry_run_reports_time_memory_and_disk_and_writes_nothing(empty_home: Path) -> None:
     found = launch.dry_run(TOY)
     text, plain = str(found), json.loads(json.dumps(preflight_to_dict(found)))

@@ -184,7 +184,9 @@ class _PromptAgent:
 
 
 def _sizes(episodes: EpisodeSizes, config: TrainConfig) -> str:
-    """Return a line with the sizes of episodes. It warns if the longest leaves too little room for a reply."""
+    """Return a line with the sizes of episodes. It warns if the longest leaves too little room for a reply, and if
+    `sampling.max_response_tokens` cuts off gold replies.
+    """
     reply = episodes.assumed_reply_tokens
     longest = episodes.max_tokens + (0 if reply else config.sampling.max_response_tokens)
     room = (
@@ -197,6 +199,13 @@ def _sizes(episodes: EpisodeSizes, config: TrainConfig) -> str:
             f"episodes: prompts of {episodes.mean_tokens - reply:,.0f} tokens on average, and one reply of {reply:,}, "
             f"which is assumed{room}. RL needs no gold episodes, but: {episodes.gold_problem}"
         )
+    most = config.sampling.max_response_tokens
+    cut_off = (
+        f"\ngold replies have up to {episodes.max_reply_tokens:,} tokens, but sampling.max_response_tokens = {most}: "
+        "the model cannot write them; raise it"
+        if episodes.max_reply_tokens > most
+        else ""
+    )
     failed = (
         f"\ncalls fail in the gold episode of task {episodes.failed_calls}, which SFT imitates; see: understudy check"
         if episodes.failed_calls
@@ -206,7 +215,7 @@ def _sizes(episodes: EpisodeSizes, config: TrainConfig) -> str:
         f"gold episodes: {episodes.mean_tokens:,.0f} tokens on average "
         f"({episodes.common_prefix_tokens:,} of them common to all), "
         f"{episodes.mean_sampled_tokens:,.0f} of them sampled in {episodes.mean_turns:.1f} replies; "
-        f"the longest has {episodes.max_tokens:,}{room}{failed}"
+        f"the longest has {episodes.max_tokens:,}{room}{cut_off}{failed}"
     )
 
 
