@@ -82,9 +82,11 @@ class PreflightReport(Record):
 
 async def run_preflight(config: TrainConfig, folder: Path, processes: int = 1) -> PreflightReport:
     """Return the plan of a run in `folder`. Raise ConfigError or TaskError as a run would."""
+    from understudy.engines.local.model import read_context_length
     from understudy.train.eval_sets import base_eval_sets
     from understudy.train.preparation import (  # imports torch, and errors of the config should not wait for it
         config_warnings,
+        context_warnings,
         prepare_run,
     )
 
@@ -113,7 +115,12 @@ async def run_preflight(config: TrainConfig, folder: Path, processes: int = 1) -
         memory=fitted.plan,
         misfit=fitted.misfit,
         disk=_disk(config, memory.read_model_shape(prepared.model_folder), machine.dtype_bytes, folder),
-        notes=(*([fitted.changes] if fitted.changes else []), *machine.warnings, *notes),
+        notes=(
+            *([fitted.changes] if fitted.changes else []),
+            *machine.warnings,
+            *context_warnings(config, read_context_length(prepared.model_folder)),
+            *notes,
+        ),
     )
 
 
