@@ -75,7 +75,8 @@ FAMILIES = ("change", "tell", "change_and_tell", "read")
 ONLY_READS, NO_ANSWER, NO_FACTS = "only reads", "no answer", "no facts told"
 """Kinds of refusals of tasks that require nothing but reads: without outputs, without a last text, and with one that
 tells nothing that a result shows."""
-_SUFFIX = "-calls"
+CALLS_SUFFIX = "-calls"
+"""The end of the name of each `CallMatching`, after the domain of its rows."""
 _NOT_IN_NAMES = re.compile(r"[^\w.-]+")
 _NO_DATABASE = "there is no database: calls are compared with the recorded gold calls, and nothing is executed"
 
@@ -532,13 +533,13 @@ def with_answer(task: Task) -> Task:
 
 def is_call_matching(domain: str) -> bool:
     """Return whether a task's domain is the name of a `CallMatching` source."""
-    return domain.endswith(_SUFFIX)
+    return domain.endswith(CALLS_SUFFIX)
 
 
 def source_name(domain: str) -> str:
     """Return the name of the source of a domain's tasks, which tells it apart from the domain itself."""
     plain = _NOT_IN_NAMES.sub("-", domain).strip("-") or "tasks"
-    return plain if is_call_matching(plain) else f"{plain}{_SUFFIX}"
+    return plain if is_call_matching(plain) else f"{plain}{CALLS_SUFFIX}"
 
 
 def _find_teller(calls: Sequence[ToolCall], write_tools: Collection[str]) -> int | None:
