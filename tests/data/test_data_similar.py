@@ -15,6 +15,8 @@ from support.data_kit import retail_tasks, run_data_command, write_lines
 from understudy.core.errors import ConfigError
 from understudy.core.messages import Message, ToolCall
 from understudy.core.tasks import Fact, Scenario, Task, UserGoal, read_tasks
+from understudy.envs.task_source import find_policy
+from understudy.sources.loading import load_source
 from understudy.sources.task_files.near_duplicates import (
     MIN_OVERLAP,
     SHINGLE_WORDS,
@@ -202,6 +204,25 @@ def test_split_command_keeps_the_row_format(tmp_path: Path) -> None:
     )
     assert sorted(p.name for p in (tmp_path / "parts").iterdir()) == ["train.parquet", "validation.parquet"]
     assert run_data_command("validate", tmp_path / "parts" / "train.parquet")[1].endswith("15 sound, 0 bad\n")
+
+
+def test_split_command_keeps_the_policies_of_rows(tmp_path: Path) -> None:
+    rows = [
+        {
+            "prompt": [{"role": "system", "content": f"Policy {name}."}, {"role": "user", "content": said}],
+            "actions": [{"name": name, "kwargs": {"order_id": "W1"}}],
+            "domain": "shop",
+        }
+        for name, said in (("cancel_order", "Cancel W1, please."), ("refund_order", "My money for W1 back!"))
+    ]
+    path, parts = write_lines(tmp_path / "rows.jsonl", rows), tmp_path / "parts"
+    assert run_data_command("split", path, "--out", parts, "--ratios", "0.5,0.5", "--format", "jsonl")[0] == 0
+    source = load_source([str(parts / "train.jsonl"), str(parts / "validation.jsonl")])
+    tasks = [*source.tasks("train"), *source.tasks("validation")]
+    policies = {task.gold_calls[0].name: find_policy(source, task) for task in tasks}
+    assert policies == {name: f"Policy {name}." for name in ("cancel_order", "refund_order")}
+    code, _, err = run_data_command("convert", path, tmp_path / "tasks.jsonl", "--to", "tasks")
+    assert (code, "2 tasks" in err, "--to skyrl" in err) == (0, True, True)
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from understudy.rollouts.agent import GoldAgent
 from understudy.rollouts.rollout import EpisodeLimits, rollout
 from understudy.runs.config import parse_config
 from understudy.sources.loading import load_source
+from understudy.sources.task_files.config import DataConfig
 
 READ = {"name": "get_order", "kwargs": {"order_id": "W91"}, "result": '{"items": [{"mug": "5550001111"}]}'}
 WRITE = {"name": "swap_item", "kwargs": {"order_id": "W91", "item_id": "5550001111"}}
@@ -73,6 +74,16 @@ def test_values_of_gold_writes_must_be_shown_before(tmp_path: Path, made: dict[s
     report = check(load_source(str(write_rows(tmp_path, made, row(WRITE, said="Swap 5550001111 of W91 today.")))))
     assert report.problems == tuple(unshown(report))
     assert (len(report.problems), report.unsound) == ((0, {}) if is_sound else (1, {"unshown value": 1}))
+
+
+@pytest.mark.parametrize(("said", "is_findable"), [("What is in my order?", False), ("What is in order W91?", True)])
+def test_reads_that_are_required_need_shown_values_too(tmp_path: Path, said: str, is_findable: bool) -> None:
+    think = {"name": "think", "kwargs": {"thought": "hm", "task_id": "T5"}}
+    path = write_rows(tmp_path, row(think, {"name": "get_order", "kwargs": {"order_id": "W91"}}, said=said))
+    source = load_source(str(path), DataConfig(require_reads=True))
+    assert check(source).unsound == ({} if is_findable else {"unshown value": 1})
+    (summary,) = list_file_summaries(source)
+    assert ("order_id W91" in summary.lines()[0]) is not is_findable
 
 
 def test_every_report_on_a_file_counts_the_tasks(tmp_path: Path) -> None:

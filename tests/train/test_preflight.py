@@ -24,6 +24,7 @@ from understudy.cli import doctor, launch
 from understudy.core.errors import ConfigError, TaskError
 from understudy.engines.local.config import LocalEngineConfig
 from understudy.engines.local.machine import detect_machine
+from understudy.engines.local.model import read_context_length
 from understudy.engines.models import find_model, smollm2
 from understudy.runs.config import TrainConfig, parse_config
 from understudy.runs.presets import preset_names, preset_text
@@ -118,6 +119,24 @@ def test_gold_calls_that_fail_are_named(empty_home: Path) -> None:
     found = launch.dry_run([*given, "model=tiny", "engine.device=cpu", "eval.tasks=1"])
     assert "unknown_tool" in found.gold_sizes.failed_calls
     assert found.gold_sizes.failed_calls in str(found)
+
+
+def test_episodes_beyond_the_context_of_the_model_are_noted(empty_home: Path) -> None:
+    context = read_context_length(find_model("tiny"))
+    for most, is_noted in ((context, False), (context + 1, True)):
+        notes = launch.dry_run([*TOY, f"limits.max_episode_tokens={most}"]).notes
+        assert any(f"limits.max_episode_tokens = {most}, but" in note for note in notes) is is_noted
+
+
+def test_gold_replies_that_sampling_cuts_off_are_noted(empty_home: Path) -> None:
+    rows = [{"question": f"{number}?", "answer": "one two three four five six"} for number in range(12)]
+    given = [str(write_lines(empty_home / "q.jsonl", rows)), "data.reward=support.task_rows:reward_answer"]
+    given += ["model=tiny", "engine.device=cpu", "eval.tasks=1"]
+    longest = launch.dry_run([*given, "sampling.max_response_tokens=64"]).gold_sizes.max_reply_tokens
+    assert longest > 6
+    for most, is_noted in ((longest, False), (longest - 1, True)):
+        found = str(launch.dry_run([*given, f"sampling.max_response_tokens={most}"]))
+        assert (f"sampling.max_response_tokens = {most}" in found) is is_noted
 
 
 def test_dry_run_reports_time_memory_and_disk_and_writes_nothing(empty_home: Path) -> None:

@@ -312,16 +312,18 @@ class SplitOptions(RowFileOptions):
 def split(options: SplitOptions) -> None:
     """Split tasks into train, validation and test.
 
-    The splits are stratified by family and difficulty. Near-duplicates stay in one split.
+    The splits are stratified by family and difficulty. Near-duplicates stay in one split. Tasks with a domain policy
+    of their own are written as SkyRL rows, other rows as tasks.
     """
     from understudy.data.convert import split_names
     from understudy.sources.task_files.splits import NearDuplicateGroups
 
     source = _source(options)
     form = source.detect_form()
-    if form != "skyrl" and options.format == "parquet":
+    as_rows = form == "skyrl" or source.num_policies > 0
+    if not as_rows and options.format == "parquet":
         validate_unused_options(options, ("format",))
-    to: Literal["skyrl", "tasks"] | None = None if form == "questions" else "skyrl" if form == "skyrl" else "tasks"
+    to: Literal["skyrl", "tasks"] | None = None if form == "questions" else "skyrl" if as_rows else "tasks"
     output = _convert_output(options, options.out, source, to, split_names(len(options.ratios)))
     groups = NearDuplicateGroups()
     refused = _convert(source, output, options, groups=groups, ratios=options.ratios, seed=options.seed)
@@ -549,6 +551,12 @@ def _convert_output(
         raise ConfigError(
             f"{out}: {'questions' if form == 'questions' else 'tasks'} are written as JSONL; give a name that ends "
             f"in .jsonl{'' if form == 'questions' else ', or --to skyrl for parquet rows'}"
+        )
+    if to == "tasks" and source.num_policies:
+        print_message(
+            f"{source.num_policies} tasks have a domain policy of their own, which this file does not hold; "
+            "--to skyrl keeps it",
+            "yellow",
         )
     text = _text(options.domain_policy) if options.domain_policy else ""
     if form == "questions":

@@ -77,6 +77,13 @@ class TaskInput:
         """Whether the tasks are in more than one split."""
         return len({item.value.split for item in self.items() if isinstance(item, Item)}) > 1
 
+    @property
+    def num_policies(self) -> int:
+        """Number of tasks with a domain policy of their own, which rows hold and tasks do not."""
+        sources = self._read.sources if self._read else ()
+        rows = (row for each in sources if isinstance(each, CallMatching) for row in each.rows.values())
+        return sum(bool(row.domain_policy) for row in rows)
+
     def warnings(self) -> list[str]:
         """Return the number of tasks that need a value which nothing shows, of each source that compares calls."""
         sources = self._read.sources if self._read else ()

@@ -184,14 +184,14 @@ class ShownValues:
 
 
 def find_unshown_value(
-    source: TaskSource, task: Task, messages: Sequence[Message], writes: Sequence[ToolCall]
+    source: TaskSource, task: Task, messages: Sequence[Message], required: Sequence[ToolCall]
 ) -> UnshownValue | None:
-    """Return the first value that an agent cannot know of the `writes` in the messages of a gold episode, or None."""
-    if not writes:
+    """Return the first value that an agent cannot know of the `required` calls of a gold episode, or None."""
+    if not required:
         return None
     before = source.task_policy(task), schema_text(source.tool_specs), *user_texts(task.scenario)
     shown = ShownValues(before, source.lookup_text(task))
-    calls, left = dict(pair_results(messages)), [(call.name, call.arguments) for call in writes]
+    calls, left = dict(pair_results(messages)), [(call.name, call.arguments) for call in required]
     for index, message in enumerate(messages):
         if message.role in ("system", "user"):
             shown.add(message.content)

@@ -201,6 +201,10 @@ class TaskSource:
         """Return the agent's gold calls that change the state, or may change it, in order. See `reports_writes`."""
         return ()
 
+    def required_calls(self, task: Task) -> tuple[ToolCall, ...]:
+        """Return the gold calls that the reward requires: those that write, unless a source requires reads too."""
+        return self.gold_writes(task)
+
 
 def find_contract_error(source: TaskSource) -> str:
     """Return which member of a source is missing or has the wrong type, with its class and location; "" if none.

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from support.data_kit import FIND, make_address_task, make_tau_task, write_lines, write_tau_tasks
+from support.data_kit import FIND, make_address_task, make_tau_task, run_data_command, write_lines, write_tau_tasks
 from toy import DOMAIN
 from understudy.core.errors import ConfigError, TaskError
 from understudy.core.tasks import SPLITS, write_tasks
@@ -152,6 +152,14 @@ def test_a_slice_takes_domains_out_of_a_file(tmp_path: Path, chosen: str) -> Non
         ("bakery-calls", "change"),
         ("toy", "one"),
     }
+
+
+@pytest.mark.parametrize("chosen", ["bakery", "bakery-calls"])
+def test_converted_rows_keep_the_names_of_their_domains(tmp_path: Path, chosen: str) -> None:
+    path = write_lines(tmp_path / "all.jsonl", [call_row(1), call_row(2, "bakery")])
+    assert run_data_command("convert", path, tmp_path / "rows.jsonl")[0] == 0
+    narrow = load_source(str(tmp_path / "rows.jsonl")).slice(Slice(domains=(chosen,)))
+    assert {task.domain for split in SPLITS for task in narrow.tasks(split)} == {"bakery-calls"}
 
 
 def test_slice_of_a_file_beside_a_domain(tmp_path: Path) -> None:

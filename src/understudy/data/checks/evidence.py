@@ -106,18 +106,20 @@ def leaf_texts(value: Any) -> Iterator[str]:
 
 
 def find_unshown_argument(source: TaskSource, task: Task, messages: Sequence[Message]) -> UnshownValue | None:
-    """Return the first argument of a gold write that an agent cannot know, or None. `messages` are a gold episode.
+    """Return the first argument of a required gold call that an agent cannot know, or None.
+
+    `messages` are a gold episode.
 
     Calls that hand the user over take free text. A server reports each call that might write; those whose names say
     that they read are left out.
     """
     by_name = isinstance(source, ExternalSource)
-    writes = [
+    required = [
         call
-        for call in source.gold_writes(task)
+        for call in source.required_calls(task)
         if not hands_over(call.name) and not (by_name and only_reads(call.name))
     ]
-    return find_unshown_value(source, task, messages, writes)
+    return find_unshown_value(source, task, messages, required)
 
 
 def describe_unshown(unshown: UnshownValue) -> str:

@@ -77,7 +77,7 @@ async def _find_played_issue(source: TaskSource, task: Task) -> TaskIssue | None
     """Return the first problem that playing a task with valid gold calls shows, or None."""
     if isinstance(source, StatefulSource) and (issue := await find_reward_issue(source, task)):
         return issue
-    if not source.gold_writes(task):
+    if not source.required_calls(task):
         return None
     gold = await play_once(source, task, GoldAgent(), check_limits(source))
     unshown = find_unshown_argument(source, task, gold.messages)

@@ -75,7 +75,8 @@ FAMILIES = ("change", "tell", "change_and_tell", "read")
 ONLY_READS, NO_ANSWER, NO_FACTS = "only reads", "no answer", "no facts told"
 """Kinds of refusals of tasks that require nothing but reads: without outputs, without a last text, and with one that
 tells nothing that a result shows."""
-_SUFFIX = "-calls"
+CALLS_SUFFIX = "-calls"
+"""The end of the name of each `CallMatching`, after the domain of its rows."""
 _NOT_IN_NAMES = re.compile(r"[^\w.-]+")
 _NO_DATABASE = "there is no database: calls are compared with the recorded gold calls, and nothing is executed"
 
@@ -196,6 +197,10 @@ class CallMatching(TaskSource):
         """Return the gold calls that write."""
         return tuple(call for call in task.gold_calls if call.name in self.write_tools)
 
+    def required_calls(self, task: Task) -> tuple[ToolCall, ...]:
+        """Return the gold calls that write and, if `require_reads` requires them, the reads."""
+        return (*self.gold_writes(task), *record_calls(task, self.write_tools, self.require_reads).required_reads)
+
     @functools.cached_property
     def unshown_values(self) -> Mapping[str, UnshownValue]:
         """The first value of each task that its agent cannot know before the gold call that needs it, by task id."""
@@ -214,12 +219,12 @@ class CallMatching(TaskSource):
         )
 
     def _find_unshown(self, task: Task) -> UnshownValue | None:
-        writes = [call for call in self.gold_writes(task) if not hands_over(call.name)]
-        if not writes:
+        needed = [call for call in self.required_calls(task) if not hands_over(call.name)]
+        if not needed:
             return None
         calls = record_calls(task, self.write_tools)
         tools = GoldCallToolkit(self.all_specs, self.write_tools, calls, self._informative, TaskLimits())
-        return find_unshown_value(self, task, _gold_transcript(task, tools), writes)
+        return find_unshown_value(self, task, _gold_transcript(task, tools), needed)
 
     def fact_rules(self, task: Task) -> FactRules:
         """Return what counts as telling the task's outputs."""
@@ -531,13 +536,13 @@ def with_answer(task: Task) -> Task:
 
 def is_call_matching(domain: str) -> bool:
     """Return whether a task's domain is the name of a `CallMatching` source."""
-    return domain.endswith(_SUFFIX)
+    return domain.endswith(CALLS_SUFFIX)
 
 
 def source_name(domain: str) -> str:
     """Return the name of the source of a domain's tasks, which tells it apart from the domain itself."""
     plain = _NOT_IN_NAMES.sub("-", domain).strip("-") or "tasks"
-    return plain if is_call_matching(plain) else f"{plain}{_SUFFIX}"
+    return plain if is_call_matching(plain) else f"{plain}{CALLS_SUFFIX}"
 
 
 def _find_teller(calls: Sequence[ToolCall], write_tools: Collection[str]) -> int | None:

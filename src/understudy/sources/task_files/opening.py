@@ -12,7 +12,7 @@ from understudy.envs.file_summary import FileSummary, count_refusals
 from understudy.envs.task_source import TaskSource
 from understudy.sources.mixture import Mixture
 from understudy.sources.references import load_reference
-from understudy.sources.task_files.call_matching import ONLY_READS, CallMatching, source_name
+from understudy.sources.task_files.call_matching import CALLS_SUFFIX, ONLY_READS, CallMatching, source_name
 from understudy.sources.task_files.config import NO_DATA, DataConfig, RowConfig
 from understudy.sources.task_files.files import RowFile, digest_row_files, list_row_files
 from understudy.sources.task_files.rows import ReadRow, read_task_rows, without_trials
@@ -136,7 +136,8 @@ def _make_task_file(
         notes.append(f"{left_out} validation tasks are left out, because data.validation has the validation tasks")
     row_domains: dict[str, set[str]] = {}
     for row, task in found:
-        row_domains.setdefault(row.domain or task.domain, set()).add(task.domain)
+        named = (row.domain or task.domain).removesuffix(CALLS_SUFFIX)
+        row_domains.setdefault(named, set()).add(task.domain)
     summary = FileSummary(
         name=name,
         digest=digest_row_files([file.file for file in files if file.name == name]),

@@ -40,6 +40,8 @@ class EpisodeSizes(Record):
     max_tokens: int
     common_prefix_tokens: int
     """Length of the prefix that all episodes share."""
+    max_reply_tokens: int = 0
+    """Length of the longest reply; 0 if there are no gold episodes."""
     failed_calls: str = ""
     """The first episode with a call that fails, and how, such as `lamps/3 (tool_exception)`."""
     assumed_reply_tokens: int = 0
@@ -98,6 +100,7 @@ def measure_episodes(episodes: Sequence[Trajectory], vocabulary: FormatTokenizer
         mean_dialogue_tokens=(in_said + in_replied) / count,
         max_tokens=max(len(e.tokens) for e in episodes),
         common_prefix_tokens=_common([e.tokens for e in episodes]),
+        max_reply_tokens=max((end - start for e in episodes for start, end in e.reply_spans()), default=0),
         failed_calls=next(filter(None, map(_failed_calls, episodes)), ""),
     )
 

@@ -82,9 +82,11 @@ class PreflightReport(Record):
 
 async def run_preflight(config: TrainConfig, folder: Path, processes: int = 1) -> PreflightReport:
     """Return the plan of a run in `folder`. Raise ConfigError or TaskError as a run would."""
+    from understudy.engines.local.model import read_context_length
     from understudy.train.eval_sets import base_eval_sets
     from understudy.train.preparation import (  # imports torch, and errors of the config should not wait for it
         config_warnings,
+        context_warnings,
         prepare_run,
     )
 
@@ -113,7 +115,12 @@ async def run_preflight(config: TrainConfig, folder: Path, processes: int = 1) -
         memory=fitted.plan,
         misfit=fitted.misfit,
         disk=_disk(config, memory.read_model_shape(prepared.model_folder), machine.dtype_bytes, folder),
-        notes=(*([fitted.changes] if fitted.changes else []), *machine.warnings, *notes),
+        notes=(
+            *([fitted.changes] if fitted.changes else []),
+            *machine.warnings,
+            *context_warnings(config, read_context_length(prepared.model_folder)),
+            *notes,
+        ),
     )
 
 
@@ -184,7 +191,9 @@ class _PromptAgent:
 
 
 def _sizes(episodes: EpisodeSizes, config: TrainConfig) -> str:
-    """Return a line with the sizes of episodes. It warns if the longest leaves too little room for a reply."""
+    """Return a line with the sizes of episodes. It warns if the longest leaves too little room for a reply, and if
+    `sampling.max_response_tokens` cuts off gold replies.
+    """
     reply = episodes.assumed_reply_tokens
     longest = episodes.max_tokens + (0 if reply else config.sampling.max_response_tokens)
     room = (
@@ -197,6 +206,13 @@ def _sizes(episodes: EpisodeSizes, config: TrainConfig) -> str:
             f"episodes: prompts of {episodes.mean_tokens - reply:,.0f} tokens on average, and one reply of {reply:,}, "
             f"which is assumed{room}. RL needs no gold episodes, but: {episodes.gold_problem}"
         )
+    most = config.sampling.max_response_tokens
+    cut_off = (
+        f"\ngold replies have up to {episodes.max_reply_tokens:,} tokens, but sampling.max_response_tokens = {most}: "
+        "the model cannot write them; raise it"
+        if episodes.max_reply_tokens > most
+        else ""
+    )
     failed = (
         f"\ncalls fail in the gold episode of task {episodes.failed_calls}, which SFT imitates; see: understudy check"
         if episodes.failed_calls
@@ -206,7 +222,7 @@ def _sizes(episodes: EpisodeSizes, config: TrainConfig) -> str:
         f"gold episodes: {episodes.mean_tokens:,.0f} tokens on average "
         f"({episodes.common_prefix_tokens:,} of them common to all), "
         f"{episodes.mean_sampled_tokens:,.0f} of them sampled in {episodes.mean_turns:.1f} replies; "
-        f"the longest has {episodes.max_tokens:,}{room}{failed}"
+        f"the longest has {episodes.max_tokens:,}{room}{cut_off}{failed}"
     )
 
 
