@@ -260,6 +260,30 @@ async def check_async(
     problems.sort(key=lambda problem: list(PROBLEM_TITLES).index(problem.kind))
     refusal, blocking = await _find_train_refusal(source, results, demands, max_step_seconds)
     called = {call.name for result in results for call in result.task.gold_calls}
+    return DomainReport(
+        domain=source.name,
+        splits=tuple(_report_split(split, played[split]) for split in SPLITS),
+        unused_tools=tuple(spec.name for spec in source.tool_specs if spec.name not in called),
+        problems=tuple(problem.text for problem in problems),
+        problem_groups=tuple(_group_problems(problems, Counter(result.task.family for result in results), blocking)),
+        warnings=(
+            *_warnings(source, results, alike),
+            *(text for probe_result in probes for text in probe_result.tool_exceptions),
+        ),
+        probe_calls=sum(probe_result.num_calls for probe_result in probes),
+        probe_episodes=sum(probe_result.num_episodes for probe_result in probes),
+        unsound=dict(Counter(kind for result in results if (kind := result.unsound_kind))),
+        files=files,
+        adversarial=tuple(attacks),
+        train_refusal=refusal,
+        num_blocking_tasks=len(blocking),
+        num_advised_tasks=len({problem.task.id for problem in problems if problem.task} - blocking),
+    )
+
+
+def _warnings(source: TaskSource, results: Sequence[_PlayedTask], alike: Sequence[tuple[Task, Task]]) -> list[str]:
+    """Return what a user should know of the tasks although training accepts it. `alike` are pairs of tasks that are
+    nearly the same."""
     warnings = [note for each in list_sources(source) for note in each.notes()]
     if not source.domain_policy:
         warnings.append("the domain policy is empty, so the agent gets no instructions")
@@ -294,22 +318,7 @@ async def check_async(
             )
     undescribed = [spec.name for spec in source.tool_specs if not spec.description]
     warnings += (f"the tool {name} has no docstring; the model reads it as the description" for name in undescribed)
-    return DomainReport(
-        domain=source.name,
-        splits=tuple(_report_split(split, played[split]) for split in SPLITS),
-        unused_tools=tuple(spec.name for spec in source.tool_specs if spec.name not in called),
-        problems=tuple(problem.text for problem in problems),
-        problem_groups=tuple(_group_problems(problems, Counter(result.task.family for result in results), blocking)),
-        warnings=(*warnings, *(text for probe_result in probes for text in probe_result.tool_exceptions)),
-        probe_calls=sum(probe_result.num_calls for probe_result in probes),
-        probe_episodes=sum(probe_result.num_episodes for probe_result in probes),
-        unsound=dict(Counter(kind for result in results if (kind := result.unsound_kind))),
-        files=files,
-        adversarial=tuple(attacks),
-        train_refusal=refusal,
-        num_blocking_tasks=len(blocking),
-        num_advised_tasks=len({problem.task.id for problem in problems if problem.task} - blocking),
-    )
+    return warnings
 
 
 async def _find_train_refusal(
