@@ -200,7 +200,8 @@ class EvalConfig(Record):
     split: Split = "validation"
     """Split of the tasks. Use `test` only for final results, and never to choose settings or checkpoints."""
     tasks: int = Field(default=200, ge=1)
-    """Number of tasks: the frozen ones of the split first, then generated ones."""
+    """Number of tasks: the frozen ones of the split first, then generated ones. Test sets of `data.tests` are played
+    whole."""
     base_tasks: int = Field(default=0, ge=0)
     """Number of these tasks in the evaluation before SFT, which untrained models often play slowly. 0 plays all."""
     trials: int = Field(default=1, ge=1)
