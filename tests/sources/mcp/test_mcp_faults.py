@@ -122,7 +122,6 @@ def call_hostile(kind: str, call_timeout: float) -> str:
         ("long_name", "'ssss"),
         ("many", "10000 tools"),
         ("huge_description", "10,000,062"),
-        ("duplicates", "'say' 2 times"),
         ("schema_null", "tools.0.inputSchema"),
         ("schema_text", "tools.0.inputSchema"),
         ("schema_wrong", "tools.0.inputSchema.properties"),
@@ -276,3 +275,48 @@ def test_error_that_a_server_returns_over_http_is_shown_to_the_agent(
     answers["call"] = 400, "application/json", json.dumps(error).encode()
     config = MCPServerConfig(url=url, isolation="shared", protocol="legacy")
     assert run_async(call_on_new_server(config, "say")) == "refused: text is missing"
+
+
+@pytest.mark.parametrize(
+    ("status", "named"),
+    [(401, "headers"), (403, "headers"), (404, "streamable HTTP"), (405, "SSE is not supported")],
+)
+def test_http_server_that_refuses_the_handshake_is_named_with_its_address(status: int, named: str) -> None:
+    class Refuses(BaseHTTPRequestHandler):
+        def log_message(self, *_: object) -> None:
+            pass
+
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["content-length"]))
+            self.send_response(status)
+            self.send_header("content-length", "0")
+            self.end_headers()
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Refuses)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    url = f"http://127.0.0.1:{server.server_port}/mcp"
+    try:
+        said = run_async(call_on_new_server(MCPServerConfig(url=url, isolation="shared", max_start_attempts=1), "say"))
+    finally:
+        server.shutdown()
+        server.server_close()
+    assert "did not start" in said
+    assert url in said
+    assert str(status) in said
+    assert named in said
+    assert "\n" not in said
+
+
+def test_process_that_exits_at_once_shows_its_command_and_its_log() -> None:
+    command = (sys.executable, "-c", "import sys; sys.exit('no licence')")
+    said = run_async(call_on_new_server(MCPServerConfig(command=command, max_start_attempts=1), "say"))
+    assert "did not start" in said
+    assert sys.executable in said
+    assert "no licence" in said
+
+
+@pytest.mark.parametrize("message", ["Connection closed", "Session terminated"])
+def test_error_of_a_live_server_that_reads_like_a_lost_connection_is_shown_to_the_agent(message: str) -> None:
+    command = (sys.executable, str(UNRULY.with_name("raw_schemas.py")), '{"inputSchema": {"type": "object"}}', message)
+    config = MCPServerConfig(command=command, max_start_attempts=1)
+    assert run_async(call_on_new_server(config, "say")) == f"refused: {message}"

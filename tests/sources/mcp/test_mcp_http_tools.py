@@ -157,3 +157,28 @@ def test_missing_file_of_tools_is_refused(tmp_path: Path) -> None:
     (tmp_path / "tools.json").unlink()
     with pytest.raises(ConfigError, match=r"tools\.json cannot be read"):
         run_async(call_on_new_server(config, "add"))
+
+
+def test_server_that_was_never_up_has_not_started(tmp_path: Path) -> None:
+    said = run_async(call_on_new_server(tools_config("http://127.0.0.1:9/tools", tmp_path), "add", a=1, b=2))
+    assert said.startswith("mcp's fault: ")
+    assert "did not start (http://127.0.0.1:9/tools)" in said
+
+
+def test_missing_variables_of_all_servers_are_named_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ["FIRST_TEST_KEY", "SECOND_TEST_KEY"]
+    for name in names:
+        monkeypatch.delenv(name, raising=False)
+    servers = (
+        f"servers.s{i} = {{url = 'http://127.0.0.1:9', isolation = 'shared', headers = {{x = '${{{name}}}'}}}}"
+        for i, name in enumerate(names)
+    )
+    (tmp_path / "keys.toml").write_text("\n".join(servers), encoding="utf-8")
+    with pytest.raises(ConfigError, match=", ".join(names)):
+        _ = load_source(f"mcp:{tmp_path / 'keys.toml'}").tool_specs
+
+
+def test_missing_tasks_file_is_named_with_the_key_and_the_toml(tmp_path: Path) -> None:
+    (tmp_path / "e.toml").write_text("tasks = 'nope.jsonl'\nserver = {command = 'x'}", encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"e\.toml: tasks: .*nope\.jsonl"):
+        load_source(f"mcp:{tmp_path / 'e.toml'}")

@@ -1,6 +1,7 @@
 """An MCP server over stdio without the SDK. Its one tool `say` has the keys that are its first argument, as JSON.
 
-The tool returns the text of a call, also as structured content.
+The tool returns the text of a call, also as structured content. A second argument is a JSON-RPC error's message, which
+each call returns instead.
 """
 
 import json
@@ -23,5 +24,8 @@ def answer(method: str, params: Any) -> dict[str, Any]:
 for line in sys.stdin:
     request = json.loads(line)
     if "id" in request:
-        result = answer(request["method"], request.get("params"))
-        print(json.dumps({"jsonrpc": "2.0", "id": request["id"], "result": result}), flush=True)
+        if request["method"] == "tools/call" and len(sys.argv) > 2:
+            reply = {"error": {"code": -32000, "message": sys.argv[2]}}
+        else:
+            reply = {"result": answer(request["method"], request.get("params"))}
+        print(json.dumps({"jsonrpc": "2.0", "id": request["id"], **reply}), flush=True)

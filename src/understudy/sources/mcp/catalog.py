@@ -93,7 +93,7 @@ class ToolCatalog:
     ) -> None:
         """Only `visible_tools` are shown, if given. Tools that cannot be used are left out.
 
-        Raise `ConfigError` if two visible tools have one name, if `aliases` name an unknown tool or parameter, or if an
+        Raise `RolloutError` if no tool of a server can be used. Raise `ConfigError` if two visible tools have one name, if `aliases` name an unknown tool or parameter, or if an
         alias of a tool is the name of another one.
         """
         self.server_tools = server_tools
@@ -111,21 +111,18 @@ class ToolCatalog:
             for server, specs in usable.items()
             for spec in specs
         ]
-        allowed = [
-            (f"{server}.{sanitize_text(spec.name[:80])}", problem, unreadable_patterns(spec.parameters))
-            for server, specs in server_tools.items()
-            for spec, problem in zip(specs, problems[server], strict=True)
-            if is_allowed(servers[server], spec.name)
-        ]
-        self.notes = (
-            *(f"the tool {name!r} is left out: {problem}" for name, problem, _ in allowed if problem),
-            *(
-                f"{name}: arguments are not compared with the pattern {patterns[0]!r}, which is not one of Python's"
-                for name, problem, patterns in allowed
-                if patterns and not problem
-            ),
-        )
+        self.notes: tuple[str, ...] = ()
         """What a user should know of the tools: which are left out and why, and what is not checked of arguments."""
+        for server, specs in server_tools.items():
+            allowed = [
+                (spec, problem)
+                for spec, problem in zip(specs, problems[server], strict=True)
+                if is_allowed(servers[server], spec.name)
+            ]
+            notes = [note for spec, problem in allowed if (note := _note(server, spec, problem))]
+            if allowed and all(problem for _, problem in allowed):
+                raise RolloutError(f"the MCP server {server!r} has no tool that can be used: {notes[0]}", "mcp")
+            self.notes += tuple(notes)
         shown = [entry for entry in every if is_allowed(servers[entry.server], entry.tool)]
         _validate_unique_names(shown)
         self.shown_entries = [entry for entry in shown if not visible_tools or entry.spec.name in visible_tools]
@@ -147,7 +144,8 @@ class ToolCatalog:
         """Return a tool by any of its names, visible or not. Raise `TaskError` for an unknown name."""
         if name not in self.all_entries:
             text = f"no server has a tool {did_you_mean(name, self.all_entries)}"
-            raise TaskError("; ".join((text, *(note for note in self.notes if repr(name) in note))))
+            tool = repr(name.rpartition(".")[2])
+            raise TaskError("; ".join((text, *(note for note in self.notes if tool in note))))
         return self.all_entries[name]
 
     def rename(self, tool: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -272,6 +270,17 @@ def _problem(spec: ToolSpec, earlier: Sequence[str]) -> str:
         validator_for(schema).check_schema(schema)
     except SchemaError as error:
         return f"its schema is invalid: {sanitize_text(error.message)[:200]}"
+    return ""
+
+
+def _note(server: str, spec: ToolSpec, problem: str) -> str:
+    """Return what a user should know of a tool, or nothing."""
+    name = sanitize_text(repr(spec.name[:80]))
+    if problem:
+        return f"the tool {name} of the server {server!r} is left out: {problem}"
+    if patterns := unreadable_patterns(spec.parameters):
+        shown = sanitize_text(repr(patterns[0][:80]))
+        return f"arguments of {name} of the server {server!r} are not compared with {shown}: Python cannot read it"
     return ""
 
 

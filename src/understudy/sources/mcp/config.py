@@ -125,8 +125,12 @@ class MCPServerConfig(Record):
 
     def uses_placeholder(self, place: str) -> bool:
         """Return whether a setting holds placeholders such as `{folder}` or `{port}`."""
-        texts = (*self.command, *self.env.values(), self.cwd, self.url)
-        return any(place in text for text in texts)
+        return any(place in text for text in self.filled_texts)
+
+    @property
+    def filled_texts(self) -> tuple[str, ...]:
+        """The settings in which placeholders are filled."""
+        return (*self.command, *self.env.values(), self.cwd, self.url, *self.headers.values())
 
     @property
     def owns_state(self) -> bool:
@@ -234,9 +238,12 @@ def load_environment_config(path: Path) -> MCPEnvironmentConfig:
     servers = {key: _placed(server, folder) for key, server in named.items()}
     _validate_server_aliases(servers, path)
     tape = config.cassette
+    policy = _policy(config.domain_policy, folder)
+    if config.tasks and not (folder / config.tasks).is_file():
+        raise ConfigError(f"{path}: tasks: there is no file {folder / config.tasks}; correct the path, or leave it out")
     return config.replace(
         name=name,
-        domain_policy=_policy(config.domain_policy, folder),
+        domain_policy=policy,
         tasks=str(folder / config.tasks) if config.tasks else "",
         server=None,
         servers=servers,

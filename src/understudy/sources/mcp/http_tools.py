@@ -54,7 +54,7 @@ class HTTPTools:
         try:
             response = await self._client.post(f"{self._url}/{call.name}", json=body)
         except httpx2.HTTPError as e:
-            raise MCPError(INTERNAL_ERROR, "Connection closed") from e
+            raise MCPError(INTERNAL_ERROR, f"Connection to {self._url} failed: {type(e).__name__}") from e
         except httpx2.StreamError as e:
             raise MCPError(INTERNAL_ERROR, f"Failed to parse JSON response: {e}") from e
         if response.is_redirect:

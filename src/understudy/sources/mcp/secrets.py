@@ -2,11 +2,18 @@
 
 import os
 import re
+from collections.abc import Iterable
 
 from understudy.core.errors import ConfigError
 from understudy.core.secrets import MIN_SECRET_LENGTH, mask_values
 
 _REFERENCE = re.compile(r"\$\{(\w+)\}")
+
+
+def missing_variables(texts: Iterable[str]) -> list[str]:
+    """Return the names of the environment variables that the texts need and that are not set."""
+    names = dict.fromkeys(name for text in texts for name in _REFERENCE.findall(text))
+    return [name for name in names if not os.environ.get(name)]
 
 
 class Secrets:

@@ -7,6 +7,7 @@ When the event loop ends, that asyncio task is cancelled and the server's proces
 import asyncio
 import logging
 import re
+import shlex
 import shutil
 import tempfile
 from collections.abc import Mapping
@@ -50,12 +51,16 @@ MAX_PAGES = 100
 """The largest number of pages in a list of tools."""
 CONNECTION_ERRORS = re.compile(
     "Connection closed$|SSE stream (failed|ended)|Failed to parse (SSE message|JSON response)|Unexpected content type"
-    "|Server returned an error response$|Session terminated$|Redirect to .* not followed"
+    "|Server returned an error response$|Connection to .* failed: |Session terminated$|Redirect to .* not followed"
     "|server answered a request with 202 Accepted$"
 )
 """The SDK's messages when a connection or an answer over HTTP fails. Servers use its codes for their own errors too."""
 CLOSED_MESSAGE = "Connection closed"
 """The SDK's message when the connection has ended."""
+_CREDENTIALS = "check the key in headers, such as headers = {Authorization = 'Bearer ${NAME}'}"
+_ADDRESS = "check the url: it must be the server's address for streamable HTTP, often /mcp; SSE is not supported"
+START_ADVICE = {401: _CREDENTIALS, 403: _CREDENTIALS, 404: _ADDRESS, 405: _ADDRESS}
+"""What a user should do if a server answers the first request with this status."""
 END_NOTICE_SECONDS = 1.0
 """Seconds until the end of a process is noticed after its connection failed."""
 CONNECTION_ENDS = (
@@ -119,8 +124,13 @@ class MCPSession:
         if not self._ready.is_set():
             if isinstance(self._error, ConfigError):
                 raise self._error
-            late = f"it was not ready within start_timeout = {limit:g} s"
-            raise self._fault(f"did not start: {self.broken if self._error else late}{self._said()}")
+            why = self.broken if self._error else f"it was not ready within start_timeout = {limit:g} s"
+            if why == CLOSED_MESSAGE and not self.config.url:
+                why = "its process ended, or closed its output"
+            elif self._error and self._log and self._log.http_status in START_ADVICE:
+                why = f"status {self._log.http_status}; {START_ADVICE[self._log.http_status]}"
+            place = self.config.url or shlex.join(self.config.command)
+            raise self._fault(f"did not start ({place}): {why}{self._said()}")
 
     async def call(
         self, tool: str, arguments: Mapping[str, Any], seconds: float, on_progress: ProgressFnT | None = None
@@ -273,8 +283,11 @@ class MCPSession:
     async def _refusal(self, tool: str, error: MCPError) -> CallToolResult:
         """Convert a server's error into a result, unless the connection has failed."""
         is_unknown_page = error.code == METHOD_NOT_FOUND and error.message == "Not Found"  # HTTP 404
-        if not is_unknown_page and not CONNECTION_ERRORS.match(error.message):
+        known = CONNECTION_ERRORS.match(error.message) if self.config.url else error.message == CLOSED_MESSAGE
+        if not is_unknown_page and not known:
             return _failure(error.message)
+        if error.message == CLOSED_MESSAGE and not self.broken and await self._answers():
+            return _failure(error.message)  # the server's own text
         if ended := await self._process_end() or (self._error and self.broken):
             raise self._fault(f"died during {tool} ({ended}){self._said()}", ends=True) from error
         if self.broken:
@@ -282,6 +295,16 @@ class MCPSession:
         if error.message == CLOSED_MESSAGE:
             raise self._fault(f"died during {tool}{self._said()}", ends=True) from error
         raise await self._failed(f"failed to answer {tool}: {self._reason(error)}") from error
+
+    async def _answers(self) -> bool:
+        """Return whether the connection still works. After the SDK has closed it, no request is sent."""
+        assert self._client is not None
+        try:
+            async with asyncio.timeout(self.config.call_timeout):
+                self.tools = await _list_tools(self._client)
+        except (MCPError, ValidationError, TimeoutError, RuntimeError, OSError, httpx2.HTTPError):
+            return False
+        return True
 
     async def _process_end(self) -> str:
         """Return how a process that serves HTTP ended, or "". It tells more than the end of the connection."""

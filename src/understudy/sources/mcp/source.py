@@ -27,6 +27,7 @@ from understudy.sources.mcp.config import MCPCall, MCPEnvironmentConfig, MCPServ
 from understudy.sources.mcp.environment import MCPEnvironment, find_mcp_fact_rules
 from understudy.sources.mcp.folder import write_environment
 from understudy.sources.mcp.pool import SessionPools, SessionStarter
+from understudy.sources.mcp.secrets import missing_variables
 from understudy.sources.mcp.tasks import DEFAULT_FAMILY, MCPTask, from_sequence, naming_task, read_mcp_tasks
 from understudy.sources.mcp.tool_result import ToolResult
 from understudy.sources.mcp.toolkit import MCPToolkit
@@ -137,6 +138,11 @@ class MCPEnvironmentResources:
             return recorded
         if tape.mode == "replay":
             raise ConfigError(f"there is no recording in {tape.file}; record one by cassette.mode = 'record'")
+        texts = [text for server in self.config.servers.values() for text in server.filled_texts]
+        if missing := missing_variables(texts):
+            raise ConfigError(
+                f"these environment variables of the MCP servers' settings are not set: {', '.join(missing)}; set them"
+            )
         server_tools = _run_in_thread(_list_tools(self.config.servers))
         if self.cassette:
             self.cassette.record_server_tools(server_tools)
@@ -304,8 +310,14 @@ class MCPTaskSource(ExternalSource):
         return MCPEnvironment(mine, kit, self.task_policy(task), made, goal, self.resources.config.reward)
 
     def notes(self) -> Sequence[str]:
-        """Return which tools of the servers are left out and why, and what is not checked of arguments."""
-        return self._catalog.notes
+        """Return which tools are left out and why, what is not checked of arguments, and the limits of a recording."""
+        if self.resources.config.cassette.mode != "replay":
+            return self._catalog.notes
+        return (
+            *self._catalog.notes,
+            "cassette.mode = 'replay': a call that is not recorded is a fault, and its episode has no score; "
+            "to train, use 'extend' or 'off'",
+        )
 
     def fact_rules(self, task: Task) -> FactRules:
         """Return what counts as telling the task's outputs."""

@@ -30,6 +30,8 @@ from understudy.sources.mcp.stdio import open_stdio
 
 KILL_GRACE_SECONDS = 2.0
 """Seconds that a server process has to end before it is killed."""
+CONNECT_SECONDS = 5.0
+"""Seconds in which a server that does not speak MCP must accept a connection."""
 CONNECT_POLL_SECONDS = 0.05
 """Seconds between checks whether a server listens."""
 EXIT_POLL_SECONDS = 0.01
@@ -75,6 +77,8 @@ class ServerLog:
     def __init__(self) -> None:
         self.process = 0
         """The process id, which is also the id of its group."""
+        self.http_status = 0
+        """The status of the last HTTP response to a message; 0 if there was none."""
         self.has_ended, self.end_reason = asyncio.Event(), ""
         """Whether and how a process that serves HTTP ended on its own."""
         self._tail = deque[bytes](maxlen=8)
@@ -88,6 +92,11 @@ class ServerLog:
     def tail(self) -> str:
         """Return the end of the log."""
         return b"".join(self._tail).decode(errors="replace").strip()
+
+    async def note_status(self, response: httpx2.Response) -> None:
+        """Remember the status of a response to a message."""
+        if response.request.method == "POST":
+            self.http_status = response.status_code
 
     def end_within(self, seconds: float) -> None:
         """Kill the process after a grace period, even if the waiting task was cancelled."""
@@ -145,16 +154,28 @@ async def open_transport(config: MCPServerConfig, fill: PlaceholderResolver, log
                 await stack.enter_async_context(_watched(process, log))
             timeout = httpx2.Timeout(30.0, read=None)  # how long a call may take is the session's matter
             headers = {"accept-encoding": "identity"} | fill.resolve_all(config.headers)
-            hooks: dict[str, list[Callable[..., Awaitable[None]]]] = {"response": [_limit_body]}
+            hooks: dict[str, list[Callable[..., Awaitable[None]]]] = {"response": [_limit_body, log.note_status]}
             client = await stack.enter_async_context(
                 httpx2.AsyncClient(headers=headers, timeout=timeout, event_hooks=hooks)
             )
             if config.http_tools:
-                yield http_tools_server(url, client, Path(config.http_tools), config.http_arguments_key)
+                server = http_tools_server(url, client, Path(config.http_tools), config.http_arguments_key)
+                await _reach(client, url)
+                yield server
                 return
             yield streamable_http_client(url, http_client=client, max_sse_event_size=MAX_MESSAGE_BYTES)
     finally:
         await log.end()
+
+
+async def _reach(client: httpx2.AsyncClient, url: str) -> None:
+    """Raise `RolloutError` if nothing listens at the address. Any answer, also an error, is enough."""
+    try:
+        await client.head(url, timeout=CONNECT_SECONDS)
+    except (httpx2.ConnectError, httpx2.ConnectTimeout) as e:
+        raise RolloutError("nothing answers at this address; start the server, or correct the url", "mcp") from e
+    except httpx2.HTTPError:
+        return  # a server without HEAD
 
 
 class LimitedBody(httpx2.AsyncByteStream):
