@@ -93,8 +93,8 @@ class ToolCatalog:
     ) -> None:
         """Only `visible_tools` are shown, if given. Tools that cannot be used are left out.
 
-        Raise `RolloutError` if no tool of a server can be used. Raise `ConfigError` if two visible tools have one name, if `aliases` name an unknown tool or parameter, or if an
-        alias of a tool is the name of another one.
+        Raise `RolloutError` if no tool of a server can be used. Raise `ConfigError` if two visible tools have one name,
+        if `aliases` name an unknown tool or parameter, or if an alias of a tool is the name of another one.
         """
         self.server_tools = server_tools
         problems = {
