@@ -6,7 +6,11 @@ import os
 import signal
 import sys
 import threading
+import time
 from typing import NoReturn
+
+THREAD_END_SECONDS = 1.0
+"""Seconds that threads have to end after the command, before they are named."""
 
 
 def run() -> None:
@@ -25,9 +29,11 @@ def run() -> None:
     finally:
         signal.signal(signal.SIGINT, lambda number, frame: _stop())
         others = [each for each in threading.enumerate() if not each.daemon and each is not threading.main_thread()]
-        if names := [
-            each.name for each in others if "ThreadPoolExecutor" not in each.name
-        ]:  # idle ones end by themselves
+        workers = [each for each in others if "ThreadPoolExecutor" not in each.name]  # idle ones end by themselves
+        end = time.monotonic() + THREAD_END_SECONDS
+        for worker in workers:
+            worker.join(max(0.0, end - time.monotonic()))
+        if names := [each.name for each in workers if each.is_alive()]:
             started = f"{len(names)} threads that a tool, user or reward has started: {', '.join(names)[:200]}"
             print(f"understudy: waiting for {started}; Ctrl-C ends them", file=sys.stderr, flush=True)
 
