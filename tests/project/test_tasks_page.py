@@ -57,7 +57,6 @@ def test_sound_task_has_no_problems() -> None:
         ([SOUND.replace(setup={"lamp": {}})], "its setup does not fit"),
         ([SOUND.replace(setup={"lamps": {"L1": {"on": "bright"}}})], "its setup does not fit"),
         ([SOUND, SOUND], "the id is also that of a task in"),
-        ([SOUND, SOUND.replace(id="u")], "are nearly the same as those of"),
         ([SOUND, SOUND.replace(id="u", split="test")], "it shares"),
         ([SOUND.replace(scenario=SCENARIO.replace(opening="Yes, do it."))], "would count as consent to a change"),
         (

@@ -212,7 +212,11 @@ def test_check_reports_tasks_that_noop_solves(kiosk: TauBench) -> None:
     assert re.search(
         r"^task test-1: .*\b0\b.*\b1\.0\b.*: facts_told$", third
     )  # no text holds "1,000" without its comma
-    assert [group.kind for group in report.problem_groups] == ["noop_rewarded", "gold_not_rewarded"]
+    assert [(group.kind, group.blocks_training) for group in report.problem_groups] == [
+        ("noop_rewarded", True),
+        ("noop_rewarded", False),
+        ("gold_not_rewarded", False),
+    ]
     (warning,) = report.warnings
     assert "refuses calls of 1 gold episodes, such as test-3" in warning
 

@@ -53,6 +53,7 @@ from understudy.envs.task_generation import (
 )
 from understudy.envs.task_source import FULL_SLICE, Slice, StatefulSource, validate_slice
 from understudy.envs.tools import Toolkit
+from understudy.envs.user_actions import UserToolExecutor
 from understudy.envs.users import ScriptedUser, User, UserFactory, make_user
 
 FROZEN_TASK_COUNTS: Mapping[Split, int] = {"train": 500, "validation": 100, "test": 100}
@@ -266,6 +267,14 @@ class Domain(StatefulSource):
         new = self.build_world().tables()
         tables = self._world.tables().items()
         return [f"{name}.{key}" for name, rows in tables for key, row in rows.items() if new[name].get(key) != row]
+
+    def passes_at_start(self, task: Task) -> bool:
+        """Return whether a success check of the task's user passes in the initial state."""
+        checks = [goal.success_check for goal in task.scenario.goals if goal.success_check]
+        if not checks or not self.user_tools:
+            return False
+        executor = UserToolExecutor((), self.user_tools(self.initial_state(task)).call_sync)
+        return any(executor.check_success(check) for check in checks)
 
     def initial_state(self, task: Task) -> State:
         """Return a new state with the task's setup applied. Raise `TaskError` if the setup does not fit the world."""

@@ -126,6 +126,10 @@ class TaskSource:
         """Return what a user should know before an episode is played, such as tools that are left out."""
         return ()
 
+    def passes_at_start(self, task: Task) -> bool:
+        """Return whether a success check of the task's user passes before the agent has done anything."""
+        return False
+
     @property
     def has_brief_policy(self) -> bool:
         """Whether `slice` accepts `domain_policy="brief"`."""

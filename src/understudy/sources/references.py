@@ -60,7 +60,7 @@ def load_reference(reference: str) -> TaskSource:
     if not isinstance(found, TaskSource):
         if inspect.isfunction(found):
             raise ConfigError(f"{reference!r} is a function; name what it returns, such as SOURCE = {attribute}(...)")
-        if not all(hasattr(found, name) for name in ("tasks", "environment")):
+        if type(found).__module__ == "builtins":
             kind = type(found).__name__
             raise ConfigError(f"{reference!r} is a {kind} and no source of tasks; name a ToolDataset or a Domain")
         raise ConfigError(

@@ -21,7 +21,6 @@ from understudy.data.checks.adversarial.suite import STRATEGIES, AdversarialRepo
 from understudy.data.checks.evidence import describe_unshown, find_unshown_argument
 from understudy.data.checks.issue import IssueKind
 from understudy.data.checks.probe import HangingError, ProbeResult, check_limits, exception_places, play_once, probe
-from understudy.envs.domain import Domain
 from understudy.envs.file_summary import FileSummary
 from understudy.envs.grading import UNREWARDED_PARTS
 from understudy.envs.state_diff import diff_states
@@ -34,7 +33,6 @@ from understudy.envs.task_source import (
     list_file_summaries,
     list_sources,
 )
-from understudy.envs.user_actions import UserToolExecutor
 from understudy.envs.users import gives_consent
 from understudy.evaluation.evaluate import NO_GOLD, find_noop_refusal, validate_train_tasks
 from understudy.evaluation.result import FULL_REWARD
@@ -433,18 +431,8 @@ async def _play_task(source: TaskSource, split: Split, task: Task, max_step_seco
         problems.append(_Problem("shared_rows", f"task {task.id}: {changed}", task))
     places = frozenset((*exception_places(gold), *exception_places(noop)))
     refused = gold.event_counts.get("refused", 0)
-    passes = _passes_at_start(leaf, task)
+    passes = leaf.passes_at_start(task)
     return _PlayedTask(task, problems, True, refused, places, gold.score, noop.score, passes, lacks_gold)
-
-
-def _passes_at_start(source: TaskSource, task: Task) -> bool:
-    """Return whether a success check of the user passes in the initial state."""
-    checks = [goal.success_check for goal in task.scenario.goals if goal.success_check]
-    if not checks or not isinstance(source, Domain) or not source.user_tools:
-        return False
-    run_call = source.user_tools(source.initial_state(task)).call_sync
-    executor = UserToolExecutor((), run_call)
-    return any(executor.check_success(check) for check in checks)
 
 
 def _find_other_result(first: Trajectory, second: Trajectory) -> str | None:
