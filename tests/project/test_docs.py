@@ -44,7 +44,7 @@ PROGRAMS |= {
 }
 UNRUN = {
     "a benchmark": 4,
-    "a GPU": 1,
+    "a GPU": 2,
     "a file of your own": 1,
     "a part of a class": 1,
     "a server": 4,

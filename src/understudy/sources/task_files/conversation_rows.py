@@ -166,7 +166,9 @@ def _without_earlier_replies(turns: Sequence[WireMessage]) -> list[WireMessage]:
         run = list(neighbours)
         if role == "assistant":
             replies = [_readable_reply(turn) for turn in run]
-            last = max((n for n, reply in enumerate(replies) if reply["content"] or reply.get("tool_calls")), default=0)
+            last = max(
+                (n for n, reply in enumerate(replies) if reply.get("content") or reply.get("tool_calls")), default=0
+            )
             run = [
                 t for n, t in enumerate(run) if n >= last or replies[n].get("tool_calls") or not replies[n]["content"]
             ]
