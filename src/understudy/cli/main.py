@@ -482,13 +482,17 @@ def export(options: ExportOptions) -> None:
     print(f"{options.model} is in {options.out}")
     if options.adapter_only:
         return
+    tool_format = exported.config.format.tool_format
+    setting = f" format.tool_format={tool_format}" if tool_format else ""
+    print(f"Next:\n  understudy serve {options.out}{setting}    # an endpoint with tool calls")
     if weights.hides_tools(options.out):
         typer.echo(
-            "its chat template shows no tools, so other programs would send a prompt without them: pass the tools to "
-            "understudy serve, which renders them as training did",
+            "its chat template shows no tools: programs that use the template, such as vLLM, send a prompt without "
+            "them; understudy serve puts them into the prompt",
             err=True,
         )
-    print(f"Next:\n  understudy serve {options.out}    # an endpoint with tool calls\n  vllm serve {options.out}")
+    else:
+        print(f"  vllm serve {options.out}")
 
 
 def _resolve_weights(model: str, settings: Sequence[str]) -> "ModelWeights":

@@ -39,7 +39,10 @@ def validate_reply(
         if problem:
             raise ConfigError(f"the model's chat format cannot express a call of the tool {call.name!r}: {problem}")
     if len(read) > len(reply.tool_calls):
-        raise ConfigError(f"the model's chat format reads another call of {read[-1].name!r} in {reply.tool_calls}")
+        names = ", ".join(call.name for call in reply.tool_calls)
+        raise ConfigError(
+            f"the model's chat format reads a call of {read[-1].name!r} in the arguments of {names}; {_REMEDY}"
+        )
 
 
 def _difference(call: ToolCall, read: ToolCall | None, exactly: bool) -> str:

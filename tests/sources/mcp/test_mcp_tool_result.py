@@ -42,7 +42,9 @@ MARKERS = [
         (["two\nlines"], {"result": "two\nlines"}, False),
         (["1", "2"], {"result": [1, 2]}, False),
         (["12"], {"result": 1}, True),
-        (["done"], {"result": None, "ok": True}, False),
+        (["done"], {"result": None}, False),
+        (["checked"], {"is_available": False}, True),
+        (['{"is_available": false}'], {"is_available": False}, False),
         ([], {"a": 1}, True),
     ],
 )

@@ -229,8 +229,8 @@ async def check_async(
 
     Then try unusual calls and replies on some of them, and `adversarial` strategies if given. The report does not
     depend on which task is played first. It says whether training with `demands` accepts the tasks.
-    `max_step_seconds` is as in `check_limits`. Raise ConfigError if a
-    member of the source is missing or wrong, and TaskError if a call does not return within its time limit.
+    `max_step_seconds` is as in `check_limits`. Raise ConfigError if a member of the source is missing or wrong, and
+    TaskError if a call does not return within its time limit.
     """
     if error := find_contract_error(source):
         raise ConfigError(error)

@@ -110,7 +110,7 @@ def map_texts(value: Any, clean: Sanitizer) -> Any:
 
 
 def _contains(text: str, value: Any) -> bool:
-    """Return True if each text and number of a JSON value is in `text`, as it is or as JSON."""
+    """Return True if each text, number and truth value of a JSON value is in `text`, as it is or as JSON."""
     if isinstance(value, dict):
         return all(_contains(text, item) for item in value.values())
     if isinstance(value, list):
@@ -119,8 +119,10 @@ def _contains(text: str, value: Any) -> bool:
         return any(
             form in text for form in (value, json.dumps(value, ensure_ascii=False)[1:-1], json.dumps(value)[1:-1])
         )
-    if isinstance(value, bool) or value is None:
+    if value is None:
         return True
+    if isinstance(value, bool):
+        return re.search(rf"\b{value}\b", text, re.IGNORECASE) is not None
     return re.search(rf"(?<![\w.]){re.escape(json.dumps(value).removesuffix('.0'))}(?!\w)", text) is not None
 
 
