@@ -1,10 +1,13 @@
-"""Print how many GPUs a run with long episodes needs: the table of docs/gpus.md. Nothing is measured.
+"""Print how many GPUs a run with long episodes needs: the tables of docs/gpus.md and docs/archive/memory.md.
+
+Nothing is measured.
 
     python benchmarks/gpu_memory.py
 
 Each row is the plan of `understudy train --dry-run --plan-for GPU`. The sizes are those of the models' config.json.
 """
 
+import itertools
 import json
 import tempfile
 from functools import cache
@@ -92,10 +95,20 @@ def row_of(model: str, method: str, gpu: str) -> str:
 
 
 def table() -> str:
-    """Return the whole table."""
+    """Return the table of docs/archive/memory.md."""
     rows = [row_of(model, method, gpu) for model in MODELS for method in METHODS for gpu in GPUS]
     return "\n".join([f"| {' | '.join(COLUMNS)} |", "|---" * len(COLUMNS) + "|", *rows])
 
 
+def summary() -> str:
+    """Return the table of docs/gpus.md: the number of GPUs, and the peak of each."""
+    rows = ["| model | training | H100 or A100, 80 GB | H200 |", "|---|---|---|---|"]
+    for model, method in itertools.product(MODELS, METHODS):
+        plans = [smallest_plan(model, method, gpu).memory for gpu in GPUS]
+        cells = [f"{plan.processes}, {plan.peak_bytes / GIB:.0f} GiB" for plan in plans]
+        rows.append(f"| {model} | {method} | {' | '.join(cells)} |")
+    return "\n".join(rows)
+
+
 if __name__ == "__main__":
-    print(table())
+    print(summary(), table(), sep="\n\n")

@@ -41,6 +41,8 @@ from understudy.sources.references import list_domains, load_domain
 
 ROOT = Path(__file__).parents[1]
 SOURCE = Path(understudy.__file__).parent
+UNSEARCHED = "---\nsearch:\n  exclude: true\n---\n"
+"""Begins a page of the archive, which is on the site but neither in its menu nor in its search."""
 EXIT_CODES = """\
 ## Exit codes
 
@@ -75,7 +77,7 @@ def written() -> dict[str, str]:
     for name in ("CONTRIBUTING", "CHANGELOG", "SECURITY"):
         text = (ROOT / f"{name}.md").read_text(encoding="utf-8")
         texts[f"{name.lower()}.md"] = re.sub(r"\]\(docs/", "](", text)
-    return {name: _inside(text) for name, text in texts.items()}
+    return {name: UNSEARCHED + text if name.startswith("archive/") else _inside(text) for name, text in texts.items()}
 
 
 def _recipes(text: str) -> str:
@@ -111,7 +113,7 @@ def fields_table(record: type[Record]) -> str:
 
 def _inside(text: str) -> str:
     """Links to what is in the repository and not in the site become its path."""
-    text = text.replace("](../SECURITY.md", "](security.md")
+    text = re.sub(r"\]\(\.\./(SECURITY|CONTRIBUTING)\.md", lambda match: f"]({match[1].lower()}.md", text)
     return re.sub(r"\[([^\]]*)\]\(\.\./([^)]*)\)", r"`\2`", text)
 
 

@@ -21,10 +21,10 @@ def test_tasks_of_the_readme_are_sound() -> None:
 
 
 ROOT = README.parent
-PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]
+PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_page_has_valid_tables_and_links(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     assert not re.search(r"^(<{7}|={7}|>{7})( |$)", text, re.MULTILINE), "a merge was left unfinished"

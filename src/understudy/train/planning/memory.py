@@ -4,7 +4,7 @@ Memory that is used during the whole run is counted exactly. Sampling and traini
 before an update. Both are estimated for the largest passes that the config allows: full-length episodes, a full cache,
 full microbatches. Shorter episodes need less. In a run with several processes, a plan gives the memory of one process.
 
-docs/runs.md has the formulas and compares plans with measurements.
+docs/archive/memory.md has the formulas and compares plans with measurements.
 """
 
 import json
