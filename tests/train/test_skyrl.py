@@ -228,7 +228,7 @@ def test_settings_without_skyrl_equivalent_are_rejected(tiny: Path, settings: tu
 
 
 def test_docs_list_all_rejected_settings() -> None:
-    page = (ROOT / "docs" / "cluster.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "archive" / "cluster.md").read_text(encoding="utf-8")
     refused = page.partition("refused, each with the reason")[2].partition("\n\nAn episode")[0]
     tree = ast.parse(inspect.getsource(engine_support))
     functions = [node for node in tree.body if isinstance(node, ast.FunctionDef) and "tinker" not in node.name]

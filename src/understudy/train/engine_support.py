@@ -1,6 +1,6 @@
 """The settings of a run that its engine cannot honour: one function for each `engine.kind`.
 
-Every setting is honoured, or refused before the run starts. docs/cluster.md lists the refused ones.
+Every setting is honoured, or refused before the run starts. docs/archive/cluster.md lists the refused ones.
 """
 
 from collections.abc import Iterator

@@ -1,6 +1,6 @@
 """Translation of a run's config to SkyRL's dotted keys and values. This module does not import SkyRL.
 
-`train.engine_support` refuses settings that have no equivalent in SkyRL. docs/archive/skyrl.md lists the equivalents and
+`train.engine_support` refuses settings that have no equivalent in SkyRL. docs/archive/cluster.md lists the equivalents and
 their differences.
 """
 
