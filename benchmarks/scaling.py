@@ -2,7 +2,7 @@
 
     python benchmarks/scaling.py [--each 64] [--longer 1] [--seconds 1.0] [--processes 1] [--share] [--check] [--json]
 
-Nothing is measured here. Every constant names its source, and the formulas are those of docs/archive/scaling.md. The step is a
+Nothing is measured here. Every constant names its source; docs/archive/scaling.md has the formulas. The step is a
 synchronous GRPO step of a policy with 8 billion parameters, whose GPUs first generate and then train. `--longer 10`
 makes replies ten times as long as gold ones, like those of a reasoning model. `--share` computes a group's prompt
 once; SkyRL computes it in every episode. `--prompt`, `--sampled` and `--observed` are the mean tokens of an episode of

@@ -1,7 +1,7 @@
 """Translation of a run's config to SkyRL's dotted keys and values. This module does not import SkyRL.
 
-`train.engine_support` refuses settings that have no equivalent in SkyRL. docs/archive/cluster.md lists the equivalents and
-their differences.
+`train.engine_support` refuses settings that have no equivalent in SkyRL. docs/archive/cluster.md lists the equivalents
+and their differences.
 """
 
 import json
