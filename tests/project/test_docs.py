@@ -54,7 +54,7 @@ UNRUN = {
     "another trainer": 6,
     "code of a domain": 1,
     "minutes": 15,
-    "minutes with a model": 5,
+    "minutes with a model": 4,
     "npm": 1,
     "several GPUs": 2,
     "your files": 7,
