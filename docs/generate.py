@@ -1,9 +1,11 @@
 """Makes the folder that the site is built of: the pages of docs/, and those that are read off the code.
 
     python docs/generate.py build/docs
+    python docs/generate.py docs/tasks.md      # writes the tables of fields of this page anew
 
 What is read off the code is written anew for each build and kept nowhere, so that it cannot go stale: a page for each
-domain, every key of a config, every command, and every public name.
+domain, every key of a config, every command, and every public name. Only the tables of the fields of a task are kept,
+in `docs/tasks.md`, so that its readers in the repository have them; a test compares them with the code.
 """
 
 import ast
@@ -73,7 +75,7 @@ def pages() -> dict[str, str]:
 def written() -> dict[str, str]:
     """The pages of docs/, the recipes in them, and three more at the top of the repository."""
     found = {str(path.relative_to(ROOT / "docs")): path for path in sorted((ROOT / "docs").rglob("*.md"))}
-    texts = {name: _fields(_recipes(path.read_text(encoding="utf-8"))) for name, path in found.items()}
+    texts = {name: _recipes(path.read_text(encoding="utf-8")) for name, path in found.items()}
     for name in ("CONTRIBUTING", "CHANGELOG", "SECURITY"):
         text = (ROOT / f"{name}.md").read_text(encoding="utf-8")
         texts[f"{name.lower()}.md"] = re.sub(r"\]\(docs/", "](", text)
@@ -91,14 +93,14 @@ def _recipes(text: str) -> str:
     return re.sub(r"^<!-- file: (\S+) -->$", shown, text, flags=re.MULTILINE)
 
 
-def _fields(text: str) -> str:
-    """Return the text with a table of a record's fields in place of each `<!-- fields: MODULE.RECORD -->`."""
+def update_fields(text: str) -> str:
+    """Return the text with the table of a record's fields after each `<!-- fields: MODULE.RECORD -->`."""
 
     def table(match: re.Match[str]) -> str:
         record: type[Record] = getattr(importlib.import_module(f"understudy.{match[1]}"), match[2])
-        return fields_table(record)
+        return f"{match[0].splitlines()[0]}\n\n{fields_table(record)}\n"
 
-    return re.sub(r"^<!-- fields: (\S+)\.(\w+) -->$", table, text, flags=re.MULTILINE)
+    return re.sub(r"^<!-- fields: (\S+)\.(\w+) -->\n(?:\n(?:\|.*\n)+)?", table, text, flags=re.MULTILINE)
 
 
 def fields_table(record: type[Record]) -> str:
@@ -473,4 +475,8 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    path = Path(sys.argv[1])
+    if path.is_file():
+        path.write_text(update_fields(path.read_text(encoding="utf-8")), encoding="utf-8")
+    else:
+        main(path)

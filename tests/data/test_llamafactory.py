@@ -34,7 +34,7 @@ pytestmark = [
     pytest.mark.llamafactory,
     pytest.mark.skipif(bool(llamafactory_cli.unsupported_reason()), reason=llamafactory_cli.unsupported_reason()),
 ]
-PAGE = pages.ROOT / "docs" / "data.md"
+PAGE = pages.ROOT / "docs" / "llamafactory.md"
 COMMANDS = [
     line
     for block in pages.blocks(PAGE, language="sh")
@@ -197,8 +197,9 @@ def _resolve_or_empty(name: str) -> str:
 
 
 def train_on_cpu(exported: Exported, stage: str, *settings: str) -> Path:
-    """Run the page's command that trains a stage without a GPU, and return the folder of the adapters."""
-    (command,) = (line for line in COMMANDS if f"train {stage}_lora.yaml" in line and "use_cpu=true" in line)
+    """Run the page's command that trains a stage, with the settings for a CPU; return the folder of the adapters."""
+    (command,) = (f"{line} bf16=false use_cpu=true" for line in COMMANDS if f"train {stage}_lora.yaml" in line)
+    assert "append `bf16=false use_cpu=true`" in PAGE.read_text(encoding="utf-8")
     assert f"Without a GPU: {command}" in (exported.folder / f"{stage}_lora.yaml").read_text()
     llamafactory_cli.run_llamafactory(*command.split(), *QUICK, *settings, cwd=exported.folder)
     return exported.folder / "saves" / f"{stage}_lora"
@@ -242,7 +243,10 @@ def assert_trained_model_chats(exported: Exported) -> None:
     printed = llamafactory_cli.run_llamafactory(*words, cwd=exported.folder, stdin=text.replace("\\n", "\n"))
     assert printed.count("User:") == 2
     assert "Assistant:" in printed
-    (request,) = (json.loads(block.text) for block in pages.blocks(PAGE, language="json") if "tools" in block.text)
+    schema = {"type": "object", "properties": {"order_id": {"type": "string"}}, "required": ["order_id"]}
+    tool = {"name": "get_order", "description": "Find an order.", "parameters": schema}
+    asked = {"role": "user", "content": "Where is order W1?"}
+    request = {"max_tokens": 64, "messages": [asked], "tools": [{"type": "function", "function": tool}], "model": "sft"}
     with llamafactory_cli.serve_llamafactory(
         documented_server("api sft_infer.yaml"), "/v1/models", exported.folder
     ) as address:

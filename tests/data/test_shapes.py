@@ -1,4 +1,4 @@
-"""Test the shapes of training rows: the table of docs/data.md is read as it says, from every kind of file."""
+"""Test the shapes of training rows: the table of docs/conversations.md is read as it says, from every kind of file."""
 
 import json
 import re
@@ -23,7 +23,7 @@ from understudy.sources.dataset_files import digest_dataset, list_dataset_files
 from understudy.sources.readers import require_module
 from understudy.sources.task_files.prompt_rows import to_tool_example
 
-PAGE = Path(__file__).parents[2] / "docs" / "data.md"
+PAGE = Path(__file__).parents[2] / "docs" / "conversations.md"
 TABLE = [
     (uses, json.loads(row))
     for uses, row in re.findall(r"^\| [^|]+ \| ([A-Za-z, ]+) \| `(\{.*\})` \|$", PAGE.read_text("utf-8"), re.MULTILINE)

@@ -20,5 +20,5 @@ def test_named_test_exists(file: str, name: str) -> None:
 def test_every_named_test_is_found_and_pages_link_to_the_policy() -> None:
     assert len(NAMED) == len(set(re.findall(r"tests/[^`]+", PAGE))) >= 20
     assert "](SECURITY.md)" in (ROOT / "README.md").read_text(encoding="utf-8")
-    for page in ("mcp", "serving", "viewer"):
+    for page in ("mcp_servers", "serving", "viewer"):
         assert "](../SECURITY.md" in (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8"), page

@@ -101,6 +101,12 @@ def test_recipe_files_are_included_verbatim(generate: ModuleType) -> None:
     assert (pages.ROOT / "examples" / "recipes" / "line_format.py").read_text(encoding="utf-8") in page
 
 
+def test_tables_of_fields_are_those_of_the_code(generate: ModuleType) -> None:
+    page = (pages.ROOT / "docs" / "tasks.md").read_text(encoding="utf-8")
+    assert generate.update_fields(page) == page, "run python docs/generate.py docs/tasks.md"
+    assert not re.search(r"^\| `\w+` \|.*\|  \|$", page, re.MULTILINE), "a field has no docstring"
+
+
 def test_menu_has_every_page_once(generate: ModuleType) -> None:
     menu = (pages.ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("\nnav:")[2]
     listed = re.findall(r"^ +- .*: (\S+\.md)$", menu, re.MULTILINE)

@@ -75,7 +75,7 @@ def run_llamafactory(*arguments: str, cwd: Path, timeout: float = 1500.0, stdin:
 
 @contextmanager
 def serve_llamafactory(command: str, path: str, cwd: Path, timeout: float = 600.0) -> Iterator[str]:
-    """Yield the address of a server that a shell command of docs/data.md starts, once it answers at `path`.
+    """Yield the address of a server that a shell command of docs/llamafactory.md starts, once it answers at `path`.
 
     `{port}` in the command stands for a free port. Fail with the server's output if it ends or does not answer.
     """

@@ -57,7 +57,7 @@ def serve(options: MCPServeOptions) -> None:
     """Run an MCP server over standard input and output, or over HTTP.
 
     HTTP needs --http-port. Environment variables such as POLYGON_API_KEY set a service's key, address and limits;
-    docs/mcp.md lists them. Each session of a domain has its own copy of the database.
+    docs/mcp_servers.md lists them. Each session of a domain has its own copy of the database.
     """
     import asyncio
 

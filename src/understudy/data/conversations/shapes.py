@@ -103,7 +103,7 @@ def list_shapes(uses: Sequence[Use]) -> str:
     """Return the keys of all shapes with one of these uses."""
     names = ", ".join(USES[use] for use in uses)
     keys = " | ".join(_keys(shape) for shape in SHAPES if set(shape.uses) & set(uses))
-    return f"shapes for {names}: {keys}; docs/data.md has an example of each"
+    return f"shapes for {names}: {keys}; docs/conversations.md has an example of each"
 
 
 def _keys(shape: RowShape) -> str:
@@ -410,4 +410,4 @@ SHAPES = (
     RowShape(("question", "answer"), ("sft", "reward"), _split_question),
     RowShape(("prompt", "answer"), ("sft", "reward"), _split_question),
 )
-"""All shapes, more specific ones first. docs/data.md has an example row of each."""
+"""All shapes, more specific ones first. docs/conversations.md has an example row of each."""
