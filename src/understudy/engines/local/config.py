@@ -20,8 +20,8 @@ class LoraConfig(Record):
     """The adapter's output is scaled by alpha / rank."""
     dropout: float = Field(default=0.0, ge=0.0, lt=1.0)
     """Dropout of an adapter's inputs in updates. Sampling and log-probabilities do not use it."""
-    target_modules: tuple[str, ...] = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
-    """Names of the linear modules that get an adapter. `all-linear` means all but the output head."""
+    target_modules: tuple[str, ...] = (ALL_LINEAR,)
+    """Names of the linear modules that get an adapter. `all-linear` means all but the output head and experts."""
 
 
 class OptimizerConfig(Record):

@@ -101,9 +101,12 @@ class LocalModel:
             fuse_modules(self.network, recompute=not config.gradient_checkpointing)
         layers = decoder_layers(self.network)
         early = max(len(layers) - config.trainable_layers, 0) if config.trainable_layers else 0
-        self.peft_model = (
-            add_lora_adapters(self.network, config.lora, range(early, len(layers))) if config.uses_lora else None
-        )
+        self.peft_model = None
+        if config.uses_lora:
+            called = None
+            if self.padded:
+                called = self.padded.called_modules(self.network, self.config.vocab_size, self.device)
+            self.peft_model = add_lora_adapters(self.network, config.lora, range(early, len(layers)), called)
         if config.gradient_checkpointing:
             enable_gradient_checkpointing(self.network)
         self.lm_head: nn.Parameter = self.network.get_output_embeddings().weight

@@ -50,6 +50,19 @@ class PaddedForward:
         """
         return self._backbone(input_ids=tokens, use_cache=False).last_hidden_state  # type: ignore[no-any-return]
 
+    @torch.inference_mode()
+    def called_modules(self, network: nn.Module, vocabulary: int, device: torch.device) -> set[str]:
+        """Return the names of the modules that a pass calls. Some read the weights of others instead."""
+        called: set[str] = set()
+        hooks = [
+            module.register_forward_hook(lambda *_, name=name: called.add(name))  # type: ignore[misc]
+            for name, module in network.named_modules()
+        ]
+        self.hidden_states(torch.arange(_PROBE_ROW, device=device).remainder(vocabulary)[None])
+        for hook in hooks:
+            hook.remove()
+        return called
+
     def continue_rows(self, tokens: Tensor, cache: Any, lengths: Sequence[int]) -> tuple[Tensor, Any]:
         """Return hidden states [R, q, D] of new tokens [R, q], and the cache with them.
 
