@@ -282,7 +282,7 @@ def _load_network(folder: Path, dtype: torch.dtype, attention: str | None) -> Pr
     Raise ConfigError if config and weights do not make a model.
     """
     try:
-        return AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation=attention)  # type: ignore[no-any-return]
+        return AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation=attention)
     except torch.OutOfMemoryError:
         raise
     except KeyError as error:
@@ -298,7 +298,7 @@ def _load_network(folder: Path, dtype: torch.dtype, attention: str | None) -> Pr
 
 def _read_config(folder: Path) -> PretrainedConfig:
     try:
-        return AutoConfig.from_pretrained(folder)  # type: ignore[no-any-return]
+        return AutoConfig.from_pretrained(folder)
     except (OSError, ValueError, StrictDataclassError) as error:
         raise ConfigError(f"transformers cannot read {folder / 'config.json'}: {_reason(error)}") from error
 
@@ -320,9 +320,9 @@ def _reason(error: Exception) -> str:
 def context_length(config: PretrainedConfig, padded: bool = False) -> int:
     """Return the longest sequence for which our results equal those of a model with this config, in tokens.
 
-    If rows are packed, it is at most the sliding window, within which attention is full. It is at most the original length of LongRoPE.
-    Beyond that, the angles of all positions depend on the longest row of a batch. Models of linear attention alone have
-    no limit of their own.
+    If rows are packed, it is at most the sliding window, within which attention is full. It is at most the original
+    length of LongRoPE: beyond that, the angles of all positions depend on the longest row of a batch. Models of linear
+    attention alone have no limit of their own.
     """
     window = None if padded or getattr(config, "layer_types", None) else getattr(config, "sliding_window", None)
     rope = getattr(config, "rope_parameters", None) or {}

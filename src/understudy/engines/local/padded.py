@@ -55,7 +55,7 @@ class PaddedForward:
         """Return the names of the modules that a pass calls. Some read the weights of others instead."""
         called: set[str] = set()
         hooks = [
-            module.register_forward_hook(lambda *_, name=name: called.add(name))  # type: ignore[misc]
+            module.register_forward_hook(lambda *_, name=name: called.add(name))
             for name, module in network.named_modules()
         ]
         self.hidden_states(torch.arange(_PROBE_ROW, device=device).remainder(vocabulary)[None])
@@ -80,8 +80,8 @@ class PaddedForward:
         if self._takes_positions:
             arguments["position_ids"] = before + torch.arange(tokens.shape[1], device=tokens.device)
         if min(lengths) < max(lengths) and has_keys(cache):
-            column = torch.arange(max(lengths) + tokens.shape[1], device=tokens.device)[None]
-            arguments["attention_mask"] = (column >= max(lengths) - before).long()
+            place = torch.arange(max(lengths) + tokens.shape[1], device=tokens.device)[None]
+            arguments["attention_mask"] = (place >= max(lengths) - before).long()
         out = self._backbone(input_ids=tokens, use_cache=True, **arguments)
         return out.last_hidden_state, getattr(out, self._cache_name)
 

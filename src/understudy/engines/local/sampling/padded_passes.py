@@ -23,8 +23,7 @@ MAX_PREFILL_TOKENS = 4096
 
 @dataclass(slots=True)
 class CachedRows:
-    """What transformers caches of a batch of rows, padded on the left. Layers are those of `JOINABLE_LAYERS`, or there is
-    one row."""
+    """What transformers caches of rows, padded on the left: in layers of `JOINABLE_LAYERS`, or of a single row."""
 
     cache: Any
     lengths: list[int]
