@@ -35,9 +35,9 @@ GIB = 1 << 30
 MAX_SCORES = 1 << 26
 """Attention scores that a pass of the sampler on a GPU stores at once (`engines.local.attention.MAX_SCORES`)."""
 OTHER_NAMES = {
-    "num_attention_heads": ("n_head", "num_heads", "n_heads"),
-    "num_hidden_layers": ("n_layer", "n_layers", "num_layers"),
+    "num_hidden_layers": ("n_layer", "n_layers", "num_layers", "layers_block_type"),
     "hidden_size": ("n_embd", "d_model"),
+    "num_attention_heads": ("n_head", "num_heads", "n_heads"),
 }
 """Names of sizes in the configs of old models."""
 TIGHT_SHARE = 0.8
@@ -348,10 +348,9 @@ def _shape(config: Mapping[str, Any], shapes: Mapping[str, list[int]]) -> ModelS
     ends = ("embed_tokens.weight", "wte.weight", "lm_head.weight")
     outer = {name: s for name, s in shapes.items() if name.endswith(ends) and not (tied and "lm_head" in name)}
     body = {name: s for name, s in shapes.items() if not name.endswith(ends)}
-    heads, hidden, layers = (
-        _size(config, name) for name in ("num_attention_heads", "hidden_size", "num_hidden_layers")
-    )
-    kinds = config.get("layer_types")
+    layers, hidden, heads = (_size(config, name) for name in OTHER_NAMES)
+    kinds = config.get("layer_types") or ()
+    growing = sum(kind.endswith("attention") and kind != "linear_attention" for kind in kinds)
     return ModelShape(
         parameters=sum(math.prod(s) for s in (outer | body).values()),
         embeddings=sum(math.prod(s) for s in outer.values()),
@@ -368,10 +367,8 @@ def _shape(config: Mapping[str, Any], shapes: Mapping[str, list[int]]) -> ModelS
         head_dim=config.get("head_dim") or hidden // heads,
         vocabulary=config["vocab_size"],
         normalizes_heads=any(name.endswith("q_norm.weight") for name in body),
-        cached_layers=sum(kind.endswith("attention") and kind != "linear_attention" for kind in kinds)
-        if kinds
-        else None,
-        pads_rows=any(kind != "full_attention" for kind in kinds or ())
+        cached_layers=growing if kinds else None,
+        pads_rows=any(kind != "full_attention" for kind in kinds)
         or any(config.get(name) for name in ("attn_logit_softcapping", "kv_lora_rank"))
         or "num_key_value_heads" not in config,
     )
@@ -381,7 +378,7 @@ def _size(config: Mapping[str, Any], name: str) -> int:
     """Return a size of a config, which old models give under another name. Models of linear attention have no heads."""
     for key in (name, *OTHER_NAMES[name]):
         if config.get(key):
-            return int(config[key])
+            return len(config[key]) if isinstance(config[key], list) else int(config[key])
     if name == "num_attention_heads" and "mamba" in config.get("model_type", ""):
         return 1
     raise KeyError(name)
