@@ -1,5 +1,6 @@
-"""Tests of the probe that refuses models which the local engine would run wrongly."""
+"""Tests of the probe that finds models whose rows cannot be packed."""
 
+import re
 import time
 from pathlib import Path
 from typing import Any
@@ -10,10 +11,11 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from understudy.algorithms.batch import Batch
 from understudy.core.errors import ConfigError
-from understudy.engines.local.architecture import probe_architecture
+from understudy.engines.local.architecture import probe_packing
 from understudy.engines.local.config import LocalEngineConfig
 from understudy.engines.local.engine import LocalEngine
 from understudy.engines.local.model import ATTENTION_NAME, LocalModel
+from understudy.engines.local.output_head import has_plain_head
 from understudy.engines.models import make_tiny_model
 
 CONFIG = LocalEngineConfig(device="cpu", dtype="float32", sampler="torch")
@@ -52,25 +54,35 @@ def save_random_model(folder: Path, kind: str, **settings: Any) -> Path:
 @pytest.mark.parametrize(
     ("kind", "settings", "problem"),
     [
-        ("nemotron", {}, "nemotron.*TypeError"),
-        ("stablelm", {}, "stablelm.*TypeError"),
-        ("falcon", {"new_decoder_architecture": True, "num_kv_heads": 2}, "falcon.*attention interface"),
-        ("bloom", {"n_layer": 2, "n_head": 4}, "bloom.*attention interface"),
-        ("youtu", MLA, "youtu.*16 numbers per head and its values 8"),
-        ("rwkv", {"attention_hidden_size": 32, "context_length": 128}, "rwkv.*attention interface"),
-        ("mixtral", {"num_local_experts": 4}, "mixtures of experts.*experts is 4"),
-        ("qwen3_moe", {"num_experts": 4, "moe_intermediate_size": 16}, "mixtures of experts.*num_experts is 4"),
-        ("gpt_neox", {"num_key_value_heads": 2}, "gpt_neox.*4 key heads.*num_key_value_heads is 2"),
+        ("nemotron", {}, "TypeError"),
+        ("stablelm", {}, "TypeError"),
+        ("falcon", {"new_decoder_architecture": True, "num_kv_heads": 2}, "attention interface"),
+        ("bloom", {"n_layer": 2, "n_head": 4}, "attention interface"),
+        ("youtu", MLA, "16 numbers per head and its values 8"),
+        ("gpt_neox", {"num_key_value_heads": 2}, "4 key heads.*num_key_value_heads is 2"),
+        ("qwen2", {"use_sliding_window": True, "max_window_layers": 1}, "'sliding_attention'"),
+        ("gemma2", {"head_dim": 8, "layer_types": ["full_attention"] * 2}, "caps attention scores"),
     ],
 )
-def test_unsupported_architecture_is_refused_by_name(
+def test_model_that_cannot_be_packed_is_padded_and_the_reason_is_known(
     tmp_path: Path, kind: str, settings: dict[str, Any], problem: str
 ) -> None:
     folder = save_random_model(tmp_path, kind, **settings)
-    with pytest.raises(ConfigError, match=problem) as error:
-        LocalModel(folder, CONFIG)
-    assert str(folder) in str(error.value)
-    assert "choose a dense model" in str(error.value)
+    assert re.search(problem, LocalModel(folder, CONFIG).padding_reason)
+    with pytest.raises(ConfigError, match=f"engine.batching.*{problem}.*engine.batching=padded"):
+        LocalModel(folder, CONFIG.replace(batching="packed"))
+
+
+def test_padding_that_is_set_gives_the_same_logprobs_as_packing(tmp_path: Path) -> None:
+    folder = save_random_model(tmp_path, "qwen3", pad_token_id=0, num_key_value_heads=2)
+    rows = [[5, 6, 7, 8, 9, 10], [5, 6, 7, 11, 12]]
+    batch = Batch.from_rows(rows, [[False] + [True] * (len(row) - 1) for row in rows])
+    packed, padded = (
+        LocalEngine(folder, CONFIG.replace(batching=way), trainable=False) for way in ("packed", "padded")
+    )
+    assert padded._model.padding_reason == "set by engine.batching"
+    found, expected = (engine._compute_logprobs(engine._model, batch) for engine in (padded, packed))
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -94,28 +106,31 @@ def load_tiny_network(folder: Path) -> Any:
     return AutoModelForCausalLM.from_pretrained(make_tiny_model(folder), attn_implementation=ATTENTION_NAME)
 
 
-@pytest.mark.parametrize("part", ["mixer", "positions", "logits"])
+@pytest.mark.parametrize("part", ["mixer", "positions"])
 def test_probe_finds_what_the_config_does_not_tell(tmp_path: Path, part: str) -> None:
     network = load_tiny_network(tmp_path)
-    probe_architecture(network, tmp_path)
+    assert not probe_packing(network)
     if part == "mixer":  # a layer that adds the tokens before, as in RWKV
         network.model.layers[0].mlp.register_forward_hook(lambda module, inputs, out: out.cumsum(1))
-        match = "other rows"
-    elif part == "positions":  # positions count from the start of the flat sequence
+    else:  # positions count from the start of the flat sequence
         network.model.register_forward_pre_hook(
             lambda module, args, named: (args, named | {"position_ids": torch.arange(8)[None] ** 2}), with_kwargs=True
         )
-        match = "other rows"
-    else:
-        network.register_forward_hook(lambda module, inputs, out: type(out)(logits=out.logits / 2))
-        match = "logits"
-    with pytest.raises(ConfigError, match=match):
-        probe_architecture(network, tmp_path)
+    assert "other rows" in probe_packing(network)
+
+
+def test_scaled_and_capped_logits_are_found(tmp_path: Path) -> None:
+    network = load_tiny_network(tmp_path)
+    assert has_plain_head(network)
+    for change in (lambda x: x / 2, lambda x: 30 * torch.tanh(x / 30)):
+        handle = network.register_forward_hook(lambda module, inputs, out, f=change: type(out)(logits=f(out.logits)))
+        assert not has_plain_head(network)
+        handle.remove()
 
 
 def test_probe_is_cheap_and_skips_models_without_weights(tmp_path: Path) -> None:
     network = load_tiny_network(tmp_path)
     started = time.process_time()
-    probe_architecture(network, tmp_path)
+    probe_packing(network)
     assert time.process_time() - started < 2.0
-    probe_architecture(network.to("meta"), tmp_path)
+    assert not probe_packing(network.to("meta"))

@@ -13,8 +13,8 @@ from understudy import formats
 from understudy.cli.main import main
 from understudy.core.errors import ConfigError
 from understudy.engines.local.engine import LocalEngine
-from understudy.engines.local.sampling.kv_cache import CachedPrefix
 from understudy.engines.local.sampling.layouts import PrefixFillLayout
+from understudy.engines.local.sampling.sequence_cache import CachedPrefix
 from understudy.engines.models import make_tiny_model
 from understudy.runs.config import parse_config
 from understudy.runs.run import Run

@@ -1,32 +1,20 @@
-"""Refuse models that the local engine would run wrongly, when they are loaded.
+"""Find the models whose rows cannot be packed, when they are loaded. Their rows are padded instead (`padded.py`).
 
-The engine runs a model on a flat sequence of several rows, and computes attention itself. This is right only if nothing
-but attention mixes tokens, if positions come from `position_ids`, and if every layer calls the attention interface of
-transformers in the plain way. The config of a model tells a part of this. A probe measures the rest.
+A packed model runs on a flat sequence of several rows, and the engine computes attention itself. This is right only if
+nothing but attention mixes tokens, if positions come from `position_ids`, and if every layer calls the attention
+interface of transformers in the plain way. The config of a model tells a part of this. A probe measures the rest.
 """
 
 import contextlib
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from transformers import PretrainedConfig, PreTrainedModel
 
-from understudy.core.errors import ConfigError
-from understudy.engines.local.gradient_checkpointing import decoder_layers
+from understudy.engines.local.gradient_checkpointing import decoder_layers, model_body
 
-_PLAIN = {
-    "final_logit_softcapping": 0.0,
-    "attn_logit_softcapping": 0.0,
-    "logits_scaling": 1.0,
-    "logit_scale": 1.0,
-    "lm_head_multiplier": 1.0,
-}
-"""Config keys that scale or cap scores or logits, and the neutral value of each."""
-_NUM_EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
-"""Config keys with the number of experts of a layer."""
 _REQUIRED = (
     "hidden_size",
     "num_hidden_layers",
@@ -34,83 +22,59 @@ _REQUIRED = (
     "num_key_value_heads",
     "max_position_embeddings",
 )
-"""Config keys that the engine reads."""
+"""Config keys that packing needs."""
 _SCORE_ARGUMENTS = ("s_aux", "softcap", "position_bias", "alibi")
 """Arguments of the attention interface that change the scores. `AttentionLayout.attend` has none of them."""
-_PROBE_TOKENS, _PROBE_LOGITS = 4, 64
+_PROBE_TOKENS = 4
 _MAX_PROBE_DIFF = 0.02
 """Maximum difference of results that are equal but for rounding, relative to their norm. A model that the probe
 refuses exceeds it many times."""
-_ADVICE = "choose a dense model in which all layers have full attention, such as Qwen3 or Llama 3.2"
 
 
-def validate_config(config: PretrainedConfig, head: nn.Module | None, folder: Path) -> None:
-    """Raise ConfigError for models whose config or output head the engine does not implement."""
+def config_problem(config: PretrainedConfig) -> str:
+    """Return why the rows of models with this config cannot be packed, or an empty string."""
     kinds = set(getattr(config, "layer_types", None) or ()) - {"full_attention"}
     if kinds:
-        raise ConfigError(
-            f"{folder}: the local engine does not support layers of kind {min(kinds)!r}, only full attention"
-        )
-    for name in _NUM_EXPERTS:
-        if (number := getattr(config, name, None) or 0) > 1:
-            raise ConfigError(
-                f"{folder}: the local engine does not support mixtures of experts ({name} is {number}); {_ADVICE}"
-            )
-    for name, plain in _PLAIN.items():
-        if getattr(config, name, None) not in (None, plain):
-            raise ConfigError(f"{folder}: the local engine does not support {name}")
+        return f"it has layers of kind {min(kinds)!r}"
+    if getattr(config, "attn_logit_softcapping", None):
+        return "it caps attention scores"
     if missing := [name for name in _REQUIRED if not getattr(config, name, None)]:
-        raise unsupported_model(folder, config, f"its config has no {missing[0]}")
-    if head is None:
-        raise unsupported_model(folder, config, "it has no output head")
-    if getattr(head, "bias", None) is not None:
-        raise ConfigError(f"{folder}: the local engine does not support an output head with a bias")
+        return f"its config has no {missing[0]}"
+    return ""
 
 
-def probe_architecture(network: PreTrainedModel, folder: Path) -> None:
-    """Run the same short row twice in one flat sequence. Raise ConfigError if the engine does not fit the model.
+def probe_packing(network: PreTrainedModel) -> str:
+    """Run the same short row twice in one flat sequence. Return why its rows cannot be packed, or an empty string.
 
     Of layers that consist of the same modules only the first is run, so this is cheap.
     Call this while every weight is whole and on its device. Models without weights (on device meta) are not probed.
     """
     config = network.config.get_text_config()
     if any(parameter.is_meta for parameter in network.parameters()):
-        return
+        return ""
     layout = ProbeLayout()
     row = torch.arange(_PROBE_TOKENS, device=network.device)
     tokens, positions = ((row + 1) % config.vocab_size).repeat(2)[None], row.repeat(2)[None]
-    head = network.get_output_embeddings()
     try:
-        backbone = getattr(network, network.base_model_prefix)
-        outputs: list[Any] = []
-        with (
-            torch.inference_mode(),
-            backbone.register_forward_hook(lambda *call: outputs.append(call[-1])),
-            _without_repeated_layers(network, config.num_hidden_layers) as layers,
-        ):
-            logits = network(input_ids=tokens, position_ids=positions, use_cache=False, layout=layout).logits
-            hidden = outputs[0].last_hidden_state
-            plain = hidden @ head.weight[:_PROBE_LOGITS].T
-            one, two = hidden[0].float().split(_PROBE_TOKENS)
-            packing_diff = _relative_diff(one, two)
-            scaled = _relative_diff(logits[..., :_PROBE_LOGITS].float(), plain.float())
+        backbone = model_body(network)
+        with torch.inference_mode(), _without_repeated_layers(network, config.num_hidden_layers) as layers:
+            out = backbone(input_ids=tokens, position_ids=positions, use_cache=False, layout=layout)
+        one, two = out.last_hidden_state[0].float().split(_PROBE_TOKENS)
     except torch.OutOfMemoryError:
         raise
     # Code of transformers and of models: these are its errors for a missing interface and for arguments that differ.
     except (AttributeError, IndexError, KeyError, NotImplementedError, RuntimeError, TypeError, ValueError) as error:
         reason = f"{type(error).__name__}: {str(error).partition(chr(10))[0]:.200}"
-        raise unsupported_model(folder, config, f"a short forward pass ends with {reason}") from error
+        return f"a short packed pass ends with {reason}"
     if layout.calls != layers:
-        raise unsupported_model(folder, config, "not each of its layers calls transformers' attention interface once")
+        return "not each of its layers calls transformers' attention interface once"
     if layout.key_heads != {config.num_key_value_heads}:
-        stated = f"num_key_value_heads is {config.num_key_value_heads}"
-        raise unsupported_model(folder, config, f"it has {max(layout.key_heads)} key heads, and its {stated}")
+        return f"it has {max(layout.key_heads)} key heads, and its num_key_value_heads is {config.num_key_value_heads}"
     if layout.problem:
-        raise unsupported_model(folder, config, layout.problem)
-    if packing_diff > _MAX_PROBE_DIFF:
-        raise unsupported_model(folder, config, "its result for a row depends on other rows of the same forward pass")
-    if scaled > _MAX_PROBE_DIFF:
-        raise unsupported_model(folder, config, "its logits are not the plain product of hidden states and output head")
+        return layout.problem
+    if not _relative_diff(one, two) <= _MAX_PROBE_DIFF:
+        return "its result for a row depends on other rows of the same pass"
+    return ""
 
 
 class ProbeLayout:
@@ -180,8 +144,3 @@ def _modules(layer: nn.Module) -> list[tuple[str, type[nn.Module]]]:
 def _relative_diff(one: Tensor, other: Tensor) -> float:
     """Return the largest difference of a token's values, relative to their norm. NaN gives NaN."""
     return float(((one - other).norm(dim=-1) / one.norm(dim=-1)).max())
-
-
-def unsupported_model(folder: Path, config: PretrainedConfig, problem: str) -> ConfigError:
-    """Return the error for a model of an architecture that the engine does not support."""
-    return ConfigError(f"{folder}: the local engine does not support {config.model_type} models: {problem}; {_ADVICE}")

@@ -20,8 +20,8 @@ class LoraConfig(Record):
     """The adapter's output is scaled by alpha / rank."""
     dropout: float = Field(default=0.0, ge=0.0, lt=1.0)
     """Dropout of an adapter's inputs in updates. Sampling and log-probabilities do not use it."""
-    target_modules: tuple[str, ...] = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
-    """Names of the linear modules that get an adapter. `all-linear` means all but the output head."""
+    target_modules: tuple[str, ...] = (ALL_LINEAR,)
+    """Names of the linear modules that get an adapter. `all-linear` means all but the output head and experts."""
 
 
 class OptimizerConfig(Record):
@@ -72,6 +72,10 @@ class LocalEngineConfig(TrainedWeightsConfig):
     kind: Literal["local"] = "local"
     """`local`: PyTorch on this machine. `tinker`: a server of the Tinker API. `skyrl`: SkyRL's trainer on a Ray
     cluster (docs/cluster.md). Each kind has its own keys."""
+    batching: Literal["auto", "packed", "padded"] = "auto"
+    """How rows are computed. `packed`: in one flat sequence in which a common prefix of rows is computed once, which
+    needs a model of plain layers with full attention. `padded`: with the model's own forward pass, one row beside the
+    other; every causal language model of transformers has it. `auto` is `packed` if the model can be packed."""
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     """Device. `auto` is the first available of cuda, mps and cpu."""
     sampler: Literal["auto", "torch", "vllm"] = "auto"

@@ -18,6 +18,12 @@ def decoder_layers(network: nn.Module) -> list[nn.Module]:
     return [layer for layer in network.modules() if isinstance(layer, GradientCheckpointingLayer)]
 
 
+def model_body(network: nn.Module) -> nn.Module:
+    """Return the part of a causal language model from tokens to hidden states."""
+    body = network.get_decoder()  # type: ignore[operator]
+    return network.model if body is network else body  # type: ignore[no-any-return]
+
+
 def enable_gradient_checkpointing(network: nn.Module) -> None:
     """Replace the forward of each decoder layer in place."""
     for layer in decoder_layers(network):

@@ -20,14 +20,16 @@ from transformers import AttentionInterface, AutoConfig, AutoModelForCausalLM, P
 from transformers.utils import logging as transformers_logging
 
 from understudy.core.errors import ConfigError
-from understudy.engines.local.architecture import ProbeLayout, probe_architecture, unsupported_model, validate_config
+from understudy.engines.local.architecture import ProbeLayout, config_problem, probe_packing
 from understudy.engines.local.config import LocalEngineConfig
 from understudy.engines.local.cpu import kernel_library
 from understudy.engines.local.cpu.fuse import fuse_modules
 from understudy.engines.local.distributed.distributed import validate_devices
-from understudy.engines.local.gradient_checkpointing import decoder_layers, enable_gradient_checkpointing
+from understudy.engines.local.gradient_checkpointing import decoder_layers, enable_gradient_checkpointing, model_body
 from understudy.engines.local.lora import add_lora_adapters, lora_dropout, merged_state_dict
 from understudy.engines.local.nf4 import quantize_nf4
+from understudy.engines.local.output_head import has_plain_head, own_logits
+from understudy.engines.local.padded import PaddedForward
 from understudy.engines.process_group import SINGLE_PROCESS, ProcessGroup
 from understudy.formats import FormatTokenizer
 
@@ -35,6 +37,8 @@ if TYPE_CHECKING:
     from understudy.engines.local.distributed.fsdp import FSDPShards
 
 ATTENTION_NAME = "understudy"
+UNLIMITED_CONTEXT = 1 << 20
+"""The context of models without positions, in tokens."""
 TOKENIZER_FILES = (
     "tokenizer*",
     "special_tokens_map.json",
@@ -83,23 +87,28 @@ class LocalModel:
         validate_devices(process_group, self.device)
         self.dtype = choose_dtype(config.dtype, self.device)
         transformers_logging.disable_progress_bar()
-        self.network: PreTrainedModel = _load_network(folder, self.dtype)
+        self.network, self.padding_reason = self._load(config)
+        """Why rows are padded, or an empty string if they are packed."""
         self.config: PretrainedConfig = self.network.config.get_text_config()
-        validate_config(self.config, self.network.get_output_embeddings(), folder)
-        if config.finetune == "qlora":
-            quantize_nf4(self.network, self.network.get_output_embeddings(), self.device)
-        self.network.to(self.device)
-        probe_architecture(self.network, folder)
-        if self.device.type == "cpu" and kernel_library.kernels_available(self.dtype):
+        self.backbone: nn.Module = model_body(self.network)
+        self.padded: PaddedForward | None = None
+        if self.padding_reason:
+            self.padded = PaddedForward(self.backbone)
+            self.padded.probe(self.config.vocab_size, self.device, folder)
+        self.has_plain_head = has_plain_head(self.network)
+        """Whether logits are the product of hidden states and `lm_head`, and nothing else."""
+        if self.device.type == "cpu" and not self.padded and kernel_library.kernels_available(self.dtype):
             fuse_modules(self.network, recompute=not config.gradient_checkpointing)
         layers = decoder_layers(self.network)
         early = max(len(layers) - config.trainable_layers, 0) if config.trainable_layers else 0
-        self.peft_model = (
-            add_lora_adapters(self.network, config.lora, range(early, len(layers))) if config.uses_lora else None
-        )
+        self.peft_model = None
+        if config.uses_lora:
+            called = None
+            if self.padded:
+                called = self.padded.called_modules(self.network, self.config.vocab_size, self.device)
+            self.peft_model = add_lora_adapters(self.network, config.lora, range(early, len(layers)), called)
         if config.gradient_checkpointing:
             enable_gradient_checkpointing(self.network)
-        self.backbone: nn.Module = getattr(self.network, self.network.base_model_prefix)
         self.lm_head: nn.Parameter = self.network.get_output_embeddings().weight
         self.network.eval()
         for layer in layers[:early]:
@@ -112,6 +121,34 @@ class LocalModel:
         if self.fsdp_shards:
             self.fsdp_shards.register(self._trainable)
             self.fsdp_shards.unshard()
+
+    def _load(self, config: LocalEngineConfig) -> tuple[PreTrainedModel, str]:
+        """Return the network on its device, and why its rows must be padded, or an empty string."""
+        reason = "set by engine.batching" if config.batching == "padded" else _config_problem(self.folder)
+        if not reason:
+            network = self._load_with(ATTENTION_NAME, config)
+            reason = probe_packing(network) if network else "it does not use transformers' attention interface"
+            if network and not reason:
+                return network, ""
+        if config.batching == "packed":
+            raise ConfigError(
+                f"engine.batching = 'packed': rows of the model in {self.folder} cannot be packed, because {reason}; "
+                "leave it out, or set engine.batching=padded"
+            )
+        network = self._load_with(None, config)
+        assert network is not None
+        return network, reason
+
+    def _load_with(self, attention: str | None, config: LocalEngineConfig) -> PreTrainedModel | None:
+        """Return the network with an implementation of attention, on its device. Return None if it does not take it."""
+        network = _load_network(self.folder, self.dtype, attention)
+        if network is None:
+            return None
+        if network.get_output_embeddings() is None:
+            raise ConfigError(f"{self.folder}: the model has no output head; choose a causal language model")
+        if config.finetune == "qlora":
+            quantize_nf4(network, network.get_output_embeddings(), self.device)
+        return network.to(self.device)
 
     @cached_property
     def vocabulary(self) -> FormatTokenizer:
@@ -128,8 +165,10 @@ class LocalModel:
         return lora_dropout(self.network, self.device, seed)
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """Return logits [N, V] of hidden states [N, D], without gradient."""
-        return self.network.get_output_embeddings()(hidden)  # type: ignore[no-any-return]
+        """Return logits [N, V] of hidden states [N, D]."""
+        if self.has_plain_head:
+            return self.network.get_output_embeddings()(hidden)  # type: ignore[no-any-return]
+        return own_logits(self.network, hidden)
 
     def trainable_parameters(self) -> dict[str, nn.Parameter]:
         """Return the trainable parameters by name."""
@@ -148,7 +187,7 @@ class LocalModel:
     @property
     def context_length(self) -> int:
         """Longest sequence for which our attention equals the model's own, in tokens."""
-        return context_length(self.config)
+        return context_length(self.config, padded=self.padded is not None)
 
     @property
     def weight_bytes(self) -> int:
@@ -160,7 +199,8 @@ class LocalModel:
     def kv_bytes_per_token(self) -> int:
         """Bytes of the keys and values of one token."""
         config = self.config
-        return int(2 * config.num_hidden_layers * config.num_key_value_heads * self.head_dim * self.dtype.itemsize)
+        heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+        return int(2 * config.num_hidden_layers * heads * self.head_dim * self.dtype.itemsize)
 
     @property
     def head_dim(self) -> int:
@@ -232,17 +272,23 @@ def _shard(body: nn.Module, process_group: ProcessGroup, device: torch.device) -
     return FSDPShards(body, process_group, device)
 
 
-def _load_network(folder: Path, dtype: torch.dtype) -> PreTrainedModel:
-    """Return a folder's model. Raise ConfigError if its config and its weights do not make one."""
+def _config_problem(folder: Path) -> str:
+    return config_problem(_read_config(folder).get_text_config())
+
+
+def _load_network(folder: Path, dtype: torch.dtype, attention: str | None) -> PreTrainedModel | None:
+    """Return a folder's model, or None if it does not take this implementation of attention.
+
+    Raise ConfigError if config and weights do not make a model.
+    """
     try:
-        return AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation=ATTENTION_NAME)
+        return AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation=attention)
     except torch.OutOfMemoryError:
         raise
     except KeyError as error:
         if error.args != (ATTENTION_NAME,):
             raise
-        config = AutoConfig.from_pretrained(folder)
-        raise unsupported_model(folder, config, "they do not use transformers' attention interface") from error
+        return None
     except (OSError, ValueError, RuntimeError, SafetensorError, StrictDataclassError) as error:
         raise ConfigError(
             f"transformers cannot load the model in {folder}: {_reason(error)}; its config.json must be that of its "
@@ -250,18 +296,19 @@ def _load_network(folder: Path, dtype: torch.dtype) -> PreTrainedModel:
         ) from error
 
 
-def read_context_length(folder: Path) -> int:
-    """Return the `LocalModel.context_length` of the model in a folder, without its weights.
-
-    Raise ConfigError for a config that transformers cannot read, and for a model without positions.
-    """
+def _read_config(folder: Path) -> PretrainedConfig:
     try:
-        config = AutoConfig.from_pretrained(folder).get_text_config()
+        return AutoConfig.from_pretrained(folder)
     except (OSError, ValueError, StrictDataclassError) as error:
         raise ConfigError(f"transformers cannot read {folder / 'config.json'}: {_reason(error)}") from error
-    if not hasattr(config, "max_position_embeddings"):
-        raise unsupported_model(folder, config, "their config has no max_position_embeddings")
-    return context_length(config)
+
+
+def read_context_length(folder: Path, padded: bool = False) -> int:
+    """Return the `LocalModel.context_length` of the model in a folder, without its weights.
+
+    Raise ConfigError for a config that transformers cannot read.
+    """
+    return context_length(_read_config(folder).get_text_config(), padded)
 
 
 def _reason(error: Exception) -> str:
@@ -270,16 +317,18 @@ def _reason(error: Exception) -> str:
     return " ".join(line.strip() for line in lines[: 1 + isinstance(error, StrictDataclassError)])
 
 
-def context_length(config: PretrainedConfig) -> int:
-    """Return the longest sequence for which our attention equals that of a model with this config, in tokens.
+def context_length(config: PretrainedConfig, padded: bool = False) -> int:
+    """Return the longest sequence for which our results equal those of a model with this config, in tokens.
 
-    It is at most the sliding window, within which attention is full, and at most the original length of LongRoPE.
-    Beyond that, the angles of all positions depend on the longest row of a batch.
+    If rows are packed, it is at most the sliding window, within which attention is full. It is at most the original
+    length of LongRoPE: beyond that, the angles of all positions depend on the longest row of a batch. Models of linear
+    attention alone have no limit of their own.
     """
-    window = None if getattr(config, "layer_types", None) else getattr(config, "sliding_window", None)
+    window = None if padded or getattr(config, "layer_types", None) else getattr(config, "sliding_window", None)
     rope = getattr(config, "rope_parameters", None) or {}
     long = rope.get("rope_type") == "longrope" and rope.get("original_max_position_embeddings")
-    return min(int(limit) for limit in (config.max_position_embeddings, window, long) if limit)
+    limits = getattr(config, "max_position_embeddings", None), window, long
+    return min((int(limit) for limit in limits if limit), default=UNLIMITED_CONTEXT)
 
 
 def choose_device(device: str) -> torch.device:

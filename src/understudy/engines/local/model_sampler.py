@@ -27,7 +27,8 @@ class ModelSampler:
 
     def __init__(self, model: LocalModel, folder: Path, config: LocalEngineConfig, num_processes: int) -> None:
         self._model, self._config = model, config
-        self.choice = choose_sampler(model, config, num_processes)
+        choice = choose_sampler(model, config, num_processes)
+        self.choice = replace(choice, padding_reason=model.padding_reason)
         """The sampler in use, and why it was chosen."""
         self.sampler: LocalSampler | VllmSampler = (
             make_vllm_sampler(model, folder, config)

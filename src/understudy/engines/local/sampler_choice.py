@@ -29,9 +29,14 @@ class SamplerChoice:
 
     sampler: Literal["torch", "vllm"]
     reason: str
+    padding_reason: str = ""
+    """Why rows are padded, or an empty string if they are packed."""
 
     def __str__(self) -> str:
-        return f"replies are sampled by {'vLLM' if self.sampler == 'vllm' else 'PyTorch'}: {self.reason}"
+        line = f"replies are sampled by {'vLLM' if self.sampler == 'vllm' else 'PyTorch'}: {self.reason}"
+        if not self.padding_reason:
+            return line
+        return f"{line}; rows are padded, and what they have in common is computed for each: {self.padding_reason}"
 
 
 def choose_sampler(model: LocalModel, config: LocalEngineConfig, num_processes: int = 1) -> SamplerChoice:

@@ -10,8 +10,9 @@ from understudy.algorithms.batch import Batch, plan_microbatches, split_across_r
 from understudy.core.errors import ConfigError
 from understudy.engines.local.memory_errors import memory_errors_as_config_errors
 from understudy.engines.local.model import LocalModel
-from understudy.engines.local.packing import pack_rows
-from understudy.engines.local.token_logprobs import token_logprobs
+from understudy.engines.local.packing import PackedLayout, TreeLayout, pack_rows
+from understudy.engines.local.padded import PaddedRows, plan_padded_microbatches
+from understudy.engines.local.token_logprobs import token_logprobs, token_logprobs_of
 from understudy.engines.local.transfers import to_device, to_host
 from understudy.engines.process_group import ProcessGroup
 
@@ -41,19 +42,32 @@ class MicrobatchStates:
 
 def compute_states(model: LocalModel, batch: Batch, rows: Sequence[int]) -> MicrobatchStates:
     """Run a forward pass over a microbatch: the given rows of a batch."""
-    packing = pack_rows(batch, rows, model.query_heads_per_key, model.device)
-    hidden = model.hidden_states(packing.tokens, packing.positions, packing)
+    layout: PackedLayout | TreeLayout | PaddedRows
+    if model.padded:
+        layout = PaddedRows(batch, rows, model.device)
+        hidden = model.padded.hidden_states(layout.tokens).flatten(0, 1)
+    else:
+        layout = pack_rows(batch, rows, model.query_heads_per_key, model.device)
+        hidden = model.hidden_states(layout.tokens, layout.positions, layout)
     row, column = batch.mask[rows].nonzero().T
-    trained, which = torch.unique(packing.places[row, column], return_inverse=True)
-    before = torch.empty_like(trained).scatter_(0, which, packing.places[row, column - 1])
+    trained, which = torch.unique(layout.places[row, column], return_inverse=True)
+    before = torch.empty_like(trained).scatter_(0, which, layout.places[row, column - 1])
     before, trained, which = (to_device(x, hidden.device) for x in (before, trained, which))
-    targets = packing.tokens[0, trained]
-    return MicrobatchStates(torch.tensor(rows)[row], column, hidden[before], targets, which, packing.num_tokens)
+    targets = layout.tokens.flatten()[trained]
+    return MicrobatchStates(torch.tensor(rows)[row], column, hidden[before], targets, which, layout.num_tokens)
+
+
+def split_into_microbatches(model: LocalModel, batch: Batch, max_tokens: int) -> list[list[int]]:
+    """Return the rows of each pass over a batch, which computes at most `max_tokens` tokens, or one row."""
+    return (plan_padded_microbatches if model.padded else plan_microbatches)(batch, max_tokens)
 
 
 def states_logprobs(model: LocalModel, states: MicrobatchStates, temperature: float) -> tuple[Tensor, Tensor]:
     """Return log-probabilities and entropies [M] of the trained tokens from a model's hidden states."""
-    logprobs, entropies = token_logprobs(states.hidden, model.lm_head, states.targets, temperature)
+    if model.has_plain_head:
+        logprobs, entropies = token_logprobs(states.hidden, model.lm_head, states.targets, temperature)
+    else:
+        logprobs, entropies = token_logprobs_of(model.logits, states.hidden, states.targets, temperature)
     return logprobs[states.state_index], entropies[states.state_index]
 
 
@@ -84,7 +98,7 @@ def score_tokens(
     own = batch.select(own_rows)
     places, values = [], []
     with torch.inference_mode(), memory_errors_as_config_errors("engine.max_tokens_per_microbatch", max_tokens):
-        for microbatch in plan_microbatches(own, max_tokens):
+        for microbatch in split_into_microbatches(model, own, max_tokens):
             states = compute_states(model, own, microbatch)
             places.append((own_rows[states.rows], states.positions))
             values.append(score(states))

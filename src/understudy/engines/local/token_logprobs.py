@@ -3,11 +3,13 @@
 Logits exist for one chunk of positions at a time. The backward pass computes them again.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 from understudy.engines.local.cpu import kernels
 
@@ -20,6 +22,25 @@ def token_logprobs(hidden: Tensor, lm_head: Tensor, targets: Tensor, temperature
     `hidden` [M, D] are the hidden states before the targets, `lm_head` [V, D] the output weights.
     """
     return TokenLogprobsFunction.apply(hidden, lm_head, targets, temperature)  # type: ignore[no-any-return, no-untyped-call]
+
+
+def token_logprobs_of(
+    logits: Callable[[Tensor], Tensor], hidden: Tensor, targets: Tensor, temperature: float
+) -> tuple[Tensor, Tensor]:
+    """Return the same as `token_logprobs` for a model whose logits [M, V] are any function of hidden states [M, D].
+
+    Such a function may scale or cap them, as Gemma 2 and Cohere do, or add a bias.
+    """
+
+    def part(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        logprobs = (logits(x).float() / temperature).log_softmax(-1)
+        entropy = -(logprobs.detach().exp() * logprobs.detach()).sum(-1)
+        return logprobs.gather(-1, y[:, None])[:, 0], entropy
+
+    pairs = zip(torch.split(hidden, LOGIT_CHUNK), torch.split(targets, LOGIT_CHUNK), strict=True)
+    found = [checkpoint(part, x, y, use_reentrant=False) if torch.is_grad_enabled() else part(x, y) for x, y in pairs]
+    logprobs, entropy = (torch.cat(x) for x in zip(*found, strict=True))
+    return logprobs, entropy
 
 
 class TokenLogprobsFunction(torch.autograd.Function):

@@ -14,14 +14,20 @@ import torch
 from torch import Tensor
 
 from understudy.algorithms import losses
-from understudy.algorithms.batch import Batch, LossOutput, count_distinct_tokens, plan_microbatches
+from understudy.algorithms.batch import Batch, LossOutput, count_distinct_tokens
 from understudy.algorithms.config import LossConfig, is_custom
 from understudy.engines.interface import LogprobsCallback
 from understudy.engines.local.distributed.distributed import sum_across_ranks, validate_same_weights
 from understudy.engines.local.memory_errors import memory_errors_as_config_errors
 from understudy.engines.local.model import LocalModel
 from understudy.engines.local.optimizer import MasterAdamW
-from understudy.engines.local.scoring import MicrobatchStates, compute_states, select_own_rows, states_logprobs
+from understudy.engines.local.scoring import (
+    MicrobatchStates,
+    compute_states,
+    select_own_rows,
+    split_into_microbatches,
+    states_logprobs,
+)
 from understudy.engines.local.transfers import to_device, to_host
 from understudy.engines.local.update_metrics import (
     StepMetrics,
@@ -98,7 +104,7 @@ class WeightUpdate:
         own_rows = trained_rows[select_own_rows(trained, self.process_group)]
         own, step = minibatch.select(own_rows), OptimizerStep(trained_rows, own_rows)
         step.metrics.counts["distinct_tokens"] = count_distinct_tokens(own)
-        microbatches = plan_microbatches(own, self.max_tokens)
+        microbatches = split_into_microbatches(self.model, own, self.max_tokens)
         with self._resharded(trained, len(microbatches)):
             for rows in microbatches:
                 with self.model.lora_dropout(self._next_dropout_seed()):

@@ -34,6 +34,12 @@ NF4_BYTES = 0.5 + 1 / 64 + 4 / (64 * 256)
 GIB = 1 << 30
 MAX_SCORES = 1 << 26
 """Attention scores that a pass of the sampler on a GPU stores at once (`engines.local.attention.MAX_SCORES`)."""
+OTHER_NAMES = {
+    "num_hidden_layers": ("n_layer", "n_layers", "num_layers", "layers_block_type"),
+    "hidden_size": ("n_embd", "d_model"),
+    "num_attention_heads": ("n_head", "num_heads", "n_heads"),
+}
+"""Names of sizes in the configs of old models."""
 TIGHT_SHARE = 0.8
 """The share of a device's memory above which a run prints its whole memory plan."""
 
@@ -66,6 +72,10 @@ class ModelShape(Record):
     vocabulary: int
     normalizes_heads: bool = False
     """True if each head of the queries and of the keys is normalized, as in Qwen3."""
+    cached_layers: int | None = None
+    """Layers whose cache grows with the tokens, if not all: linear attention and convolutions have a fixed state."""
+    pads_rows: bool = False
+    """True if the config says that rows cannot be packed (`engine.batching`)."""
 
 
 class MaxPassSizes(Record):
@@ -145,6 +155,9 @@ def plan_memory(
 ) -> MemoryPlan:
     """Return the memory plan of each of `processes` processes, from the shapes of the model."""
     shards = processes if config.sharding == "fsdp" else 1
+    if config.batching == "padded" or (config.batching == "auto" and shape.pads_rows):
+        # A padded model runs with transformers' modules, and shares no prefix.
+        machine, load = machine.replace(fused_kernels=False), load.replace(prompt_tokens=0)
     parts = [*_resident_parts(shape, config, load, machine, shards), *_training_parts(shape, config, load, machine)]
     parts += _sampling_parts(shape, config, load, machine) if load.samples_locally else _vllm_parts(config, machine)
     parts += _gathered_parts(shape, config, machine) if shards > 1 else ()
@@ -210,7 +223,8 @@ def weight_bytes(shape: ModelShape, item: int) -> int:
 
 def token_cache_bytes(shape: ModelShape, item: int) -> int:
     """Return the bytes of the keys and values of one token, with `item` bytes for each number."""
-    return 2 * shape.layers * shape.key_heads * shape.head_dim * item
+    layers = shape.layers if shape.cached_layers is None else shape.cached_layers
+    return 2 * layers * shape.key_heads * shape.head_dim * item
 
 
 def read_model_shape(folder: Path) -> ModelShape:
@@ -334,23 +348,47 @@ def _shape(config: Mapping[str, Any], shapes: Mapping[str, list[int]]) -> ModelS
     ends = ("embed_tokens.weight", "wte.weight", "lm_head.weight")
     outer = {name: s for name, s in shapes.items() if name.endswith(ends) and not (tied and "lm_head" in name)}
     body = {name: s for name, s in shapes.items() if not name.endswith(ends)}
-    heads = config["num_attention_heads"]
+    layers, hidden, heads = (_size(config, name) for name in OTHER_NAMES)
+    kinds = config.get("layer_types") or ()
+    growing = sum(kind.endswith("attention") and kind != "linear_attention" for kind in kinds)
     return ModelShape(
         parameters=sum(math.prod(s) for s in (outer | body).values()),
         embeddings=sum(math.prod(s) for s in outer.values()),
         linear=tuple(
             LinearShape(name=name.split(".")[-2], outputs=s[0], inputs=s[1])
             for name, s in sorted(body.items())
-            if len(s) == 2 and name.endswith(".weight")
+            if len(s) == 2 and name.endswith(".weight") and ".experts." not in name
         ),
-        layers=config["num_hidden_layers"],
-        hidden=config["hidden_size"],
-        intermediate=config.get("intermediate_size") or 4 * config["hidden_size"],
+        layers=layers,
+        hidden=hidden,
+        intermediate=max(config.get("intermediate_size") or 4 * hidden, _expert_size(config)),
         heads=heads,
         key_heads=config.get("num_key_value_heads") or heads,
-        head_dim=config.get("head_dim") or config["hidden_size"] // heads,
+        head_dim=config.get("head_dim") or hidden // heads,
         vocabulary=config["vocab_size"],
         normalizes_heads=any(name.endswith("q_norm.weight") for name in body),
+        cached_layers=growing if kinds else None,
+        pads_rows=any(kind != "full_attention" for kind in kinds)
+        or any(config.get(name) for name in ("attn_logit_softcapping", "kv_lora_rank"))
+        or "num_key_value_heads" not in config,
+    )
+
+
+def _size(config: Mapping[str, Any], name: str) -> int:
+    """Return a size of a config, which old models give under another name. Models of linear attention have no heads."""
+    for key in (name, *OTHER_NAMES[name]):
+        if config.get(key):
+            return len(config[key]) if isinstance(config[key], list) else int(config[key])
+    if name == "num_attention_heads" and "mamba" in config.get("model_type", ""):
+        return 1
+    raise KeyError(name)
+
+
+def _expert_size(config: Mapping[str, Any]) -> int:
+    """Return the intermediate numbers of a token in the experts that it uses. It is 0 without experts."""
+    used = config.get("num_experts_per_tok") or 0
+    return int(used * (config.get("moe_intermediate_size") or config.get("intermediate_size") or 0)) + int(
+        config.get("shared_expert_intermediate_size") or 0
     )
 
 

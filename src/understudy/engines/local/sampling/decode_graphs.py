@@ -14,7 +14,8 @@ from torch import Tensor
 
 from understudy.engines.local.model import LocalModel
 from understudy.engines.local.nf4 import Nf4Linear
-from understudy.engines.local.sampling.kv_cache import CacheSlot, KVCache
+from understudy.engines.local.sampling.kv_cache import KVCache
+from understudy.engines.local.sampling.sequence_cache import CacheSlot
 
 MIN_ROWS = 8
 """Passes are recorded for powers of two of rows from this one on. Spare rows repeat the last one."""

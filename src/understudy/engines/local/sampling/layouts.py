@@ -13,7 +13,8 @@ from torch import Tensor
 from understudy.engines.local.attention import attend_in_parts
 from understudy.engines.local.cpu import kernels
 from understudy.engines.local.cpu.causal import causal_attention
-from understudy.engines.local.sampling.kv_cache import CachedPrefix, CacheSlot, KVCache
+from understudy.engines.local.sampling.kv_cache import KVCache
+from understudy.engines.local.sampling.sequence_cache import CachedPrefix, CacheSlot
 from understudy.engines.local.transfers import to_device
 
 MAX_PADDING = 0.3  # maximum padding relative to a block's longest row; more blocks would cost more than padding

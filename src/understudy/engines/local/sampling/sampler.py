@@ -30,10 +30,10 @@ from understudy.engines.interface import Completion, SamplingParams, TokenCallba
 from understudy.engines.local.cpu import kernels
 from understudy.engines.local.model import LocalModel
 from understudy.engines.local.sampling import filters
-from understudy.engines.local.sampling.decode_graphs import DecodeGraphs, supports_graphs
-from understudy.engines.local.sampling.kv_cache import CacheSlot, KVCache
-from understudy.engines.local.sampling.layouts import DecodeLayout, PrefillLayout, PrefixFillLayout
 from understudy.engines.local.sampling.ngram_speculation import ARRAY_TYPECODE, NgramCache, propose_tokens
+from understudy.engines.local.sampling.padded_passes import PaddedPasses
+from understudy.engines.local.sampling.passes import FlatPasses, SamplingPasses
+from understudy.engines.local.sampling.sequence_cache import CacheSlot
 from understudy.engines.local.transfers import read_numbers, to_device
 from understudy.formats.detokenizer import StopStrings
 
@@ -136,11 +136,10 @@ class LocalSampler:
     def __init__(self, model: LocalModel, max_num_seqs: int, max_draft_rows: int) -> None:
         """`max_num_seqs` limits active sequences. Draft tokens fill a decoding pass up to `max_draft_rows` rows."""
         self._model, self._rows = model, max_draft_rows
-        config = model.config
-        dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-        layers, heads = config.num_hidden_layers, config.num_key_value_heads
-        self._cache = KVCache(layers, heads, dim, max_num_seqs, model.dtype, model.device)
-        self._graphs = DecodeGraphs(model, self._cache) if supports_graphs(model) else None
+        self._passes: SamplingPasses = (
+            PaddedPasses(model, max_num_seqs) if model.padded else FlatPasses(model, max_num_seqs)
+        )
+        self._cache = self._passes.cache
         self._queue: list[SampleRequest] = []
         self._active: list[SampleRequest] = []
         self._unanswered: set[SampleRequest] = set()
@@ -155,9 +154,7 @@ class LocalSampler:
 
     def reset_prefix_cache(self) -> None:
         """Clear the key-value cache and the n-grams."""
-        self._cache.clear()
-        if self._graphs:
-            self._graphs.clear()
+        self._passes.clear()
         self._replies = NgramCache()
 
     def close(self) -> None:
@@ -222,7 +219,7 @@ class LocalSampler:
             return
         waiting, self._unanswered = self._unanswered, set()
         self._queue, self._active = [], []
-        self._cache.clear()
+        self._passes.clear()
         for request in waiting:
             if not request.future.done():
                 request.future.set_exception(error)
@@ -270,10 +267,7 @@ class LocalSampler:
         for part in partition_by_prefix(new, [len(prompt) - 1 for prompt in new]):
             is_needed = any(numbers[row] < num_admitted for row in part.rows)
             if is_needed and part.prefix_length >= MIN_PREFIX_TOKENS:
-                prefix = self._cache.add_prefix(new[part.rows[0]][: part.prefix_length])
-                tokens = to_device(torch.tensor(prefix.tokens), self._model.device)[None]
-                positions = torch.arange(part.prefix_length, device=self._model.device)[None]
-                self._model.hidden_states(tokens, positions, PrefixFillLayout(prefix))
+                self._passes.compute_prefix(self._cache.add_prefix(new[part.rows[0]][: part.prefix_length]))
 
     def _prefill(self, requests: Sequence[SampleRequest]) -> None:
         rows = sorted(
@@ -282,11 +276,9 @@ class LocalSampler:
         )
         slots = [r.active_slot for r in rows]
         new = [r.prompt[len(r.active_slot.tokens) :] for r in rows]
-        self._cache.reserve(max(slot.own_length + len(tokens) for slot, tokens in zip(slots, new, strict=True)))
-        layout = PrefillLayout(self._cache, slots, new, self._model.query_heads_per_key, self._model.device)
-        hidden = self._model.hidden_states(layout.tokens, layout.positions, layout)
+        hidden = self._passes.prefill(slots, new)
         self._active += [*rows, *(r for r in requests if r.leader)]
-        self._sample_next(rows, [[] for _ in rows], hidden[layout.last])
+        self._sample_next(rows, [[] for _ in rows], hidden)
 
     def _decode(self) -> None:
         rows = sorted(
@@ -295,20 +287,14 @@ class LocalSampler:
         slots = [r.active_slot for r in rows]
         drafts = self._propose_drafts(rows)
         fed = [[r.sequence[-1], *draft] for r, draft in zip(rows, drafts, strict=True)]
-        self._cache.reserve(max(slot.own_length + len(tokens) for slot, tokens in zip(slots, fed, strict=True)))
-        if self._graphs:
-            hidden = self._graphs.hidden_states(slots, fed)
-        else:
-            layout = DecodeLayout(self._cache, slots, fed, self._model.query_heads_per_key, self._model.device)
-            hidden = self._model.hidden_states(layout.tokens, layout.positions, layout)
-        self._sample_next(rows, drafts, hidden)
+        self._sample_next(rows, drafts, self._passes.decode(slots, fed))
 
     def _propose_drafts(self, rows: Sequence[SampleRequest]) -> list[list[int]]:
         """Return draft tokens for each row, none for constrained rows.
 
         All active requests together, also those that follow a row, have at most the logits of the available rows.
         """
-        most = min(MAX_DRAFT_TOKENS, self._rows // len(self._active) - 1)
+        most = min(MAX_DRAFT_TOKENS, self._rows // len(self._active) - 1) if self._passes.supports_drafts else 0
         return [
             [] if r.constraint else propose_tokens(r.sequence, self._replies, min(most, r.tokens_left - 1))
             for r in rows
