@@ -334,3 +334,13 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("folder", [x for x in families() if not x.marks], indirect=True)
+def test_gradient_checkpointing_changes_no_gradient(folder: Path) -> None:
+    batch, found = make_batch(), []
+    for checkpointing in (False, True):
+        config = make_config(gradient_checkpointing=checkpointing, max_tokens_per_microbatch=40)
+        with closing(LocalEngine(folder, config)) as engine:
+            found.append(engine_gradients(engine, batch))
+    assert_close(*found)
