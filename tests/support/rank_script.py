@@ -42,6 +42,7 @@ ENGINES: dict[str, dict[str, Any]] = {
     "full, divided": {"train_embeddings": True, "sharding": "fsdp"},
     "lora, divided": {"finetune": "lora", "sharding": "fsdp"},
     "valued, divided": {"sharding": "fsdp"},
+    "padded, divided": {"batching": "padded", "sharding": "fsdp"},
     "bfloat16, divided": {"dtype": "bfloat16", "sharding": "fsdp"},
 }
 RUN = ("engine.threads=1", "algorithm.kl_coef=0.05", "eval.tasks=3", "certify.every=2")
