@@ -9,7 +9,7 @@ import hashlib
 import json
 import os
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 MANIFEST_FILE = "manifest.json"
 WEIGHTS_INDEX_FILE = "model.safetensors.index.json"
+SHARD_BYTES = 2 << 30
+"""Weights are collected in memory up to this size before they are written."""
 _SIZES = (
     "vocab_size",
     "hidden_size",
@@ -57,7 +59,7 @@ def build_cached(name: str, sources: Iterable[Path], build: Callable[[Path], obj
     `sources` are all files that determine the result. Raise ConfigError if the cache cannot be written.
     """
     folder = cache_folder() / "models" / name
-    sources_sha256 = {source.name: _sha256(source) for source in (*sources, Path(__file__))}
+    sources_sha256 = {source.name: sha256(source) for source in (*sources, Path(__file__))}
     if not _intact(folder, sources_sha256):
         with os_errors_as_config_errors(
             folder, "run the same command again, or set UNDERSTUDY_CACHE to another folder"
@@ -76,7 +78,7 @@ def _intact(folder: Path, sources_sha256: Mapping[str, str]) -> bool:
         record = json.loads((folder / MANIFEST_FILE).read_text(encoding="utf-8"))
         return bool(
             record["sources"] == sources_sha256
-            and all(_sha256(folder / name) == digest for name, digest in record["files"].items())
+            and all(sha256(folder / name) == digest for name, digest in record["files"].items())
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return False  # the manifest or a file is missing or damaged
@@ -84,13 +86,14 @@ def _intact(folder: Path, sources_sha256: Mapping[str, str]) -> bool:
 
 def _publish(staged: Path, folder: Path, sources_sha256: Mapping[str, str]) -> None:
     names = sorted(path.name for path in staged.iterdir())
-    files = {name: _sha256(staged / name) for name in names}
+    files = {name: sha256(staged / name) for name in names}
     _write_json(staged / MANIFEST_FILE, {"sources": sources_sha256, "files": files})
     for name in (*names, MANIFEST_FILE):
         os.replace(staged / name, folder / name)
 
 
-def _sha256(path: Path) -> str:
+def sha256(path: Path) -> str:
+    """Return the digest of a file. An unchanged file is read once."""
     stat = path.stat()
     return _digest(path, stat.st_ino, stat.st_size, stat.st_mtime_ns)
 
@@ -106,20 +109,18 @@ def write_model(
     folder: Path,
     *,
     config: Mapping[str, Any],
-    weights: "Mapping[str, torch.Tensor]",
+    weights: "Iterable[tuple[str, torch.Tensor]]",
     tokenizer: "Tokenizer",
     special_tokens: Mapping[str, str],
-    chat_template: str,
+    chat_template: str | Sequence[Mapping[str, str]],
 ) -> None:
-    """Write the five files of a model to the existing folder `folder`.
+    """Write the files of a model to the existing folder `folder`.
 
     `config` includes the token ids that `generation_config.json` repeats. `special_tokens` are the texts of `eos_token`
-    and others, and `chat_template` is Jinja. `weights` has the names of the model's state dict, without tied copies.
+    and others, and `chat_template` is Jinja, or a list of named templates. `weights` has the names of the model's state
+    dict, without tied copies. Weights of more than `SHARD_BYTES` are written to several files, one after the other.
     """
-    from safetensors.torch import save
-
-    # save_file ignores the umask and makes a file that only its owner may read.
-    (folder / "model.safetensors").write_bytes(save(dict(weights), metadata={"format": "pt"}))
+    _write_weights(folder, weights)
     tokenizer.save(str(folder / "tokenizer.json"))
     _write_json(folder / "config.json", config)
     ids = ("bos_token_id", "eos_token_id", "pad_token_id")
@@ -132,9 +133,38 @@ def write_model(
             **special_tokens,
             "model_max_length": config["max_position_embeddings"],
             "clean_up_tokenization_spaces": False,
-            "chat_template": chat_template,
+            **({"chat_template": chat_template} if chat_template else {}),
         },
     )
+
+
+def _write_weights(folder: Path, weights: "Iterable[tuple[str, torch.Tensor]]") -> None:
+    from safetensors.torch import save
+
+    shards: list[list[str]] = []
+    shard: dict[str, torch.Tensor] = {}
+
+    def write() -> None:
+        # save_file ignores the umask and makes a file that only its owner may read.
+        (folder / f"{len(shards)}.safetensors").write_bytes(save(shard, metadata={"format": "pt"}))
+        shards.append(list(shard))
+        shard.clear()
+
+    for name, weight in weights:
+        shard[name] = weight
+        if sum(weight.nbytes for weight in shard.values()) > SHARD_BYTES:
+            write()
+    if shard:
+        write()
+    if len(shards) == 1:
+        (folder / "0.safetensors").rename(folder / "model.safetensors")
+        return
+    index = {}
+    for number, names in enumerate(shards):
+        file = f"model-{number + 1:05}-of-{len(shards):05}.safetensors"
+        (folder / f"{number}.safetensors").rename(folder / file)
+        index.update(dict.fromkeys(names, file))
+    _write_json(folder / WEIGHTS_INDEX_FILE, {"metadata": {}, "weight_map": index})
 
 
 def _write_json(path: Path, value: Mapping[str, Any]) -> None:
