@@ -28,6 +28,7 @@ from understudy.engines.local.distributed.distributed import validate_devices
 from understudy.engines.local.gradient_checkpointing import decoder_layers, enable_gradient_checkpointing
 from understudy.engines.local.lora import add_lora_adapters, lora_dropout, merged_state_dict
 from understudy.engines.local.nf4 import quantize_nf4
+from understudy.engines.models.folder import validate_trainable
 from understudy.engines.process_group import SINGLE_PROCESS, ProcessGroup
 from understudy.formats import FormatTokenizer
 
@@ -234,6 +235,7 @@ def _shard(body: nn.Module, process_group: ProcessGroup, device: torch.device) -
 
 def _load_network(folder: Path, dtype: torch.dtype) -> PreTrainedModel:
     """Return a folder's model. Raise ConfigError if its config and its weights do not make one."""
+    validate_trainable(folder)
     try:
         return AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation=ATTENTION_NAME)
     except torch.OutOfMemoryError:
@@ -255,6 +257,7 @@ def read_context_length(folder: Path) -> int:
 
     Raise ConfigError for a config that transformers cannot read, and for a model without positions.
     """
+    validate_trainable(folder)
     try:
         config = AutoConfig.from_pretrained(folder).get_text_config()
     except (OSError, ValueError, StrictDataclassError) as error:

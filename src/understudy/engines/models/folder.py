@@ -49,7 +49,7 @@ def cache_folder() -> Path:
 
 def read_vocab_size(folder: Path) -> int:
     """Return the number of token ids of the model in a folder, from its `config.json`."""
-    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    config = _read_json(folder / "config.json")
     return int(config.get("text_config", config)["vocab_size"])
 
 
@@ -179,7 +179,9 @@ def validate_model_folder(folder: Path, name: str) -> Path:
     if not (folder / "config.json").is_file() and (folder / "adapter_config.json").is_file():
         raise ConfigError(f"model {name!r}: {folder} holds adapters, not a model; {_MERGE}")
     if not (folder / "config.json").is_file():
-        raise ConfigError(f"model {name!r}: {folder} has no config.json, so it is not a model folder")
+        file = min(folder.glob("*.gguf"), default=None)
+        hint = f"; for the model in {file.name}, set model={file}" if file else ""
+        raise ConfigError(f"model {name!r}: {folder} has no config.json, so it is not a model folder{hint}")
     if not any(folder.glob("*.safetensors")):
         raise ConfigError(f"model {name!r}: {folder} has no *.safetensors, the only supported weight format")
     if not any(folder.glob("tokenizer*")):
@@ -188,7 +190,83 @@ def validate_model_folder(folder: Path, name: str) -> Path:
         raise ConfigError(f"model {name!r}: {cut} is incomplete, as after a clone without git-lfs; download it again")
     if damage := next(_damaged_json_files(folder), ""):
         raise ConfigError(f"model {name!r}: {damage}; download or export the model again")
+    config = _read_json(folder / "config.json")
+    if problem := _unknown_code(config) or _misfit_tokenizer(folder, config.get("text_config", config)):
+        raise ConfigError(f"model {name!r}: {folder} {problem}")
     return folder
+
+
+def validate_trainable(folder: Path) -> None:
+    """Raise ConfigError if the model in a folder is none that transformers trains on texts. No weights are read."""
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+    config = _read_json(folder / "config.json")
+    if quantization := config.get("quantization_config", config.get("compression_config")):
+        method = quantization.get("quant_method", "an unknown method") if isinstance(quantization, dict) else ""
+        raise ConfigError(
+            f"{folder} has weights that are quantized with {method}, and training needs unquantized ones; give the "
+            "model they were made from (engine.finetune=qlora quantizes its weights in memory)"
+        )
+    if config["model_type"] not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
+        what = "reads images or sounds" if {"vision_config", "audio_config"} & config.keys() else "is no language model"
+        raise ConfigError(
+            f"{folder}: a model of type {config['model_type']!r} {what}; choose a model that only reads and writes text"
+        )
+
+
+def _unknown_code(config: Mapping[str, Any]) -> str:
+    """Return why the model cannot be built from transformers' own code, "" if it can."""
+    if config.get("is_encoder_decoder"):
+        return "is an encoder-decoder model; choose a decoder-only model, such as Qwen3 or Llama 3.2"
+    if "auto_map" in config:
+        from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
+
+        if config["model_type"] not in CONFIG_MAPPING_NAMES:
+            kind = config["model_type"]
+            return (
+                f"needs its own Python code ({kind!r} is not in transformers), which is never run; choose another model"
+            )
+    return ""
+
+
+def _misfit_tokenizer(folder: Path, config: Mapping[str, Any]) -> str:
+    """Return why the tokenizer is not that of the weights, by the number of tokens. "" if it may be."""
+    size = config.get("vocab_size")
+    if type(size) is not int:
+        return ""
+    for key in ("bos_token_id", "eos_token_id", "pad_token_id"):
+        ids = config.get(key)
+        if any(type(token) is int and token >= size for token in (ids if isinstance(ids, list) else [ids])):
+            return f"has {key} = {ids} in config.json, and its weights have {size} tokens (vocab_size); correct the id"
+    if not (folder / "tokenizer.json").is_file():
+        return ""
+    tokenizer = _read_json(folder / "tokenizer.json")
+    words = tokenizer["model"].get("vocab")
+    known = words.values() if isinstance(words, dict) else range(len(words)) if isinstance(words, list) else ()
+    try:
+        added = {int(token["id"]): str(token["content"]) for token in tokenizer.get("added_tokens", [])}
+        ids = set(map(int, known))
+    except (KeyError, TypeError, ValueError):
+        return ""  # the library `tokenizers` names the fault
+    # Gemma 3 1B has an added token for images that its weights lack. No text becomes such a token.
+    template = _template_text(folder)
+    ids = ids - added.keys() | {token for token, text in added.items() if token < size or text in template}
+    advice = "put the tokenizer that was saved with the weights there"
+    if (last := max(ids, default=0)) >= size:
+        return f"has token {last} in tokenizer.json, and its weights have {size} tokens (vocab_size); {advice}"
+    if 2 * (last + 1) < size:
+        return f"has {last + 1} tokens in tokenizer.json, and its weights have {size} (vocab_size); {advice}"
+    return ""
+
+
+def _template_text(folder: Path) -> str:
+    config, file = folder / "tokenizer_config.json", folder / "chat_template.jinja"
+    text = str(_read_json(config).get("chat_template", "")) if config.is_file() else ""
+    return text + (file.read_text(encoding="utf-8", errors="replace") if file.is_file() else "")
+
+
+def _read_json(path: Path) -> Any:
+    return json.loads(path.read_text(encoding="utf-8"))
 
 
 def _damaged_json_files(folder: Path) -> Iterator[str]:

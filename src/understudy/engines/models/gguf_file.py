@@ -35,7 +35,9 @@ _KEYS: Mapping[str, str] = MappingProxyType(
     }
 )
 """Keys that every file has, without the architecture before them, and their names in `config.json`."""
-_OPTIONAL_KEYS: Mapping[str, str] = MappingProxyType({"attention.key_length": "head_dim", "rope.freq_base": "rope_theta"})
+_OPTIONAL_KEYS: Mapping[str, str] = MappingProxyType(
+    {"attention.key_length": "head_dim", "rope.freq_base": "rope_theta"}
+)
 _READ_ELSEWHERE = ("vocab_size", "rope.dimension_count", "attention.value_length", "tensor_data_layout")
 _ROPE_KEYS = ("type", "factor", "original_context_length", "attn_factor", "finetuned")
 _YARN_KEYS = {"yarn_attn_factor": "attention_factor", "yarn_beta_fast": "beta_fast", "yarn_beta_slow": "beta_slow"}
@@ -146,7 +148,8 @@ def convert_gguf(files: Sequence[Path], folder: Path) -> None:
     gguf_tokenizer.validate_tokenizer(meta, name)
     config = _config(name, meta, tensors, family)
     parameters = _parameters(name, meta["general.architecture"], tensors, config)
-    _report(name, folder, tensors, config)
+    itemsize = 4 if config["dtype"] == "float32" else 2
+    _report(name, folder, sum(int(tensors[part].n_elements) for part in parameters) * itemsize)
     write_model(
         folder,
         config=config,
@@ -206,6 +209,8 @@ def _config(file: str, meta: Mapping[str, Any], tensors: Mapping[str, Any], fami
     elif arch in ("gemma2", "gemma3"):
         config["query_pre_attn_scalar"] = head_dim
     config.setdefault("rope_theta", 10000.0)
+    if config.get("sliding_window") == 0:
+        del config["sliding_window"]
     if arch == "phi3" and (length := own.get("rope.scaling.original_context_length")):
         config["original_max_position_embeddings"] = length
     if scaling := _rope_scaling(file, own, tensors, config):
@@ -257,7 +262,9 @@ def _llama3_scaling(file: str, factors: "torch.Tensor", config: Mapping[str, Any
     wavelengths = 2 * torch.pi * config["rope_theta"] ** exponents
     smooth = ((length / wavelengths - low) / (high - low)).clamp(0, 1)
     if not torch.allclose(1 / ((1 - smooth) / factor + smooth), factors, rtol=1e-3):
-        raise ConfigError(f"{file}: the factors in rope_freqs.weight are not those of Llama 3, so they are not supported")
+        raise ConfigError(
+            f"{file}: the factors in rope_freqs.weight are not those of Llama 3, so they are not supported"
+        )
     return {
         "rope_type": "llama3",
         "factor": factor,
@@ -310,10 +317,8 @@ def _parameters(
                 shape = tuple(parameter.permute(dims).shape)
                 gguf_name = f"{layer.replace('model.layers', 'blk')}.ffn_{part}_exps.weight"
                 found[gguf_name] = (f"{layer}.mlp.experts.{{}}.{part}_proj.weight", shape)
-        elif not expert_part:
+        elif not expert_part and (name != "lm_head.weight" or not config["tie_word_embeddings"]):
             found[names.get_name(name, (".weight", ".bias")) or name] = (name, tuple(parameter.shape))
-    if config["tie_word_embeddings"]:
-        del found["output.weight"]
     kept = tensors.keys() - {*_ROPE_TENSORS, *(["output.weight"] if config["tie_word_embeddings"] else [])}
     if unknown := min(kept - found.keys(), default=""):
         raise ConfigError(f"{file} has the tensor {unknown}, which is not supported for {arch}")
@@ -326,9 +331,8 @@ def _parameters(
     return found
 
 
-def _report(file: str, folder: Path, tensors: Mapping[str, Any], config: Mapping[str, Any]) -> None:
-    """Print that the file is converted. Raise ConfigError if the disk is too small."""
-    needed = sum(int(tensor.n_elements) for tensor in tensors.values()) * (4 if config["dtype"] == "float32" else 2)
+def _report(file: str, folder: Path, needed: int) -> None:
+    """Print that the file is converted. Raise ConfigError if the disk has not the bytes that are needed."""
     free = shutil.disk_usage(folder).free
     if free < needed:
         raise ConfigError(

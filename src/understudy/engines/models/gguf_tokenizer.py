@@ -69,8 +69,14 @@ def validate_tokenizer(meta: Mapping[str, Any], file: str) -> None:
     for key, allowed in kinds.items():
         if (kind := meta.get(key)) not in allowed:
             raise ConfigError(f"{file}: {key} is not supported: {did_you_mean(str(kind or ''), allowed)}")
-    if meta["tokenizer.ggml.model"] == "gpt2" and "tokenizer.ggml.merges" not in meta:
-        raise ConfigError(f"{file} has no tokenizer.ggml.merges; convert the model to GGUF again")
+    if meta["tokenizer.ggml.model"] == "gpt2":
+        tokens = set(meta["tokenizer.ggml.tokens"])
+        for merge in meta.get("tokenizer.ggml.merges") or ["(none)"]:
+            left, _, right = merge.partition(" ")
+            if not {left, right, left + right} <= tokens:
+                raise ConfigError(
+                    f"{file}: the merge {merge!r} is not one of its tokens; convert the model to GGUF again"
+                )
 
 
 def build_tokenizer(meta: Mapping[str, Any]) -> "Tokenizer":
@@ -131,9 +137,7 @@ def _byte_level(meta: Mapping[str, Any]) -> "Tokenizer":
 
     splitting = _SPLITTINGS[meta["tokenizer.ggml.pre"]]
     merges = [tuple(merge.split(" ")) for merge in meta["tokenizer.ggml.merges"]]
-    tokenizer = Tokenizer(
-        models.BPE(vocab=_vocabulary(meta), merges=merges, ignore_merges=splitting.ignores_merges)
-    )
+    tokenizer = Tokenizer(models.BPE(vocab=_vocabulary(meta), merges=merges, ignore_merges=splitting.ignores_merges))
     steps: list[Any] = [pre_tokenizers.Digits(individual_digits=True)] if splitting.splits_digits else []
     if splitting.regex:
         steps.append(pre_tokenizers.Split(Regex(splitting.regex), "isolated"))
