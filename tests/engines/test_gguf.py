@@ -4,19 +4,24 @@ Names, head order and rope factors are written here by hand, not with the code u
 """
 
 import copy
+import json
 import math
+import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from gguf import GGMLQuantizationType, GGUFWriter
-from gguf.quants import quantize
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+from gguf import GGMLQuantizationType, GGUFReader, GGUFWriter
+from gguf.quants import dequantize, quantize
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from understudy.core.errors import ConfigError
-from understudy.engines.models import find_model, gguf_file
+from understudy.core.messages import Message, ToolCall
+from understudy.engines.models import find_local_model, find_model, find_model_config
+from understudy.engines.models.gguf_tokenizer import build_tokenizer, chat_templates, validate_tokenizer
 from understudy.engines.models.tiny import TINY_CHAT_TEMPLATE, make_tiny_model
 from understudy.formats import load_chat_format
 
@@ -370,3 +375,255 @@ def test_model_in_a_gguf_file_has_the_log_probabilities_of_the_original(tmp_path
     assert difference < 1e-5
     assert model.config.tie_word_embeddings == found.config.tie_word_embeddings
     assert (logprobs(found) - logprobs(random_model(kind, **settings | {"rope_theta": 7.0}))).abs().max() > 1e-3
+
+
+def gguf_of_case(file: Path, case: str = "qwen2", **changes: Any) -> Path:
+    arch, kind, settings, arguments = CASES[case]
+    return write_gguf(file, arch, random_model(kind, **settings), **arguments | changes)
+
+
+@pytest.mark.parametrize("quantization", ["Q8_0", "Q5_0", "BF16"])
+def test_quantized_weights_are_those_of_the_file_in_bfloat16(tmp_path: Path, quantization: str) -> None:
+    kind = GGMLQuantizationType[quantization]
+    found = read_back(find_model(str(gguf_of_case(tmp_path / "model.gguf", quantization=kind))))
+    original = random_model("qwen2").state_dict()
+    for name, weight in found.state_dict().items():
+        stored = original[name]
+        if stored.dim() > 1:
+            stored = torch.from_numpy(dequantize(quantize(stored.numpy(), kind), kind).copy())
+        assert torch.equal(weight, stored.bfloat16().float()), name
+
+
+@pytest.mark.parametrize(("quantization", "tied"), [("Q5_0", True), ("F32", False)])
+def test_head_that_is_the_embeddings_but_for_rounding_is_tied(tmp_path: Path, quantization: str, tied: bool) -> None:
+    model = random_model("qwen2")
+    embeddings = model.model.embed_tokens.weight.data
+    kind = GGMLQuantizationType[quantization]
+    coarse = torch.from_numpy(dequantize(quantize(embeddings.numpy(), kind), kind).copy())
+    model.lm_head.weight.data = coarse if tied else embeddings + 0.01
+    finer = GGMLQuantizationType.Q8_0 if tied else None
+    found = read_back(find_model(str(write_gguf(tmp_path / "model.gguf", "qwen2", model, quantization=finer))))
+    assert found.config.tie_word_embeddings == tied
+
+
+def test_split_model_is_read_from_any_part_and_needs_all(tmp_path: Path) -> None:
+    whole = find_model(str(gguf_of_case(tmp_path / "whole.gguf")))
+    split_gguf(tmp_path / "whole.gguf", [tmp_path / f"part-{n:05}-of-00003.gguf" for n in (1, 2, 3)])
+    for part in (1, 3):
+        folder = find_model(str(tmp_path / f"part-{part:05}-of-00003.gguf"))
+        assert folder.name.startswith("part-")
+        for file in ("model.safetensors", "config.json", "tokenizer.json"):
+            assert (folder / file).read_bytes() == (whole / file).read_bytes()
+    (tmp_path / "part-00002-of-00003.gguf").unlink()
+    with pytest.raises(ConfigError, match=r"part-00002-of-00003\.gguf"):
+        find_model(str(tmp_path / "part-00001-of-00003.gguf"))
+
+
+def split_gguf(file: Path, parts: list[Path]) -> None:
+    """Split a file as llama-gguf-split does: all keys in the first part, the tensors over all."""
+    reader = GGUFReader(file)
+    for number, part in enumerate(parts):
+        writer = GGUFWriter(part, reader.fields["general.architecture"].contents())
+        for key, entry in reader.fields.items() if number == 0 else ():
+            if not key.startswith("GGUF.") and key != "general.architecture":
+                value = entry.contents()
+                write_value(writer, key, value)
+        write_value(writer, "split.no", number)
+        write_value(writer, "split.count", len(parts))
+        for tensor in reader.tensors[number :: len(parts)]:
+            writer.add_tensor(tensor.name, tensor.data)
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+        writer.close()
+
+
+def test_converted_folder_is_made_once_and_again_for_another_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = gguf_of_case(tmp_path / "model.gguf")
+    first = find_model(str(file))
+    assert str(file) in capsys.readouterr().err
+    assert find_model(str(file)) == first
+    assert find_local_model(str(file)) == find_model_config(str(file)) == first
+    assert capsys.readouterr().err == ""
+    gguf_of_case(file, "qwen3")
+    assert find_model(str(file)) != first
+    assert first.is_dir()
+
+
+def test_large_weights_are_written_to_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("understudy.engines.models.folder.SHARD_BYTES", 50_000)
+    folder = find_model(str(gguf_of_case(tmp_path / "model.gguf")))
+    assert len(list(folder.glob("model-*-of-*.safetensors"))) > 2
+    assert torch.equal(logprobs(read_back(folder)), logprobs(random_model("qwen2")))
+
+
+def test_disk_that_is_too_small_is_named_before_anything_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = gguf_of_case(tmp_path / "model.gguf")
+    monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=1000))
+    with pytest.raises(ConfigError, match=r"model\.gguf.*0\.0 GB left.*UNDERSTUDY_CACHE"):
+        find_model(str(file))
+    assert not list(tmp_path.rglob("*.safetensors"))
+
+
+UNLIKE_LLAMA_3 = {"rope_freqs.weight": [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0]}
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"arch": "mamba"}, ["'mamba'", "qwen3moe"]),
+        ({"arch": "clip"}, ["'clip'", "llama"]),
+        ({"keys": {"expert_count": 8}}, ["qwen2.expert_count = 8"]),
+        ({"keys": {"attention.causal": False}}, ["qwen2.attention.causal = False"]),
+        ({"keys": {"block_count": None}}, ["qwen2.block_count"]),
+        ({"keys": {"block_count": 3}}, ["blk.2.attn_k.bias"]),
+        ({"keys": {"block_count": 1}}, ["blk.1.attn_k.bias"]),
+        ({"keys": {"feed_forward_length": 100}}, ["blk.0.ffn_gate.weight", "(96, 64)", "(100, 64)"]),
+        ({"keys": {"rope.dimension_count": 8}}, ["qwen2"]),
+        ({"keys": {"rope.scaling.type": "ntk"}}, ["'ntk'", "yarn"]),
+        ({"tensors": {"blk.0.attn_sinks.weight": [1.0]}}, ["blk.0.attn_sinks.weight"]),
+        ({"tensors": UNLIKE_LLAMA_3}, ["rope_freqs.weight"]),
+        ({"tokenizer": {}}, ["tokenizer.ggml.tokens"]),
+        ({"tokenizer": TOKENIZER | {"model": "bert"}}, ["tokenizer.ggml.model", "'bert'", "gpt2"]),
+        ({"tokenizer": TOKENIZER | {"pre": "viking"}}, ["tokenizer.ggml.pre", "'viking'", "llama-bpe"]),
+        ({"tokenizer": TOKENIZER | {"merges": ["a bc"]}}, ["'a bc'"]),
+        ({"tokenizer": TOKENIZER | {"eos_token_id": 400}}, ["400", "264"]),
+        ({"tokenizer": TOKENIZER | {"tokens": [*TOKENIZER["tokens"], "a", "b"]}}, ["266", "264"]),
+    ],
+)
+def test_file_that_is_not_supported_is_named_in_one_line(
+    tmp_path: Path, changes: dict[str, Any], named: list[str]
+) -> None:
+    file = write_gguf(tmp_path / "model.gguf", changes.pop("arch", "qwen2"), random_model("qwen2"), **changes)
+    with pytest.raises(ConfigError) as error:
+        find_model(str(file))
+    assert all(name in str(error.value) for name in [*named, str(file)])
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("damage", ["text", "half", "start", "empty"])
+def test_damaged_file_is_named_in_one_line(tmp_path: Path, damage: str) -> None:
+    file = gguf_of_case(tmp_path / "model.gguf")
+    content = file.read_bytes()
+    file.write_bytes(
+        {"text": b"weights", "half": content[: len(content) // 2], "start": content[:300], "empty": b""}[damage]
+    )
+    with pytest.raises(ConfigError, match=r"model\.gguf") as error:
+        find_model(str(file))
+    assert "\n" not in str(error.value)
+
+
+def test_missing_gguf_file_and_folder_with_one_are_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"no\.gguf"):
+        find_model("no.gguf")
+    (tmp_path / "a.gguf").touch()
+    with pytest.raises(ConfigError, match=r"model=.*a\.gguf"):
+        find_model(str(tmp_path))
+
+
+# --- the tokenizer
+
+
+def tokenizer_of(meta: Mapping[str, Any], arch: str = "llama") -> Any:
+    full = {f"tokenizer.ggml.{key}": value for key, value in meta.items()} | {"general.architecture": arch}
+    validate_tokenizer(full, "model.gguf", 300)
+    return build_tokenizer(full)
+
+
+@pytest.mark.parametrize(
+    ("pre", "text", "pieces"),
+    [
+        ("gpt-2", "ab 123  x\n", "ab Ġ123 Ġ Ġx Ċ"),
+        ("smollm", "ab 123  x\n", "ab Ġ 1 2 3 Ġ Ġx Ċ"),
+        ("qwen2", "it'S 12e\u0301\n\n  x", "it 'S Ġ 1 2 Ã© ĊĊ Ġ Ġx"),
+        ("llama-bpe", "it'S 1234(x)\n", "it 'S Ġ 123 4 (x )Ċ"),
+        ("tekken", "HelloWorld 12's/\n", "Hello World Ġ 1 2 's /Ċ"),
+        ("gpt-4o", "HelloWorld's 1234/\n", "Hello World's Ġ 123 4 /Ċ"),
+    ],
+)
+def test_pre_tokenizer_splits_as_the_one_of_its_name(pre: str, text: str, pieces: str) -> None:
+    tokenizer = tokenizer_of(TOKENIZER | {"pre": pre})
+    normalized = tokenizer.normalizer.normalize_str(text) if tokenizer.normalizer else text
+    assert [piece for piece, _ in tokenizer.pre_tokenizer.pre_tokenize_str(normalized)] == pieces.split(" ")
+
+
+PIECES = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), "▁", "a", "b", "ab", "▁a", "<|x|>"]
+SENTENCEPIECE: dict[str, Any] = {
+    "model": "llama",
+    "tokens": PIECES,
+    "token_type": [2, 3, 3, *[6] * 256, *[1] * 5, 4],
+    "scores": [0.0] * 259 + [-5.0, -6.0, -7.0, -2.0, -1.0, 0.0],
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "unknown_token_id": 0,
+}
+
+
+@pytest.mark.parametrize(
+    ("prefix", "text", "pieces"),
+    [
+        (True, "ab a", "<s> ▁a b ▁a"),  # ▁a has a better score than ab
+        (False, "ab a", "<s> ab ▁a"),
+        (False, "é<|x|>a", "<s> <0xC3> <0xA9> <|x|> a"),
+        (False, "a</s>", "<s> a </s>"),
+    ],
+)
+def test_sentencepiece_merges_by_score_and_falls_back_to_bytes(prefix: bool, text: str, pieces: str) -> None:
+    tokenizer = tokenizer_of(SENTENCEPIECE | {"add_space_prefix": prefix})
+    encoded = tokenizer.encode(text)
+    assert encoded.tokens == pieces.split(" ")
+    assert tokenizer.decode(encoded.ids[1:], skip_special_tokens=False) == text
+
+
+def test_control_tokens_of_phi3_absorb_the_space_after_them() -> None:
+    tokenizer = tokenizer_of(SENTENCEPIECE | {"add_space_prefix": False}, "phi3")
+    assert tokenizer.encode("</s> a").ids == [1, 2, PIECES.index("a")]
+
+
+def test_round_trip_of_a_reply_and_the_end_of_turn(tmp_path: Path) -> None:
+    tokenizer = TOKENIZER | {"eos_token_id": 256, "eot_token_id": 258}
+    folder = find_model(str(gguf_of_case(tmp_path / "model.gguf", tokenizer=tokenizer)))
+    assert json.loads((folder / "generation_config.json").read_text())["eos_token_id"] == [256, 258]
+    format = load_chat_format(folder)
+    reply = Message(role="assistant", content="Søren  42", tool_calls=(ToolCall(name="f", arguments={"x": "é"}),))
+    parsed = format.parse(format.encode_reply(reply)).message
+    assert (parsed.content, parsed.tool_calls[0].arguments) == (reply.content, {"x": "é"})
+    tiny = load_chat_format(make_tiny_model(tmp_path / "tiny"))
+    assert format.encode([Message(role="user", content="hi")], (), ()) == tiny.encode(
+        [Message(role="user", content="hi")], (), ()
+    )
+
+
+def test_named_chat_templates_are_kept(tmp_path: Path) -> None:
+    templates = {"tokenizer.chat_template": "a", "tokenizer.chat_template.tool_use": "b"}
+    assert chat_templates(templates) == [
+        {"name": "default", "template": "a"},
+        {"name": "tool_use", "template": "b"},
+    ]
+    assert chat_templates({}) == ""
+
+
+@pytest.mark.skipif("QWEN_GGUF" not in os.environ, reason="QWEN_GGUF names no file and QWEN_FOLDER no folder")
+def test_real_file_equals_a_folder_made_by_other_code() -> None:
+    from safetensors.torch import load_file
+    from tokenizers import Tokenizer
+
+    ours, theirs = find_model(os.environ["QWEN_GGUF"]), Path(os.environ["QWEN_FOLDER"])
+    weights, expected = load_file(ours / "model.safetensors"), load_file(theirs / "model.safetensors")
+    assert weights.keys() == expected.keys()
+    assert all(torch.equal(weights[name], expected[name]) for name in weights)
+    one, other = (Tokenizer.from_file(str(folder / "tokenizer.json")) for folder in (ours, theirs))
+    for text in (
+        "It's 12345",
+        "e\u0301 ½ 日本 🎉\r\n\t x",
+        "<|im_start|>user\n<tool_call>{}",
+        Path(__file__).read_text(),
+    ):
+        assert one.encode(text).ids == other.encode(text).ids
+    name = "chat_template"
+    configs = [json.loads((folder / "tokenizer_config.json").read_text())[name] for folder in (ours, theirs)]
+    assert configs[0] == configs[1]

@@ -145,7 +145,9 @@ def convert_gguf(files: Sequence[Path], folder: Path) -> None:
     if family is None:
         kind = did_you_mean(str(meta.get("general.architecture", "")), _FAMILIES)
         raise ConfigError(f"{name} has an architecture that is not supported: {kind}")
-    gguf_tokenizer.validate_tokenizer(meta, name)
+    if "token_embd.weight" not in tensors:
+        raise ConfigError(f"{name} has no tensor token_embd.weight; give the file of a whole model")
+    gguf_tokenizer.validate_tokenizer(meta, name, int(tensors["token_embd.weight"].shape[-1]))
     config = _config(name, meta, tensors, family)
     parameters = _parameters(name, meta["general.architecture"], tensors, config)
     itemsize = 4 if config["dtype"] == "float32" else 2

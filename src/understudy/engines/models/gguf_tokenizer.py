@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 # Values of llama.cpp's enum llama_token_type.
 _NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED = 1, 2, 3, 4, 5
 
+SPECIAL_TOKENS = {"bos_token": "bos", "eos_token": "eos", "unk_token": "unknown", "pad_token": "padding"}
+"""Names in `tokenizer_config.json`, and in the keys of a file."""
 _WORDS = r"[^\r\n\p{L}\p{N}]?\p{L}+"
 _UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
 _CASED = r"[^\r\n\p{L}\p{N}]?" + f"{_UPPER}*{_LOWER}+", r"[^\r\n\p{L}\p{N}]?" + f"{_UPPER}+{_LOWER}*"
@@ -59,10 +61,20 @@ _SPLITTINGS: Mapping[str, _Splitting] = MappingProxyType(
 """By the name in `tokenizer.ggml.pre`."""
 
 
-def validate_tokenizer(meta: Mapping[str, Any], file: str) -> None:
-    """Raise ConfigError for a tokenizer that `build_tokenizer` does not know."""
+def validate_tokenizer(meta: Mapping[str, Any], file: str, vocab_size: int) -> None:
+    """Raise ConfigError for a tokenizer that `build_tokenizer` does not know, or of other weights.
+
+    `vocab_size` is the number of tokens of the weights.
+    """
     if "tokenizer.ggml.tokens" not in meta:
         raise ConfigError(f"{file} has no tokenizer; give a GGUF file with tokenizer.ggml.tokens")
+    number = len(meta["tokenizer.ggml.tokens"])
+    if number > vocab_size or len(_kinds(meta)) != number:
+        sizes = f"{number} tokens and {len(_kinds(meta))} token types, and its weights have {vocab_size} tokens"
+        raise ConfigError(f"{file} has {sizes}; convert the model to GGUF again")
+    for key in SPECIAL_TOKENS.values():
+        if (index := meta.get(f"tokenizer.ggml.{key}_token_id", 0)) >= number:
+            raise ConfigError(f"{file} has tokenizer.ggml.{key}_token_id = {index}, and only {number} tokens")
     kinds = {"tokenizer.ggml.model": ("gpt2", "llama"), "tokenizer.ggml.pre": tuple(_SPLITTINGS)}
     if meta.get("tokenizer.ggml.model") == "llama":
         del kinds["tokenizer.ggml.pre"]
@@ -99,8 +111,7 @@ def build_tokenizer(meta: Mapping[str, Any]) -> "Tokenizer":
 
 def special_tokens(meta: Mapping[str, Any]) -> dict[str, str]:
     """Return the texts of `eos_token` and the other special tokens that the file names."""
-    names = {"bos_token": "bos", "eos_token": "eos", "unk_token": "unknown", "pad_token": "padding"}
-    ids = {name: meta.get(f"tokenizer.ggml.{key}_token_id") for name, key in names.items()}
+    ids = {name: meta.get(f"tokenizer.ggml.{key}_token_id") for name, key in SPECIAL_TOKENS.items()}
     return {name: meta["tokenizer.ggml.tokens"][index] for name, index in ids.items() if index is not None}
 
 
