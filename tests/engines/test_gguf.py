@@ -480,6 +480,8 @@ UNLIKE_LLAMA_3 = {"rope_freqs.weight": [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0]}
         ({"keys": {"expert_count": 8}}, ["qwen2.expert_count = 8"]),
         ({"keys": {"attention.causal": False}}, ["qwen2.attention.causal = False"]),
         ({"keys": {"block_count": None}}, ["qwen2.block_count"]),
+        ({"keys": {"feed_forward_length": [96, 48]}}, ["qwen2.feed_forward_length = [96, 48]"]),
+        ({"keys": {"attention.head_count": 0}}, ["qwen2.attention.head_count = 0"]),
         ({"keys": {"block_count": 3}}, ["blk.2.attn_k.bias"]),
         ({"keys": {"block_count": 1}}, ["blk.1.attn_k.bias"]),
         ({"keys": {"feed_forward_length": 100}}, ["blk.0.ffn_gate.weight", "(96, 64)", "(100, 64)"]),

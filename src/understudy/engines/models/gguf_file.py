@@ -189,15 +189,18 @@ def _config(file: str, meta: Mapping[str, Any], tensors: Mapping[str, Any], fami
     if missing := next((key for key in _KEYS if key not in own), ""):
         raise ConfigError(f"{file} has no {arch}.{missing}; convert the model to GGUF again")
     keys = {**_KEYS, **_OPTIONAL_KEYS, **family.keys}
-    scaling = [f"rope.scaling.{key}" for key in (*_ROPE_KEYS, *_YARN_KEYS)]
+    rope_keys = [f"rope.scaling.{key}" for key in (*_ROPE_KEYS, *_YARN_KEYS)]
     for key, value in own.items():
-        if key not in (*keys, *_READ_ELSEWHERE, *scaling) and (value is False or value not in (0, "none")):
+        if key not in (*keys, *_READ_ELSEWHERE, *rope_keys) and (value is False or value not in (0, "none")):
             raise ConfigError(f"{file} has the key {arch}.{key} = {value!r:.60}, which is not supported for {arch}")
     config = {**family.values, **{keys[key]: value for key, value in own.items() if key in keys}}
-    if family.model_type == "lfm2":
-        kv_heads = config["num_key_value_heads"]
+    if family.model_type == "lfm2" and isinstance(kv_heads := config["num_key_value_heads"], list):
         config["layer_types"] = ["full_attention" if heads else "conv" for heads in kv_heads]
         config |= {"num_key_value_heads": max(kv_heads), "norm_eps": config.pop("rms_norm_eps")}
+    for key, name in _KEYS.items():
+        size = config.get(name, 1)
+        if name != "rms_norm_eps" and (type(size) is not int or size < 1):
+            raise ConfigError(f"{file} has {arch}.{key} = {size!r:.60}; for {arch}, a positive integer is supported")
     heads, hidden = config["num_attention_heads"], config["hidden_size"]
     head_dim = config.setdefault("head_dim", hidden // heads)
     rotary = own.get("rope.dimension_count", head_dim)
