@@ -498,6 +498,19 @@ def test_model_that_is_not_trainable_is_refused_without_its_weights(
         assert "\n" not in str(caught.value)
 
 
+def test_model_without_some_of_its_weights_is_refused(tiny: Path, tmp_path: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    from understudy.engines.local.model import LocalEngineConfig, LocalModel
+
+    folder = Path(shutil.copytree(tiny, tmp_path / "model"))
+    weights = load_file(folder / "model.safetensors")
+    del weights["model.layers.1.mlp.up_proj.weight"]
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ConfigError, match=r"model\.layers\.1\.mlp\.up_proj\.weight"):
+        LocalModel(folder, LocalEngineConfig(device="cpu"))
+
+
 def hub_errors_and_messages() -> list[tuple[Exception, str]]:
     from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, LocalEntryNotFoundError, RepositoryNotFoundError
 

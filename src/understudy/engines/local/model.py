@@ -237,7 +237,9 @@ def _load_network(folder: Path, dtype: torch.dtype) -> PreTrainedModel:
     """Return a folder's model. Raise ConfigError if its config and its weights do not make one."""
     validate_trainable(folder)
     try:
-        return AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation=ATTENTION_NAME)
+        network, loading = AutoModelForCausalLM.from_pretrained(
+            folder, dtype=dtype, attn_implementation=ATTENTION_NAME, output_loading_info=True
+        )
     except torch.OutOfMemoryError:
         raise
     except KeyError as error:
@@ -250,6 +252,11 @@ def _load_network(folder: Path, dtype: torch.dtype) -> PreTrainedModel:
             f"transformers cannot load the model in {folder}: {_reason(error)}; its config.json must be that of its "
             "weights"
         ) from error
+    if missing := min(loading["missing_keys"], default=""):  # transformers makes random weights of them
+        raise ConfigError(
+            f"{folder} has no weights {missing}, which its config.json asks for; download the model again"
+        )
+    return network  # type: ignore[no-any-return]
 
 
 def read_context_length(folder: Path) -> int:
