@@ -256,7 +256,7 @@ def _load_network(folder: Path, dtype: torch.dtype) -> PreTrainedModel:
         raise ConfigError(
             f"{folder} has no weights {missing}, which its config.json asks for; download the model again"
         )
-    return network  # type: ignore[no-any-return]
+    return network
 
 
 def read_context_length(folder: Path) -> int:
