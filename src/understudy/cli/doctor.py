@@ -194,6 +194,10 @@ def _model(config: TrainConfig) -> DoctorCheck:
         return DoctorCheck(
             name="model", passed=whole, detail=f"{folder}: {'a folder' if whole else 'no model'}", fix=fix
         )
+    if folder.suffix == ".gguf":
+        found = folder.is_file()
+        detail = f"{folder}: {'a GGUF file, converted on first use' if found else 'no file'}"
+        return DoctorCheck(name="model", passed=found, detail=detail, fix="give the path of a GGUF file")
     cached = _in_hub_cache(name)
     detail = f"{name}: {'downloaded' if cached else 'not downloaded yet'}"
     return DoctorCheck(name="model", passed=cached, detail=detail, fix="the first run downloads it", required=False)

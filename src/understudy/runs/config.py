@@ -255,7 +255,7 @@ class TrainConfig(Record):
     """The slice of the domains of `eval.ood_domains`. Its `domains` also select those of the files of `data.tests`."""
     reward: PolicyRewardConfig = STRICT_REWARD
     model: str = "smollm2-135m"
-    """A bundled model, a local folder, or `owner/model` on the Hugging Face hub."""
+    """A bundled model, a local folder or GGUF file, or `owner/model` on the Hugging Face hub."""
     seed: Seed = 0
     """The same seed gives the same run."""
     steps: int = Field(default=12, ge=0)

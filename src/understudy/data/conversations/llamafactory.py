@@ -277,7 +277,7 @@ def resolve_template(model: str, template: str = "") -> tuple[str, str]:
 
     Only local models are read; nothing is downloaded.
     """
-    if model in MODELS or Path(model).expanduser().is_dir():
+    if model in MODELS or Path(model).expanduser().exists():
         folder = find_model(model)
         found = template or _by_text(read_chat_template(folder)) or _by_name(folder.resolve().name, model)
         return str(folder.resolve()), found

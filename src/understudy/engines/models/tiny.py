@@ -88,7 +88,7 @@ def make_tiny_model(
     write_model(
         folder,
         config=config,
-        weights=_weights(config, seed),
+        weights=_weights(config, seed).items(),
         tokenizer=_tokenizer(),
         special_tokens={"eos_token": "<|im_end|>", "pad_token": "<|endoftext|>"},
         chat_template=TINY_CHAT_TEMPLATE,
