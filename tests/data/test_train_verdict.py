@@ -2,7 +2,9 @@
 
 import asyncio
 import json
+import re
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
@@ -140,3 +142,18 @@ def test_without_its_model_check_says_what_it_has_not_tried(call: Call) -> None:
     last = call("check", "support.train_verdict:ADDING", "model=nobody/nothing")[1].splitlines()[-1]
     assert last.startswith("train will accept these tasks, if")
     assert "nobody/nothing" in last
+
+
+def test_eval_refuses_tools_and_names_gold_calls_that_the_format_cannot_express(
+    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    given = ["model=tiny", "eval.split=train", "eval.tasks=3", "sampling.max_response_tokens=4", "limits.max_turns=1"]
+    code, _, error = call("eval", "support.train_verdict:ODD_NAME", *given, "format.tool_format=glm", "--json")
+    assert (code, "'add up'" in error) == (2, True)
+    for tool_format, named in ("qwen3_coder", True), ("hermes", False):
+        code, _, error = call(
+            "eval", "support.train_verdict:TYPED", *given, f"format.tool_format={tool_format}", "--json"
+        )
+        assert code == 0
+        assert (re.search(r"^3 of 3 tasks.*argument code", error, re.MULTILINE) is not None) == named
