@@ -12,7 +12,7 @@ from understudy.clients.cost import CostTracker, validate_prices
 from understudy.core.errors import ConfigError
 from understudy.engines.models import find_model
 from understudy.engines.unsupported import raise_unsupported
-from understudy.envs.task_source import TaskSource, list_file_summaries, list_sources
+from understudy.envs.task_source import TaskSource, list_file_summaries, list_notes
 from understudy.envs.users import UserSimulatorFactory
 from understudy.evaluation.evaluate import validate_noop_reward
 from understudy.formats import ChatFormat, chat_format_from_config
@@ -62,7 +62,7 @@ class PreparedRun:
     @property
     def notes(self) -> Sequence[str]:
         """What a user should know of the data files and of the sources of tasks."""
-        return (*self.data_files.notes, *(note for each in list_sources(self.domain) for note in each.notes()))
+        return (*self.data_files.notes, *list_notes(self.domain))
 
 
 async def prepare_run(

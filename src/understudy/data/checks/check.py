@@ -33,6 +33,7 @@ from understudy.envs.task_source import (
     find_source,
     find_tool_specs,
     list_file_summaries,
+    list_notes,
     list_sources,
 )
 from understudy.envs.users import gives_consent
@@ -300,7 +301,7 @@ async def check_async(
 def _warnings(source: TaskSource, results: Sequence[_PlayedTask], alike: Sequence[tuple[Task, Task]]) -> list[str]:
     """Return what a user should know of the tasks although training accepts it. `alike` are pairs of tasks that are
     nearly the same."""
-    warnings = [note for each in list_sources(source) for note in each.notes()]
+    warnings = list_notes(source)
     if not source.domain_policy:
         warnings.append("the domain policy is empty, so the agent gets no instructions")
     if refused := [result for result in results if result.refused_calls]:
