@@ -403,7 +403,9 @@ def _inexpressible_calls(
     source: TaskSource, results: Sequence[_PlayedTask], format: ChatFormat | None
 ) -> Iterator[_Problem]:
     """Yield the tasks with a gold call that the format cannot express."""
-    for task in [result.task for result in results if result.runs] if format else []:
+    if format is None:
+        return
+    for task in (result.task for result in results if result.runs):
         try:
             validate_gold(format, task, find_tool_specs(source, task.domain))
         except ConfigError as e:
