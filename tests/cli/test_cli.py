@@ -100,18 +100,31 @@ def test_check_of_no_tasks_is_a_mistake(call: Call) -> None:
     assert re.fullmatch(r"understudy: toy: there are 0 tasks .*slice\.families.*\n", error)
 
 
-def test_check_of_a_slice_without_needed_tools_fails(call: Call) -> None:
-    code, text, _ = call("check", "toy:DOMAIN", "slice.tools=find_lamp")
+def test_check_of_a_slice_without_needed_tools_is_a_mistake(call: Call) -> None:
+    code, _, error = call("check", "toy:DOMAIN", "slice.tools=find_lamp")
+    assert code == 2
+    assert re.search(r"slice\.tools .*all 36 tasks.* switch_lamp", error)
+
+
+def test_tasks_that_need_other_tools_are_left_out_and_counted(call: Call) -> None:
+    code, text, _ = call("check", "retail_easy", "slice.tools=find_user,get_order", "--json")
+    report = json.loads(text)
+    tasks = sum(split["tasks"] for split in report["splits"])
+    left_out = re.search(r"slice\.tools: (\d+) tasks are left out", " ".join(report["warnings"]))
+    assert (code, report["train_refusal"], left_out is not None) == (0, "", True)
+    whole = json.loads(call("check", "retail_easy", "slice.tools=", "--json")[1])
+    assert tasks > 0
+    assert left_out
+    assert tasks + int(left_out[1]) == sum(split["tasks"] for split in whole["splits"])
+
+
+def test_check_lists_what_blocks_training_first(call: Call) -> None:
+    settings = ["model=tiny", "format.tool_format=qwen3_coder", "sft.steps=1", "sft.batch_size=2"]
+    code, text, _ = call("check", "support.train_verdict:TYPED", *settings, "--json")
+    report = json.loads(text)
+    groups = [group for group in report["problem_groups"] if group["kind"] == "inexpressible_call"]
     assert code == 1
-    assert re.search(
-        r"^advice: a task has a wrong field: family one, \d+ of 18 tasks, e\.g\. task toy/.*switch_lamp",
-        text,
-        re.MULTILINE,
-    )
-    report = json.loads(call("check", "toy:DOMAIN", "slice.tools=find_lamp", "--json")[1])
-    groups = [group for group in report["problem_groups"] if (group["kind"], group["family"]) == ("malformed", "one")]
-    assert [group["blocks_training"] for group in groups] == [True, False]
-    assert sum(group["num_tasks"] for group in groups) == 18
+    assert [(group["blocks_training"], group["num_tasks"]) for group in groups] == [(True, 2), (False, 3)]
     order = [
         (not each["blocks_training"], list(PROBLEM_TITLES).index(each["kind"])) for each in report["problem_groups"]
     ]

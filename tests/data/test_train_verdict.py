@@ -1,15 +1,24 @@
 """Test what `check` says about training: it agrees with the checks at the start of a run."""
 
 import asyncio
+import json
+import re
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
+from support.program import Call, call
 from understudy.core.errors import ConfigError, TaskError
 from understudy.core.messages import Message
 from understudy.data.checks.check import DomainReport, TrainDemands, check_async
 from understudy.evaluation.evaluate import validate_noop_reward
+from understudy.runs.config import TrainConfig, parse_config
 from understudy.sources.tool_dataset import ToolDataset, ToolEpisode, ToolExample
+from understudy.train.phases.sft import play_gold
+from understudy.train.preparation import prepare_run
+
+__all__ = ["call"]
 
 
 class Adding(ToolEpisode):
@@ -74,3 +83,77 @@ def test_demonstration_that_fails_blocks_only_training_with_demonstrations(field
     found, _ = report(*given, num_gold_episodes=2)
     assert "sft.steps=0" in found.train_refusal
     assert found.num_blocking_tasks == 1
+
+
+# settings of the run, texts of the last line
+CASES: Sequence[tuple[Sequence[str], Sequence[str]]] = [
+    ([], ()),
+    (["limits.max_turns=1"], ("limits.max_turns=",)),
+    (["limits.max_turns=1", "sft.steps=0"], ()),
+    (["limits.max_episode_tokens=50"], ("limits.max_episode_tokens=",)),
+    (["domain=support.train_verdict:ODD_NAME", "format.tool_format=glm"], ("'add up'", "format.tool_format")),
+    (["domain=support.train_verdict:ODD_NAME"], ()),
+    (["domain=support.train_verdict:TYPED", "format.tool_format=qwen3_coder"], ("its argument code", "hermes")),
+    (["domain=support.train_verdict:TYPED", "format.tool_format=qwen3_coder", "sft.steps=0"], ()),
+    (["domain=support.train_verdict:TYPED"], ()),
+    (["domain=support.train_verdict:NO_USERS"], ("user.kind=instruction",)),
+    (["domain=support.train_verdict:NO_USERS", "user.kind=instruction"], ()),
+    (["user.kind=human"], ("user.kind",)),
+    (["user.kind=llm"], ("endpoints.default.model",)),
+    (["domain=support.train_verdict:ONLY_TEST"], ("no train tasks",)),
+    (["domain=support.train_verdict:ONLY_TRAIN"], ("eval.split",)),
+]
+
+
+@pytest.mark.parametrize(("settings", "parts"), CASES)
+def test_last_line_of_check_agrees_with_train(settings: Sequence[str], parts: Sequence[str], call: Call) -> None:
+    base = ["domain=support.train_verdict:ADDING", "model=tiny", "sft.steps=2", "sft.batch_size=2"]
+    given = [*base, "sft.num_demonstrations=4", *settings]
+    last = call("check", *given)[1].splitlines()[-1]
+    refusal = refusal_of_train(parse_config("", given))
+    assert last == (f"train will refuse: {refusal}" if refusal else "train will accept these tasks")
+    assert bool(parts) == bool(refusal)
+    assert all(part in last for part in parts)
+
+
+def refusal_of_train(config: TrainConfig) -> str:
+    """Return why the start of a run refuses, before its model is loaded."""
+
+    async def start() -> None:
+        prepared = await prepare_run(config)
+        await play_gold(config, prepared.domain, prepared.format)
+
+    try:
+        asyncio.run(start())
+    except (ConfigError, TaskError) as e:
+        return str(e)
+    return ""
+
+
+def test_gold_call_of_a_task_that_the_format_cannot_express_is_advice_or_blocks(call: Call) -> None:
+    given = ["support.train_verdict:TYPED", "model=tiny", "format.tool_format=qwen3_coder", "--json"]
+    for settings, blocks in (["sft.steps=0"], False), (["sft.num_demonstrations=4", "sft.steps=2"], True):
+        code, text, _ = call("check", *given, *settings)
+        groups = [group for group in json.loads(text)["problem_groups"] if group["kind"] == "inexpressible_call"]
+        assert (code, [group["blocks_training"] for group in groups][:1]) == (1, [blocks])
+
+
+def test_without_its_model_check_says_what_it_has_not_tried(call: Call) -> None:
+    last = call("check", "support.train_verdict:ADDING", "model=nobody/nothing")[1].splitlines()[-1]
+    assert last.startswith("train will accept these tasks, if")
+    assert "nobody/nothing" in last
+
+
+def test_eval_refuses_tools_and_names_gold_calls_that_the_format_cannot_express(
+    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    given = ["model=tiny", "eval.split=train", "eval.tasks=3", "sampling.max_response_tokens=4", "limits.max_turns=1"]
+    code, _, error = call("eval", "support.train_verdict:ODD_NAME", *given, "format.tool_format=glm", "--json")
+    assert (code, "'add up'" in error) == (2, True)
+    for tool_format, named in ("qwen3_coder", True), ("hermes", False):
+        code, _, error = call(
+            "eval", "support.train_verdict:TYPED", *given, f"format.tool_format={tool_format}", "--json"
+        )
+        assert code == 0
+        assert (re.search(r"^3 of 3 tasks.*argument code", error, re.MULTILINE) is not None) == named

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import toy
 from support.checkouts import TAU_BENCH, write_checkout
 from support.data_kit import run_data_command
 from support.mcp_environment import TASKS, write_environment
+from understudy.core.items import Item
 from understudy.core.messages import Message, ToolCall
 from understudy.core.tasks import SPLITS, Scenario, Task, UserGoal
 from understudy.data.checks.check import DomainReport, check
@@ -21,6 +23,8 @@ from understudy.rollouts.agent import GoldAgent
 from understudy.rollouts.rollout import EpisodeLimits, rollout
 from understudy.runs.config import parse_config
 from understudy.sources.loading import load_source
+from understudy.sources.task_files.call_matching import match_calls
+from understudy.sources.task_files.call_rows import read_call_row
 from understudy.sources.task_files.config import DataConfig
 
 READ = {"name": "get_order", "kwargs": {"order_id": "W91"}, "result": '{"items": [{"mug": "5550001111"}]}'}
@@ -84,6 +88,36 @@ def test_reads_that_are_required_need_shown_values_too(tmp_path: Path, said: str
     assert check(source).unsound == ({} if is_findable else {"unshown value": 1})
     (summary,) = list_file_summaries(source)
     assert ("order_id W91" in summary.lines()[0]) is not is_findable
+
+
+@pytest.mark.parametrize(
+    ("said", "result", "is_findable"),
+    [
+        ("What is in my order?", "a mug", False),
+        ("What is in order W91?", "a mug", True),
+        ("What is in my order?", None, True),  # nothing is recorded, so any call of the tool succeeds
+    ],
+)
+def test_reads_of_tools_that_must_be_called_need_shown_values(said: str, result: str | None, is_findable: bool) -> None:
+    made = read_call_row(row({**READ, "result": result}, said=said), "rows/1")
+    for pattern in ("get_order", "get_*"):
+        item = Item("rows:1", replace(made, task=made.task.replace(must_call=(pattern,))))
+        source = match_calls("shop", [item])
+        assert check(source).unsound == ({} if is_findable else {"unshown value": 1})
+
+
+@pytest.mark.parametrize("command", ["convert", "split"])
+def test_unfindable_tasks_are_left_out_of_a_file(tmp_path: Path, command: str) -> None:
+    rows = [row(READ, WRITE, said=f"Swap the mug of W91, please, {name}.") for name in ("Mia", "Tom", "Ann")]
+    path = write_rows(tmp_path, *rows, row(WRITE, id="b", said="Quick, the mug!"))
+    out = tmp_path / ("out.jsonl" if command == "convert" else "out")
+    given = (path, out) if command == "convert" else (path, "--out", out)
+    code, text, err = run_data_command(command, *given, "--skip-unfindable")
+    assert (code, "1 left out" in text, err.count("nothing shows")) == (1, True, 2)  # a note of the file, and the row
+    files = [out] if command == "convert" else list(out.iterdir())
+    written = [line for file in files for line in file.read_text().splitlines()]
+    assert len(written) == 3
+    assert not any("Quick" in line for line in written)
 
 
 def test_every_report_on_a_file_counts_the_tasks(tmp_path: Path) -> None:

@@ -271,3 +271,12 @@ def test_user_without_confirmations_states_each_goal_after_the_report_of_the_one
     episode = play(domain, task)
     assert episode.reward == 1.0
     assert Message(role="user", content=goals[1].text) in episode.messages
+
+
+def test_generated_tasks_call_only_tools_of_the_slice() -> None:
+    retail = load_source("retail")
+    few = retail.slice(Slice(tools=("find_user", "get_order")))
+    tasks = list(itertools.islice(few.stream("train"), 40))
+    assert all({call.name for call in task.gold_calls} <= {"find_user", "get_order"} for task in tasks)
+    assert len(tasks) == 40
+    assert list(retail.slice(Slice(families=("cancel",), tools=("transfer_to_human",))).stream("train")) == []

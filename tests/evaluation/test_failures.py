@@ -13,7 +13,7 @@ from support.lamp_turns import ASK, LAMP, ONE, OTHER, RIGHT, WRONG, call_reply, 
 from support.script import Script
 from toy import DOMAIN
 from understudy.core.errors import RolloutError
-from understudy.core.messages import Message
+from understudy.core.messages import Message, ToolCall
 from understudy.core.tasks import Fact, Task
 from understudy.core.trajectory import StopReason, Trajectory
 from understudy.domains import doordash, retail
@@ -316,8 +316,39 @@ def test_a_wrong_answer_of_a_data_set_shows_both_answers(said: str, kind: str) -
     assert found.cause.evidence == ("said 77, expected 14" if kind == "wrong_answer" else "")
 
 
+def test_a_read_that_was_never_called_is_no_missing_write() -> None:
+    gold = (ToolCall(name="get_item", arguments={"key": "a"}), ToolCall(name="add_days", arguments={"days": 1}))
+    for calls, kind in ((gold[:1], "missing_read"), (gold, "missing_write")):
+        example = ToolExample(prompt="When?", answer="14", gold_calls=calls)
+        source = ToolDataset("days", "Answer.", [example], _Refuses)
+        task = source.tasks("train")[0]
+        agent = Script(Message(role="assistant", content="77"))
+        episode = asyncio.run(rollout(task, source.environment(task), agent, EpisodeLimits(max_turns=3)))
+        (found,) = asyncio.run(find_failures(source, {task.id: task}, [episode]))
+        assert [found.cause.kind, *(each.kind for each in found.other_causes)] == [kind, "wrong_answer"]
+        assert found.cause.evidence.partition("(")[0].split()[-1] == calls[-1].name
+
+
+def test_diverged_replay_of_a_domain_has_neither_a_wrong_answer_nor_a_missing_read() -> None:
+    episode = play_episode(Script(text_reply(ASK), RIGHT, text_reply("Done.")))
+    assert episode.score is not None
+    place = next(i for i, message in enumerate(episode.messages) if message.role == "tool")
+    episode.messages[place] = episode.messages[place].replace(content="another world")
+    episode.score = episode.score.replace(reward=0.0)
+    failure = find_failure(episode, ONE.replace(outputs=()))
+    assert [failure.cause.kind, *(each.kind for each in failure.other_causes)] == ["unknown"]
+
+
 class _Refuses(ToolEpisode):
     """An episode that earns nothing."""
+
+    def get_item(self, key: str) -> str:
+        """Return an item."""
+        return key
+
+    def add_days(self, days: int) -> int:
+        """Add days."""
+        return days
 
     def reward(self, transcript: Sequence[Message]) -> float:
         return 0.0

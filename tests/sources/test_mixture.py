@@ -15,6 +15,7 @@ from understudy.envs.task_source import (
     StatefulSource,
     find_task,
     find_tool_specs,
+    list_hidden_tasks,
 )
 from understudy.evaluation.evaluate import evaluate, select_tasks
 from understudy.evaluation.reports.report import EvalReport
@@ -74,6 +75,11 @@ def test_slice_applies_only_to_named_sources(mixture: Mixture) -> None:
     few = mixture.slice(Slice(tools=("retail/get_order",)))
     assert [spec.name for spec in find_tool_specs(few, "retail")] == ["get_order"]
     assert find_tool_specs(few, "telecom") == load_source("telecom").tool_specs
+    played = [task for task in few.tasks("test") if task.domain == "retail"]
+    assert all({call.name for call in task.gold_calls} <= {"get_order"} for task in played)
+    hidden = [task for task in list_hidden_tasks(few) if task.split == "test"]
+    assert {task.domain for task in hidden} == {"retail"}
+    assert len(played) + len(hidden) == len([task for task in mixture.tasks("test") if task.domain == "retail"])
 
 
 @pytest.mark.parametrize(

@@ -65,6 +65,8 @@ class CheckedDatasetOptions(DatasetOptions):
 class RowFileOptions(CheckedDatasetOptions):
     """Options of the commands that write files of tasks."""
 
+    skip_unfindable: bool = False
+    """Leave out tasks whose gold calls need a value that nothing shows before; the exit code is then 1."""
     seed: int = 0
     """The seed of random choices."""
     format: Literal["parquet", "jsonl"] = "parquet"
@@ -84,7 +86,17 @@ _OF_NEW_TASKS = (
     *("min_reads", "max_attempts"),
 )
 """Options of `synthesize` that have no effect on --from-specs."""
-_OF_TASKS = ("split", "domain", "train_ratio", "seed", "format", "domain_policy", "model", "skip_validation")
+_OF_TASKS = (
+    "split",
+    "domain",
+    "train_ratio",
+    "seed",
+    "format",
+    "domain_policy",
+    "model",
+    "skip_validation",
+    "skip_unfindable",
+)
 """Options of `convert` that have no effect on conversations."""
 
 
@@ -489,6 +501,7 @@ def _convert(source: "TaskInput", output: "ConvertOutput", options: RowFileOptio
             output,
             skip_validation=options.skip_validation,
             skip_invalid=options.skip_invalid,
+            skip_unfindable=options.skip_unfindable,
             track=watch,
             report=_RowErrorPrinter(),
             **dealing,

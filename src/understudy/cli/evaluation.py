@@ -243,6 +243,8 @@ def _play(
             spec, folder, cost_limit, concurrency or spec.config.engine.max_num_seqs, human, baseline
         )
         print_file_summaries(context.source)
+        for warning in context.warnings:
+            print_message(warning, "yellow")
         if len(context.tasks) < spec.config.eval.tasks and "tasks" in spec.config.eval.model_fields_set:
             asked = spec.config.eval.tasks
             print_message(

@@ -6,7 +6,7 @@ import gc
 import json
 import shlex
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -38,7 +38,7 @@ from understudy.train.processes import TERMINATED_STATUS
 
 if TYPE_CHECKING:
     from understudy.data.checks.adversarial.suite import AdversarialReport
-    from understudy.data.checks.check import DomainReport, ProgressTracker, TrainDemands
+    from understudy.data.checks.check import AdversarialOptions, DomainReport, ProgressTracker
     from understudy.envs.task_source import TaskSource
     from understudy.runs.config import TrainConfig
     from understudy.runs.weights import ModelWeights
@@ -154,11 +154,12 @@ def check(options: CheckOptions) -> None:
     On each task, the reference solution (gold) must earn 1.0 and doing nothing (noop) 0.0. Then tools and rewards are
     tried with unknown ids, wrong types, huge values and garbled replies; nothing may raise. With --adversarial,
     scripted strategies that do not do the task are played on sampled tasks; none may earn more than 0.02 over doing
-    nothing. Without TARGET, every shipped domain is checked.
+    nothing. The last line says whether `train` accepts TARGET, with its model, limits, users and eval tasks. Without
+    TARGET, every shipped domain is checked.
     """
     from understudy.core.event_loop import run_async
     from understudy.data.checks.adversarial.custom import load_strategies
-    from understudy.data.checks.check import AdversarialOptions, DomainReport, check_async
+    from understudy.data.checks.check import AdversarialOptions, DomainReport
     from understudy.runs.targets import has_target, resolve
     from understudy.sources.references import list_domains
 
@@ -177,15 +178,12 @@ def check(options: CheckOptions) -> None:
 
     async def check_all(track: "ProgressTracker") -> list[DomainReport]:
         return [
-            await check_async(source, track, adversarial, _given_step_seconds(config), _train_demands(config))
+            await _check_one(source, config, adversarial, track)
             for source, config in zip(sources, configs, strict=True)
         ]
 
     with data.progress_display(writes=False) as track:
-        reports = [
-            report.replace(warnings=(*report.warnings, *_missing_eval_tasks(source, config)))
-            for report, source, config in zip(run_async(check_all(track)), sources, configs, strict=True)
-        ]
+        reports = run_async(check_all(track))
     dumped = [report.model_dump() for report in reports]
     print_result(
         json.dumps(dumped[0] if one else dumped, indent=1)
@@ -602,21 +600,37 @@ def _given_step_seconds(config: "TrainConfig") -> float | None:
     return config.limits.max_step_seconds if is_given else None
 
 
-def _train_demands(config: "TrainConfig") -> "TrainDemands":
-    from understudy.data.checks.check import TrainDemands
+async def _check_one(
+    source: "TaskSource",
+    config: "TrainConfig",
+    adversarial: "AdversarialOptions | None",
+    track: "ProgressTracker",
+) -> "DomainReport":
+    """Check a source, and whether training with the config accepts it: its tasks, users, eval sets and calls."""
+    from understudy.data.checks.check import TrainDemands, check_async
+    from understudy.engines.models import find_local_model
+    from understudy.formats import chat_format_from_config
+    from understudy.rollouts.supervised import validate_source_tools
+    from understudy.train.eval_sets import make_eval_sets
+    from understudy.train.users import make_users
 
-    return TrainDemands(config.seed, config.sft.num_gold_episodes, config.allow_noop_solvable)
-
-
-def _missing_eval_tasks(source: "TaskSource", config: "TrainConfig") -> Iterator[str]:
-    """Yield a warning if training could not be evaluated."""
-    from understudy.evaluation.evaluate import select_tasks
-
-    if not select_tasks(source, config.eval.split, 1):
-        yield (
-            f"there are no {config.eval.split} tasks, and training evaluates on them; give some tasks this split, or "
-            "set eval.split"
-        )
+    folder, format, unknown, refusal = None, None, "", ""
+    try:
+        folder = find_local_model(config.model)
+    except ConfigError as e:
+        unknown = str(e)
+    try:
+        eval_sets = make_eval_sets(config, source)
+        make_users(config, source)
+        if folder:
+            format = chat_format_from_config(folder, config.format)
+            validate_source_tools(format, [each.source for each in eval_sets])
+    except (ConfigError, TaskError) as e:
+        refusal = str(e)
+    gold = config.sft.num_gold_episodes
+    demands = TrainDemands(config.seed, gold, config.allow_noop_solvable, config.limits, format)
+    report = await check_async(source, track, adversarial, _given_step_seconds(config), demands)
+    return report.replace(train_refusal=refusal or report.train_refusal, format_unknown=unknown)
 
 
 def _format_domain_report(report: "DomainReport", target: str) -> str:
@@ -644,7 +658,11 @@ def _format_domain_report(report: "DomainReport", target: str) -> str:
         if groups
         else []
     )
-    accepts = f"train will refuse: {report.train_refusal}" if report.train_refusal else "train will accept these tasks"
+    accepts = "train will accept these tasks"
+    if report.format_unknown:
+        accepts += f", if the model's chat format can express their calls ({report.format_unknown})"
+    if report.train_refusal:
+        accepts = f"train will refuse: {report.train_refusal}"
     return "\n".join(
         [head, *body, *attacks, *unused, *problems, *cut, *watch, *warnings, _verdict(report), *counts, accepts]
     )

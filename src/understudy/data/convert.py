@@ -13,7 +13,7 @@ from understudy.core.items import Item, RowError
 from understudy.core.messages import Message
 from understudy.core.records import Record
 from understudy.core.tasks import SPLITS, Split, Task
-from understudy.data.checks.verify import validate_gold_calls
+from understudy.data.checks.verify import play_tasks, validate_gold_calls
 from understudy.data.task_input import TaskInput, find_named_source
 from understudy.data.writer import FileFormat, open_output, validate_output_path
 from understudy.envs.task_source import find_policy
@@ -51,6 +51,8 @@ class ScanResult:
     num_valid: int = 0
     invalid_positions: set[int] = field(default_factory=set)
     """Positions of invalid items in the stream."""
+    num_unfindable: int = 0
+    """Number of invalid items whose gold needs a value that nothing shows."""
 
 
 def scan_items(
@@ -63,6 +65,7 @@ def scan_items(
     for number, item in enumerate(items):
         if isinstance(item, RowError):
             found.invalid_positions.add(number)
+            found.num_unfindable += item.kind == "unshown value"
             report(item)
             continue
         found.num_valid += 1
@@ -80,6 +83,7 @@ def convert_tasks(
     ratios: Sequence[float] = (),
     seed: int = 0,
     skip_invalid: bool = False,
+    skip_unfindable: bool = False,
     track: ProgressTracker = lambda items, what: items,
     report: Callable[[RowError], None] = lambda bad: None,
 ) -> tuple[dict[str, int], int]:
@@ -87,13 +91,15 @@ def convert_tasks(
 
     With `groups`, tasks are assigned to splits by `ratios`, and their `split` is set; otherwise their own `split`
     decides. Invalid tasks are reported. Raise TaskError and write nothing if there are any, unless `skip_invalid` is
-    set.
+    set. With `skip_unfindable`, tasks are played, and those that need a value which nothing shows are left out.
     """
     validate_output_path(output.path, output.resume)
-    checked = validate_gold_calls(source.items(), source.sources(), skip_validation)
+    validate = play_tasks if skip_unfindable else validate_gold_calls
+    checked = validate(source.items(), source.sources(), skip_validation)
     found = scan_items(track(checked, "checking"), groups, report)
-    if found.invalid_positions and not skip_invalid:
-        some = f"{len(found.invalid_positions)} of {found.num_valid + len(found.invalid_positions)}"
+    num_invalid = len(found.invalid_positions) - found.num_unfindable
+    if num_invalid and not skip_invalid:
+        some = f"{num_invalid} of {found.num_valid + len(found.invalid_positions)}"
         raise TaskError(
             f"{source.name}: {some} tasks are invalid, so nothing was written; --skip-invalid leaves them out"
         )

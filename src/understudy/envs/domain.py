@@ -10,7 +10,7 @@ import inspect
 import itertools
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -60,6 +60,8 @@ FROZEN_TASK_COUNTS: Mapping[Split, int] = {"train": 500, "validation": 100, "tes
 """Number of tasks in each frozen split of a shipped domain."""
 GENERATED_TASK_COUNTS: Mapping[Split, int] = {"train": 100, "validation": 20, "test": 40}
 """Largest number of tasks in each split of a domain without frozen tasks."""
+MAX_HIDDEN_TASKS = 1000
+"""Successive generated tasks that need other tools than those of the slice, after which no more are tried."""
 MAX_CACHED_GOLD_RUNS = 20_000
 """Largest number of tasks for which a domain caches what their gold calls do. Without it, a run that generates tasks
 would use more and more memory."""
@@ -190,9 +192,20 @@ class Domain(StatefulSource):
         """
         if self._generator is None:
             return iterate_epochs(self.tasks(split), seed)
-        return self._generated(
-            split, seed, self.task_slice.families or self.families, self.task_slice.difficulties or DIFFICULTIES
-        )
+        part = self.task_slice
+        tasks = self._generated(split, seed, part.families or self.families, part.difficulties or DIFFICULTIES)
+        return self._with_shown_tools(tasks) if part.tools else tasks
+
+    def _with_shown_tools(self, tasks: Iterable[Task]) -> Iterator[Task]:
+        """Yield the tasks whose gold calls only tools of the slice. End after `MAX_HIDDEN_TASKS` others."""
+        num_hidden = 0
+        for task in tasks:
+            shown = bool(self.task_slice.select_tasks([task]))
+            num_hidden = 0 if shown else num_hidden + 1
+            if num_hidden == MAX_HIDDEN_TASKS:
+                return
+            if shown:
+                yield task
 
     def regenerate(self, task_id: str) -> Task | None:
         """Make a generated task again from its id. Return None for an id of another domain."""

@@ -29,22 +29,31 @@ class Slice(Record):
     difficulties: tuple[Difficulty, ...] = ()
     """Task difficulties."""
     tools: tuple[str, ...] = ()
-    """Tools that the agent sees and may call. A task whose gold calls another tool is invalid."""
+    """Tools that the agent sees and may call. Tasks whose gold calls another tool are left out."""
     domain_policy: Literal["full", "brief"] = "full"
     """`full` is policy.md; `brief` is policy_brief.md, for small models and short contexts."""
 
     def select_tasks(self, tasks: Sequence[Task]) -> list[Task]:
-        """Return the tasks of the slice's domains, families and difficulties. Names of domains are those of tasks."""
+        """Return the tasks of the slice's domains, families, difficulties and tools.
+
+        Names of domains are those of tasks, and names of tools those of gold calls.
+        """
         return [
             task
             for task in filter_tasks(tasks, (), self.difficulties)
             if (not self.domains or task.domain in self.domains)
             and (not self.families or not {task.family, f"{task.domain}/{task.family}"}.isdisjoint(self.families))
+            and (not self.tools or _calls_only(task, self.tools))
         ]
 
     def select_tools(self, specs: Sequence[ToolSpec]) -> tuple[ToolSpec, ...]:
         """Return the tools of the slice."""
         return tuple(spec for spec in specs if not self.tools or spec.name in self.tools)
+
+
+def _calls_only(task: Task, tools: Collection[str]) -> bool:
+    """Return whether all gold calls of a task are of the given tools."""
+    return all(call.name in tools for call in task.gold_calls)
 
 
 FULL_SLICE = Slice()
@@ -96,6 +105,9 @@ class TaskSource:
         tasks(split) -> list[Task]              the tasks of a split, with this split and `name` as their domain
         environment(task, user=None, seed=0)    a new episode of a task; `user` replaces the user of the source
     """
+
+    task_slice = FULL_SLICE
+    """The slice that `tasks` and `tool_specs` are narrowed to."""
 
     if TYPE_CHECKING:  # At run time, a dataclass would take an inherited property as the default of its field.
 
@@ -208,6 +220,26 @@ class TaskSource:
     def required_calls(self, task: Task) -> tuple[ToolCall, ...]:
         """Return the gold calls that the reward requires: those that write, unless a source requires reads too."""
         return self.gold_writes(task)
+
+
+def list_hidden_tasks(source: TaskSource) -> list[Task]:
+    """Return the tasks that `slice.tools` leaves out, because their gold calls a tool that the agent does not see."""
+    if not source.task_slice.tools:
+        return [task for leaf in list_sources(source) if leaf is not source for task in list_hidden_tasks(leaf)]
+    whole = source.slice(source.task_slice.replace(tools=()))
+    shown = {(task.domain, task.id) for split in SPLITS for task in source.tasks(split)}
+    return [task for split in SPLITS for task in whole.tasks(split) if (task.domain, task.id) not in shown]
+
+
+def list_notes(source: TaskSource) -> list[str]:
+    """Return what a user should know of the sources that play the tasks, and how many tasks `slice.tools` leaves
+    out."""
+    notes = [note for leaf in list_sources(source) for note in leaf.notes()]
+    if hidden := list_hidden_tasks(source):
+        notes.append(
+            f"slice.tools: {len(hidden)} tasks are left out, such as {hidden[0].id}; their gold calls other tools"
+        )
+    return notes
 
 
 def find_contract_error(source: TaskSource) -> str:

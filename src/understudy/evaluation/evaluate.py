@@ -20,7 +20,14 @@ from understudy.envs.users import UserSimulatorFactory
 from understudy.evaluation.result import FULL_REWARD, EvalResult, summarize_episodes
 from understudy.formats import ChatFormat
 from understudy.rollouts.agent import Agent, DemonstrationAgent, GoldAgent, NoopAgent
-from understudy.rollouts.rollout import DEFAULT_LIMITS, EpisodeLimits, RolloutRequest, episode_seed, play_episode
+from understudy.rollouts.rollout import (
+    DEFAULT_LIMITS,
+    EnvironmentFactory,
+    EpisodeLimits,
+    RolloutRequest,
+    episode_seed,
+    play_episode,
+)
 from understudy.runs.config import EvalConfig
 from understudy.runs.storage.episode_store import EpisodeStore
 
@@ -116,7 +123,7 @@ NO_GOLD = (
 
 
 async def play_demonstrations(
-    source: TaskSource, tasks: Iterable[Task], format: ChatFormat, limits: EpisodeLimits, seed: int
+    source: EnvironmentFactory, tasks: Iterable[Task], format: ChatFormat, limits: EpisodeLimits, seed: int
 ) -> list[Trajectory]:
     """Return a gold episode of each task, in a model's tokens. Raise TaskError if a task has no gold turns, or if its
     gold episode does not earn 1: GoldCutOffError if a limit is too low.

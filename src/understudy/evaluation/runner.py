@@ -53,7 +53,7 @@ from understudy.evaluation.reports.report import EvalReport
 from understudy.evaluation.result import EvalResult, ResultRow, repeat_name, summarize_episodes
 from understudy.rollouts.agent import Agent, NoopAgent
 from understudy.rollouts.rollout import EpisodeCallback, ProgressCallback, RolloutRequest, episode_seed, report_nothing
-from understudy.runs.agents import make_agent
+from understudy.runs.agents import make_agent, validate_model_format
 from understudy.runs.config import TrainConfig
 from understudy.runs.endpoints import FAILURE_JUDGE_KEY, endpoint_configs, eval_endpoint_names
 from understudy.runs.eval_spec import EvalSpec, is_eval_folder
@@ -88,6 +88,8 @@ class EvalContext:
     """Gets each episode that this process has played or read."""
     baselines: tuple[ResultRow, ...] = ()
     """Results of noop and gold. `run_eval` plays them if this is empty."""
+    warnings: tuple[str, ...] = ()
+    """What a user should know of the agent before the evaluation."""
 
 
 def prepare_eval(
@@ -123,12 +125,16 @@ def prepare_eval(
             config.endpoints, config.eval.failure_judge_endpoint, FAILURE_JUDGE_KEY, "grader", budget
         )
     checkpoint = Path(spec.checkpoint) if spec.checkpoint else None
+    warnings: tuple[str, ...] = ()
     if folder and is_eval_folder(folder) and _is_complete(folder, spec, tasks):
         agent: Agent = NoopAgent()  # it is never asked, so the evaluated model need not exist any more
     else:
+        if spec.agent == "model" and not human_agent:
+            warnings = validate_model_format(config, source, tasks)
         agent = human_agent or make_agent(spec.agent, config, checkpoint, cost_tracker.budget_for("agent"))
     alone = human_agent is not None or config.user.kind == "human"
-    return EvalContext(cost_tracker, agent, users, source, tasks, judge, concurrency=1 if alone else concurrency)
+    concurrency = 1 if alone else concurrency
+    return EvalContext(cost_tracker, agent, users, source, tasks, judge, concurrency, warnings=warnings)
 
 
 async def run_eval(

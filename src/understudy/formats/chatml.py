@@ -53,7 +53,8 @@ QWEN_TOOLS = (
     '{"name": <function-name>, "arguments": <args-json-object>}\n</tool_call>',
 )
 """The text before and after the tools in Qwen's system message."""
-_SIGNATURES = ("# Tools\n", "\nTo use a tool, reply with only a line such as\n")
+SIGNATURES = ("# Tools\n", "\nTo use a tool, reply with only a line such as\n")
+"""The text before and after the tools in the style `signature`. An example call follows."""
 
 
 def tool_json(spec: ToolSpec) -> str:
@@ -90,7 +91,7 @@ class ChatML:
         self._system = default_system
         self._prefill = prefill
         self._opens_thought = hermes.THINK in prefill and hermes.THOUGHT not in prefill
-        self._tool_block = tool_block if tool_style == "json" else _SIGNATURES
+        self._tool_block = tool_block if tool_style == "json" else SIGNATURES
         self._markup_ids = {text: tokenizer.added_tokens[text] for text in _MARKUP if text in tokenizer.added_tokens}
         markup = "|".join(map(re.escape, self._markup_ids))
         self._markup_pattern = re.compile(f"({markup})") if markup else None

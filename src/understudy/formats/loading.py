@@ -22,6 +22,8 @@ from understudy.formats.prompted_tools import template_with_listed_tools, templa
 from understudy.formats.template import TemplateFormat
 from understudy.formats.tokenizer import FormatTokenizer
 
+OWN_TEMPLATE = "{#- The model's own template follows. -#}\n"
+"""What `tool_template` writes before the model's own template."""
 _REWRITING = ("[AVAILABLE_TOOLS]", "<｜tool▁calls▁begin｜>")
 """Markers of families whose templates rewrite earlier turns. Formats of these families leave earlier turns unchanged.
 """
@@ -54,7 +56,7 @@ def load_chat_format(
 
     Raise ConfigError if the template is not supported, or if `enable_thinking` is set and the model does not think.
     """
-    text = read_chat_template(folder)
+    text = read_chat_template(folder).rpartition(OWN_TEMPLATE)[2]
     if enable_thinking and "think" not in text:
         raise ConfigError(f"{folder}: the chat template has no thinking; leave out format.enable_thinking")
     vocabulary = FormatTokenizer.load(folder / "tokenizer.json")

@@ -7,7 +7,8 @@ or a number where the tool takes text. SFT would teach such a reply, and no epis
 from collections.abc import Sequence
 
 from understudy.core.errors import ConfigError
-from understudy.core.messages import Message, ToolCall, ToolSpec
+from understudy.core.messages import Message, ToolCall, ToolSpec, assign_call_ids
+from understudy.core.tasks import Task
 from understudy.formats.chat_format import ChatFormat
 from understudy.formats.parsing.json_calls import json_equal
 from understudy.formats.signature import example_call
@@ -21,6 +22,13 @@ def validate_tools(format: ChatFormat, tools: Sequence[ToolSpec]) -> None:
         every = {**tool.parameters, "required": [*tool.parameters.get("properties", {})]}
         reply = Message(role="assistant", tool_calls=(example_call(tool.replace(parameters=every)),))
         validate_reply(format, reply, format.encode_reply(reply), tools, exactly=False)
+
+
+def validate_gold(format: ChatFormat, task: Task, tools: Sequence[ToolSpec]) -> None:
+    """Raise ConfigError if the format cannot express a gold call of a task, which no reply can then make."""
+    for number, turn in enumerate(task.gold_turns):
+        reply = assign_call_ids(turn, number)
+        validate_reply(format, reply, format.encode_reply(reply), tools, exactly=True)
 
 
 def validate_reply(

@@ -6,13 +6,20 @@ message in one way. The tokens of a sampled reply are reproduced except for what
 white space around texts and in calls, and the form of a call before its repair.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from understudy.core.errors import ConfigError
 from understudy.core.messages import Message, ToolSpec
 from understudy.core.trajectory import Trajectory
+from understudy.envs.task_source import TaskSource, list_sources
 from understudy.formats import ChatFormat
-from understudy.formats.round_trip import validate_reply
+from understudy.formats.round_trip import validate_reply, validate_tools
+
+
+def validate_source_tools(format: ChatFormat, sources: Iterable[TaskSource]) -> None:
+    """Raise ConfigError if the format cannot read an example call of a tool of the sources."""
+    for leaf in {id(leaf): leaf for source in sources for leaf in list_sources(source)}.values():
+        validate_tools(format, leaf.tool_specs)
 
 
 def append_rendered_turn(

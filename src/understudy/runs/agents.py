@@ -15,7 +15,9 @@ from understudy.core.user_code import task_code, user_code
 from understudy.engines.config import EngineConfig
 from understudy.engines.factory import AnyEngine, open_engine, open_exported_engine
 from understudy.engines.models import find_model
+from understudy.envs.task_source import TaskSource, find_tool_specs
 from understudy.formats import ChatFormat, chat_format_from_config
+from understudy.formats.round_trip import validate_gold
 from understudy.rollouts.agent import (
     Agent,
     APIAgent,
@@ -25,6 +27,7 @@ from understudy.rollouts.agent import (
     NoopAgent,
     RefusingAgent,
 )
+from understudy.rollouts.supervised import validate_source_tools
 from understudy.runs.config import TrainConfig
 from understudy.runs.endpoints import AGENT_KEY
 from understudy.runs.run import MODEL_FOLDER
@@ -128,6 +131,23 @@ def make_model_agent(config: TrainConfig, checkpoint: Path | None = None) -> Eng
     """Return an agent that samples from the config's model as evaluations do."""
     engine, format = open_model(config, checkpoint)
     return EngineAgent(engine, format, config.sampling.replace(temperature=config.eval.temperature))
+
+
+def validate_model_format(config: TrainConfig, source: TaskSource, tasks: Sequence[Task]) -> tuple[str, ...]:
+    """Return a warning if the chat format of the config's model cannot express gold calls of the tasks.
+
+    Raise ConfigError if it cannot express calls of a tool.
+    """
+    format = chat_format_from_config(find_model(config.model), config.format)
+    validate_source_tools(format, [source])
+    problems = list[str]()
+    for task in tasks:
+        try:
+            validate_gold(format, task, find_tool_specs(source, task.domain))
+        except ConfigError as e:
+            problems.append(f"{task.id}: {e}")
+    named = f"{len(problems)} of {len(tasks)} tasks have a gold call that this model cannot make, such as task "
+    return (named + problems[0],) if problems else ()
 
 
 def open_model(

@@ -30,12 +30,19 @@ from understudy.core.errors import ConfigError, did_you_mean
 from understudy.core.records import Record
 from understudy.core.secrets import validate_no_secrets
 from understudy.core.settings import OtherNames, merge_nested, parse_toml, parse_values, read_text
-from understudy.core.tasks import Split
+from understudy.core.tasks import SPLITS, Split
 from understudy.engines.config import EngineConfig
 from understudy.engines.interface import SamplingParams, Temperature
 from understudy.engines.local.config import LocalEngineConfig
 from understudy.engines.reference_config import ReferenceConfig
-from understudy.envs.task_source import STRICT_REWARD, PolicyRewardConfig, Slice, TaskSource, with_reward_policy
+from understudy.envs.task_source import (
+    STRICT_REWARD,
+    PolicyRewardConfig,
+    Slice,
+    TaskSource,
+    list_hidden_tasks,
+    with_reward_policy,
+)
 from understudy.envs.users import UserConfig
 from understudy.formats import FormatConfig
 from understudy.rollouts.curriculum import CurriculumConfig
@@ -352,7 +359,11 @@ class TrainConfig(Record):
         """Return the slice of the source that `domain` and `data` name. Raise ConfigError if it cannot be loaded."""
         source = with_reward_policy(load_source(self.domain, self.data), self.reward)
         try:
-            return source.slice(self.slice)
+            part = source.slice(self.slice)
+            if hidden := [] if any(part.tasks(split) for split in SPLITS) else list_hidden_tasks(part):
+                names = ", ".join(sorted({call.name for task in hidden for call in task.gold_calls}))
+                raise ConfigError(f"slice.tools leaves out all {len(hidden)} tasks, because their gold calls {names}")
+            return part
         except ConfigError as e:
             named = [name for name in ("domains", "families", "tools") if getattr(self.slice, name)]
             if not named:

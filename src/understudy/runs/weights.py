@@ -10,6 +10,7 @@ from understudy.core.messages import Message, ToolSpec
 from understudy.core.records import Record
 from understudy.engines.models import find_model
 from understudy.formats.jinja import compile_template, read_chat_template
+from understudy.formats.tool_template import write_tool_template
 from understudy.runs.agents import open_model
 from understudy.runs.config import TrainConfig, parse_config
 from understudy.runs.eval_spec import read_spec
@@ -96,6 +97,8 @@ def export_model(weights: ModelWeights, out: Path, adapters_only: bool = False) 
         out.parent.mkdir(parents=True, exist_ok=True)
         with atomic_folder(out) as folder:
             engine.export(folder, merge_adapters=not adapters_only)
+            if not adapters_only:
+                write_tool_template(folder, weights.config.format)
             config = folder / ("adapter_config.json" if adapters_only else "config.json")
             for path in folder.iterdir():  # safetensors writes files that only their owner can read
                 path.chmod(config.stat().st_mode)

@@ -19,6 +19,7 @@ from understudy.engines.process_group import SINGLE_PROCESS, ProcessGroup
 from understudy.envs.task_source import find_tool_specs
 from understudy.evaluation.reports.files import read_run_report
 from understudy.evaluation.reports.report import RunReport
+from understudy.formats.tool_template import write_tool_template
 from understudy.rollouts.rollout import EpisodeCallback
 from understudy.runs.config import TrainConfig
 from understudy.runs.health import check_initial_eval, check_step, health_metrics
@@ -139,6 +140,8 @@ async def _train(context: TrainingContext, data_files: DataFiles, gold: Sequence
     result = read_run_report(run.folder)
     with run.write_model() as folder:
         context.engine.export(folder)
+        if not config.engine.uses_lora:
+            write_tool_template(folder, config.format)
     for line in context.trackers.close():
         context.report(line, 0, 0, {})
     return result

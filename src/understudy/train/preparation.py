@@ -12,14 +12,14 @@ from understudy.clients.cost import CostTracker, validate_prices
 from understudy.core.errors import ConfigError
 from understudy.engines.models import find_model
 from understudy.engines.unsupported import raise_unsupported
-from understudy.envs.task_source import TaskSource, list_file_summaries, list_sources
+from understudy.envs.task_source import TaskSource, list_file_summaries, list_notes
 from understudy.envs.users import UserSimulatorFactory
 from understudy.evaluation.evaluate import validate_noop_reward
 from understudy.formats import ChatFormat, chat_format_from_config
-from understudy.formats.round_trip import validate_tools
 from understudy.rollouts.agent import NoopAgent
 from understudy.rollouts.reward_shaping import RewardJudge, ShapedEnvironmentFactory, ShapingConfig
 from understudy.rollouts.rollout import EpisodeLimits, play_episode
+from understudy.rollouts.supervised import validate_source_tools
 from understudy.runs.config import TrainConfig
 from understudy.runs.endpoints import (
     AGENT_KEY,
@@ -29,13 +29,13 @@ from understudy.runs.endpoints import (
     training_endpoint_names,
 )
 from understudy.runs.trackers import validate_trackers
-from understudy.sources.benchmarks.gold_user import USERS_TO_CHOOSE
 from understudy.sources.task_files.source_matching import load_episode_class
 from understudy.train.data_files import DataFiles, read_data_files
 from understudy.train.engine_support import unsupported_settings
 from understudy.train.eval_sets import EvalSet, make_eval_sets
 from understudy.train.reference import validate_reference
 from understudy.train.unused_settings import unused_settings
+from understudy.train.users import make_users
 
 _NUM_PROBED_TASKS = 8
 """Number of tasks that are probed for progress scores. A mixture needs several, since its domains differ in scoring."""
@@ -62,7 +62,7 @@ class PreparedRun:
     @property
     def notes(self) -> Sequence[str]:
         """What a user should know of the data files and of the sources of tasks."""
-        return (*self.data_files.notes, *(note for each in list_sources(self.domain) for note in each.notes()))
+        return (*self.data_files.notes, *list_notes(self.domain))
 
 
 async def prepare_run(
@@ -84,8 +84,6 @@ async def prepare_run(
     folder = find_model(config.model)
     domain = config.open_source()
     eval_sets = make_eval_sets(config, domain)
-    if config.user.kind == "human":
-        raise ConfigError("user.kind = 'human': no person can play the users of a training run; choose another kind")
     validate_reference(config, folder)
     validate_custom_functions(config.algorithm.advantage_estimator, config.algorithm.loss)
     validate_prices(config.cost_limit, endpoint_configs(config, training_endpoint_names(config)))
@@ -93,16 +91,13 @@ async def prepare_run(
     cost_tracker = cost_tracker or CostTracker()
     reward_judge = make_reward_judge(config, cost_tracker.budget_for("judge"))
     raise_unsupported(unsupported_settings(config))
-    users = UserSimulatorFactory(config.user, config.endpoints, cost_tracker.budget_for("users"))
-    if users.is_scripted:
-        _require_scripts(domain)
+    users = make_users(config, domain, cost_tracker.budget_for("users"))
     noop_reward = await validate_noop_reward(domain, config.seed, allow_noop_solvable=config.allow_noop_solvable)
     if config.steps and config.algorithm.shaping.progress_weight:
         await _validate_progress_scores(config, domain)
     format = chat_format_from_config(folder, config.format, today)
-    for each in list_sources(domain):
-        validate_tools(format, each.tool_specs)
     sources = (domain, *(eval_set.source for eval_set in eval_sets))
+    validate_source_tools(format, sources)
     summaries = [summary for source in sources for summary in list_file_summaries(source)]
     files = read_data_files(config, domain, format, done_steps, summaries)
     return PreparedRun(folder, format, domain, eval_sets, users, noop_reward, files, reward_judge, cost_tracker)
@@ -161,13 +156,6 @@ async def _validate_progress_scores(config: TrainConfig, domain: TaskSource) -> 
     shaped = ShapedEnvironmentFactory(domain, ShapingConfig(progress_weight=config.algorithm.shaping.progress_weight))
     for task in itertools.islice(domain.stream("train", config.seed), _NUM_PROBED_TASKS):
         await play_episode(shaped, task, NoopAgent(), EpisodeLimits(), config.seed)
-
-
-def _require_scripts(source: TaskSource) -> None:
-    """Raise ConfigError if tasks have no scripted users."""
-    for leaf in list_sources(source):
-        if leaf.lacks_users:
-            raise ConfigError(f"{leaf.name} has no scripted users; {USERS_TO_CHOOSE}")
 
 
 def _validate_files_used(config: TrainConfig) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,8 @@ import pytest
 
 import support
 from support.mcp_kit import call_result, run_async
-from understudy.sources.mcp.config import MCPServerConfig
+from understudy.sources.mcp.config import MCPEnvironmentConfig, MCPServerConfig
+from understudy.sources.mcp.source import MCPEnvironmentResources, MCPTaskSource
 from understudy.sources.mcp.toolkit import MCPToolkit
 
 SERVER = Path(support.__file__).parent / "mcp_servers" / "raw_schemas.py"
@@ -62,12 +64,27 @@ def test_pattern_that_takes_exponential_time_is_a_fault_of_the_server() -> None:
     assert turns > 5, "other episodes go on"
 
 
-@pytest.mark.parametrize(
-    "output_schema", [PATTERN, CIRCLE, {"type": "object", "properties": {"text": {"pattern": r"\p{L}"}}}]
-)
+@pytest.mark.parametrize("output_schema", [PATTERN, CIRCLE])
 def test_output_schema_that_cannot_be_used_is_a_fault_of_the_server(output_schema: dict[str, Any]) -> None:
     result, _ = run_async(call_say(ANY, "a" * 60 + "b", output_schema))
     assert result.startswith("mcp's fault")
+
+
+def test_patterns_of_javascript_are_compared_with_neither_arguments_nor_results() -> None:
+    foreign = {"type": "object", "properties": {"text": {"type": "string", "pattern": r"\p{L}"}}}
+    for schemas in ((ANY, foreign), (foreign, ANY)):
+        assert run_async(call_say(schemas[0], "1", schemas[1]))[0].startswith("said\n")
+    other = {**foreign, "required": ["missing"]}
+    assert run_async(call_say(ANY, "1", other))[0].startswith("mcp's fault")
+    keys = json.dumps({"inputSchema": ANY, "outputSchema": foreign})
+    servers = {"raw": MCPServerConfig(command=(sys.executable, str(SERVER), keys))}
+    source = MCPTaskSource(MCPEnvironmentResources(MCPEnvironmentConfig(name="raw", servers=servers)))
+    pattern, start = source.notes()
+    assert re.match(r"results of 'say' .*'raw'.*p\{L\}", pattern)
+    assert re.search(r"'raw' \(\d+\.\d s now\)", start)
+    shared = {"raw": servers["raw"].replace(isolation="shared")}
+    source = MCPTaskSource(MCPEnvironmentResources(MCPEnvironmentConfig(name="raw", servers=shared)))
+    assert source.notes() == (pattern,)
 
 
 def test_output_schema_with_patterns_and_references_is_used() -> None:

@@ -9,7 +9,10 @@ import pytest
 from understudy.core.errors import TaskError
 from understudy.core.messages import ToolSpec
 from understudy.core.tasks import split_from_id
+from understudy.sources.mcp.catalog import ToolCatalog
 from understudy.sources.mcp.checks import CallPattern
+from understudy.sources.mcp.config import MCPServerConfig
+from understudy.sources.mcp.source import resolve_task_aliases
 from understudy.sources.mcp.tasks import MCPTask, read_mcp_tasks
 from understudy.sources.mcp.tool_result import ToolResult
 
@@ -142,8 +145,9 @@ def test_arguments_of_gold_and_patterns_are_renamed() -> None:
     forbidden = [{"tool": "run", "argument_patterns": script}, {"tool": "*", "arguments": script}]
     calls = {"required": [{"tool": "run", "arguments": script}], "forbidden": forbidden}
     task = quote_task("41.25", gold=[{"tool": "run", "arguments": script}], check={"calls": calls})
-    spec = ToolSpec(name="run", description="", parameters={}, aliases={"script": "code"})
-    renamed = task.with_argument_names(lambda tool, given: spec.resolve_aliases(given) if tool == "run" else given)
+    schema = {"type": "object", "properties": {"code": {}}}
+    spec = ToolSpec(name="run", description="", parameters=schema, aliases={"script": "code"})
+    renamed = resolve_task_aliases(task, ToolCatalog({"sh": [spec]}, {"sh": MCPServerConfig(command=("sh",))}))
     check = renamed.check.calls
     assert check is not None
     assert (renamed.gold[0].arguments, check.required[0].arguments) == ({"code": "rm"}, {"code": "rm"})

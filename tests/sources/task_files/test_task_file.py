@@ -12,7 +12,7 @@ from understudy.core.errors import ConfigError
 from understudy.core.tasks import SPLITS, Split, write_tasks
 from understudy.data.checks.check import check
 from understudy.domains.retail import DOMAIN
-from understudy.envs.task_source import Slice, find_source, list_file_summaries, list_sources
+from understudy.envs.task_source import Slice, find_source, list_file_summaries, list_hidden_tasks, list_sources
 from understudy.evaluation.evaluate import eval_tasks
 from understudy.runs.config import EvalConfig
 from understudy.sources.loading import load_source
@@ -101,9 +101,16 @@ def test_stream_shuffles_every_epoch(tmp_path: Path) -> None:
 def test_slice_narrows_a_file(tmp_path: Path) -> None:
     source = load_source(str(write_lines(tmp_path / "mine.jsonl", own_rows())))
     family = TASKS[0].family
-    narrow = source.slice(Slice(families=(family,), domain_policy="brief", tools=("find_user",)))
+    narrow = source.slice(Slice(families=(family,), domain_policy="brief"))
     assert narrow.tasks("train") == [task for task in TASKS[:8] if task.family == family]
-    assert [spec.name for spec in narrow.tool_specs] == ["find_user"]
+    first = {call.name for call in TASKS[0].gold_calls}
+    for prefix in ("", "retail/"):
+        few = source.slice(Slice(tools=tuple(prefix + name for name in first)))
+        assert {spec.name for spec in few.tool_specs} == first
+        assert few.tasks("train") == [task for task in TASKS[:8] if {c.name for c in task.gold_calls} <= first]
+        assert len(list_hidden_tasks(few)) == sum(
+            len(source.tasks(split)) - len(few.tasks(split)) for split in ("train", "validation", "test")
+        )
     assert narrow.domain_policy == DOMAIN.slice(Slice(domain_policy="brief")).domain_policy
     with pytest.raises(ConfigError, match="family 'nothing'"):
         source.slice(Slice(families=("nothing",)))

@@ -21,6 +21,7 @@ from understudy.data.checks.adversarial.suite import STRATEGIES, AdversarialRepo
 from understudy.data.checks.evidence import describe_unshown, find_unshown_argument
 from understudy.data.checks.issue import IssueKind
 from understudy.data.checks.probe import HangingError, ProbeResult, check_limits, exception_places, play_once, probe
+from understudy.data.checks.repeated import RepeatedEpisodes
 from understudy.envs.file_summary import FileSummary
 from understudy.envs.grading import UNREWARDED_PARTS
 from understudy.envs.state_diff import diff_states
@@ -30,14 +31,19 @@ from understudy.envs.task_source import (
     TaskSource,
     find_contract_error,
     find_source,
+    find_tool_specs,
     list_file_summaries,
+    list_notes,
     list_sources,
 )
 from understudy.envs.users import gives_consent
-from understudy.evaluation.evaluate import NO_GOLD, find_noop_refusal, validate_train_tasks
+from understudy.evaluation.evaluate import NO_GOLD, find_noop_refusal, play_demonstrations, validate_train_tasks
 from understudy.evaluation.result import FULL_REWARD
+from understudy.formats import ChatFormat
+from understudy.formats.round_trip import validate_gold
 from understudy.rollouts.agent import Agent, GoldAgent, NoopAgent
-from understudy.rollouts.rollout import EpisodeLimits, play_episode, rollout
+from understudy.rollouts.rollout import DEFAULT_LIMITS, EpisodeLimits, play_episode, rollout
+from understudy.rollouts.supervised import validate_source_tools
 from understudy.sources.task_files.near_duplicates import NearDuplicateIndex
 from understudy.sources.tool_dataset import ExampleSource, answer_notes
 
@@ -52,6 +58,7 @@ ProblemKind = Literal[
     "gold_fails",
     "gold_not_rewarded",
     "unshown_value",
+    "inexpressible_call",
     "strategy_rewarded",
     "refused_row",
     "shared_by_splits",
@@ -66,6 +73,7 @@ PROBLEM_TITLES: Mapping[ProblemKind, str] = {
     "gold_fails": "the gold calls fail",
     "gold_not_rewarded": "gold earns less than 1.0",
     "unshown_value": "nothing shows a value before the gold call that needs it",
+    "inexpressible_call": "the model's chat format cannot express a gold call",
     "strategy_rewarded": "a strategy that does not do the task is rewarded",
     "refused_row": "a row of a file is refused",
     "shared_by_splits": "splits share rows or scenarios",
@@ -149,6 +157,8 @@ class DomainReport(Record):
     problems."""
     train_refusal: str = ""
     """Why training refuses the tasks, or empty if it accepts them."""
+    format_unknown: str = ""
+    """Why the calls were not tried in the model's chat format, or empty if they were."""
     num_blocking_tasks: int = 0
     """Number of tasks because of which training refuses."""
     num_advised_tasks: int = 0
@@ -163,6 +173,9 @@ class TrainDemands:
     num_gold_episodes: int = 0
     """Number of demonstrations, of the first train tasks."""
     allow_noop_solvable: bool = False
+    limits: EpisodeLimits = DEFAULT_LIMITS
+    format: ChatFormat | None = None
+    """The model's chat format. Without one, neither calls nor the lengths of demonstrations are checked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,12 +197,17 @@ class _PlayedTask:
     """Calls of the gold episode that a tool refused."""
     places: frozenset[tuple[str, ...]] = frozenset()
     """The places of the exceptions in its episodes."""
-    gold: Score | None = None
+    gold_episode: Trajectory | None = None
     noop: Score | None = None
     passes_at_start: bool = False
     """Whether a success check of the task passes before the agent has done anything."""
     lacks_gold: bool = False
     """Whether the task is an example without a reference solution, which RL does not need."""
+
+    @property
+    def gold(self) -> Score | None:
+        """The score of the gold episode."""
+        return self.gold_episode.score if self.gold_episode else None
 
     @property
     def unsound_kind(self) -> IssueKind | None:
@@ -252,6 +270,7 @@ async def check_async(
         *(_Problem("lost_episode", text) for probe_result in probes for text in probe_result.lost_episodes),
         *(_Problem("strategy_rewarded", _paid(attack.source, r)) for attack in attacks for r in attack.failures),
         *(_Problem("refused_row", text) for summary in files for text in summary.refusals),
+        *_inexpressible_calls(source, results, demands.format),
         *_leaks(source, tasks),
         *_repeated_ids(tasks),
     ]
@@ -282,7 +301,7 @@ async def check_async(
 def _warnings(source: TaskSource, results: Sequence[_PlayedTask], alike: Sequence[tuple[Task, Task]]) -> list[str]:
     """Return what a user should know of the tasks although training accepts it. `alike` are pairs of tasks that are
     nearly the same."""
-    warnings = [note for each in list_sources(source) for note in each.notes()]
+    warnings = list_notes(source)
     if not source.domain_policy:
         warnings.append("the domain policy is empty, so the agent gets no instructions")
     if refused := [result for result in results if result.refused_calls]:
@@ -333,21 +352,64 @@ async def _find_train_refusal(
     if refusal := find_noop_refusal(source.name, rewards, error, demands.allow_noop_solvable):
         unscored = all(reward is None for _, reward in rewards)
         return refusal, {task for task, reward in rewards if unscored or (reward or 0.0) >= FULL_REWARD}
-    played = {result.task.id: result for result in train}
+    try:
+        if demands.format:
+            validate_source_tools(demands.format, [source])
+    except ConfigError as e:
+        return str(e), set()
+    played, gold = {result.task.id: result for result in train}, dict[str, tuple[Task, Trajectory]]()
     failing = dict[str, str]()
     for task in itertools.islice(source.stream("train", demands.seed), demands.num_gold_episodes):
         if not task.gold_turns:
             failing[task.id] = f"task {task.id} {NO_GOLD}"
+        if not task.gold_turns or task.id in gold:
             continue
         leaf = find_source(source, task.domain)
-        if task.id in played and played[task.id].task == task:
-            score = played[task.id].gold
-        else:
-            score = (await play_once(leaf, task, GoldAgent(), check_limits(leaf, max_step_seconds))).score
-        if score is None or score.reward < 1.0:
-            earned = f"earns {score.reward:g}" if score else "has no score"
+        known = played.get(task.id)
+        episode = known.gold_episode if known and known.task == task else None
+        episode = episode or await play_once(leaf, task, GoldAgent(), check_limits(leaf, max_step_seconds))
+        gold[task.id] = (task, episode)
+        if episode.score is None or episode.reward < 1.0:
+            earned = f"earns {episode.reward:g}" if episode.score else "has no score"
             failing[task.id] = f"the gold episode of task {task.id} {earned}; correct it, or set sft.steps=0"
+    if not failing and demands.format:
+        failing = await _find_unusable(source, gold, demands.limits, demands.format)
     return next(iter(failing.values()), ""), set(failing)
+
+
+async def _find_unusable(
+    source: TaskSource, gold: Mapping[str, tuple[Task, Trajectory]], limits: EpisodeLimits, format: ChatFormat
+) -> dict[str, str]:
+    """Return why training refuses the tokens of gold episodes, by the ids of the tasks because of which it does.
+
+    The episodes are repeated from what was played, because servers may be slow.
+    """
+    repeated = RepeatedEpisodes(source, {name: episode for name, (_, episode) in gold.items()})
+
+    async def refusal(tasks: Sequence[Task]) -> str:
+        try:
+            await play_demonstrations(repeated, tasks, format, limits, seed=0)
+        except (ConfigError, TaskError) as e:
+            return str(e)
+        return ""
+
+    tasks = [task for task, _ in gold.values()]
+    if not (reason := await refusal(tasks)):  # it names the limit that is enough for all tasks
+        return {}
+    return {task.id: reason for task in tasks if await refusal([task])}
+
+
+def _inexpressible_calls(
+    source: TaskSource, results: Sequence[_PlayedTask], format: ChatFormat | None
+) -> Iterator[_Problem]:
+    """Yield the tasks with a gold call that the format cannot express."""
+    if format is None:
+        return
+    for task in (result.task for result in results if result.runs):
+        try:
+            validate_gold(format, task, find_tool_specs(source, task.domain))
+        except ConfigError as e:
+            yield _Problem("inexpressible_call", f"task {task.id}: {e}", task)
 
 
 def _shared_rows(source: TaskSource) -> Iterator[str]:
@@ -432,7 +494,7 @@ async def _play_task(source: TaskSource, split: Split, task: Task, max_step_seco
     places = frozenset((*exception_places(gold), *exception_places(noop)))
     refused = gold.event_counts.get("refused", 0)
     passes = leaf.passes_at_start(task)
-    return _PlayedTask(task, problems, True, refused, places, gold.score, noop.score, passes, lacks_gold)
+    return _PlayedTask(task, problems, True, refused, places, gold, noop.score, passes, lacks_gold)
 
 
 def _find_other_result(first: Trajectory, second: Trajectory) -> str | None:

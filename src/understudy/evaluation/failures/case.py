@@ -12,8 +12,9 @@ from understudy.core.messages import ERROR_PREFIX, Message, ToolCall
 from understudy.core.tasks import Task
 from understudy.core.trajectory import Trajectory
 from understudy.envs.rewards import flatten_changes
-from understudy.envs.task_source import StatefulSource, TaskSource, find_missing_facts, find_source
+from understudy.envs.task_source import ExternalSource, StatefulSource, TaskSource, find_missing_facts, find_source
 from understudy.rollouts.replay import ReplayedTurn, ReplayResult
+from understudy.sources.task_files.inferred_tools import only_reads
 
 RowKey = tuple[str, ...]
 _KINDS = {
@@ -54,6 +55,10 @@ class FailureCase:
     final_rows: Mapping[RowKey, Any] = field(default_factory=dict)
     has_state: bool = False
     """True if `goal_rows` and `final_rows` are known."""
+    reading_tools: frozenset[str] = frozenset()
+    """Tools of gold calls that only read."""
+    grades_answer: bool = False
+    """True if gold's last text is an answer that is graded, as in data sets. Domains with a state grade none."""
 
     @property
     def wrong_rows(self) -> frozenset[RowKey]:
@@ -64,12 +69,16 @@ class FailureCase:
 
     @property
     def missing_changes(self) -> bool:
-        """True if a change of gold is missing. Without a state: if a call of gold was not made, or failed."""
+        """True if a change of gold is missing. Without a state: if a call of gold was not made, or failed.
+
+        Reads of a domain with a state count in neither case, because its reward does not require them.
+        """
         if self.has_state:
             return any(
                 row not in self.final_rows or self.final_rows[row] != value for row, value in self.goal_rows.items()
             )
-        return not all(self.was_executed(call) for call in self.task.gold_calls)
+        needed = (c for c in self.task.gold_calls if self.grades_answer or c.name not in self.reading_tools)
+        return not all(map(self.was_executed, needed))
 
     @property
     def agent_texts(self) -> list[tuple[int, str]]:
@@ -103,6 +112,7 @@ def build_case(
     are known.
     """
     leaf = find_source(source, task.domain)
+    reading, graded = _reading_tools(leaf, task), not isinstance(leaf, StatefulSource)
     told = episode.score is not None and episode.score.parts.get("facts_told") == 1.0
     missing = () if told else tuple(find_missing_facts(source, task, episode.messages))
     if replay.divergence or not isinstance(leaf, StatefulSource):
@@ -113,11 +123,22 @@ def build_case(
             scripted_user,
             tuple(_executed_calls(stated) if stated else _calls_from_messages(episode.messages)),
             missing,
+            reading_tools=reading,
+            grades_answer=graded,
         )
     final = flatten_changes(replay.turns[-1].state_changes) if replay.turns else {}
     goal = flatten_changes(leaf.gold_changes(task))
     calls = tuple(_executed_calls(replay.turns))
-    return FailureCase(task, episode, scripted_user, calls, missing, goal, final, has_state=True)
+    return FailureCase(task, episode, scripted_user, calls, missing, goal, final, has_state=True, reading_tools=reading)
+
+
+def _reading_tools(source: TaskSource, task: Task) -> frozenset[str]:
+    """Return the tools of gold calls that only read: by their names if the source does not report exactly which
+    calls write."""
+    names = {call.name for call in task.gold_calls}
+    if source.reports_writes and not isinstance(source, ExternalSource):
+        return frozenset(names - {call.name for call in source.gold_writes(task)})
+    return frozenset(filter(only_reads, names))
 
 
 def _executed_calls(turns: Sequence[ReplayedTurn]) -> list[ExecutedCall]:

@@ -249,18 +249,17 @@ def _other_calls(case: FailureCase) -> Iterator[FailureCause]:
 
 
 def _unexplained(case: FailureCase, last: int) -> Iterator[FailureCause]:
-    """Yield what is wrong at the end, as the causes `missing_write`, `missing_fact` and `wrong_answer`.
-
-    Only without a state is gold's last text an answer: data sets grade it, domains with a state do not.
-    """
+    """Yield what is wrong at the end: `missing_write` or `missing_read`, `missing_fact`, and `wrong_answer`."""
     said = case.agent_texts[-1][1] if case.agent_texts else ""
     if case.missing_changes:
         missing = [gold for gold in case.task.gold_calls if not case.was_executed(gold)]
-        yield _finding("missing_write", last, f"never called: {'; '.join(map(_text, missing))}" if missing else said)
+        writes = [gold for gold in missing if gold.name not in case.reading_tools]
+        kind: FailureKind = "missing_write" if writes or case.has_state else "missing_read"
+        yield _finding(kind, last, f"never called: {'; '.join(map(_text, writes or missing))}" if missing else said)
     if missing_facts := case.missing_facts:
         yield _finding("missing_fact", last, f"not told: {', '.join(missing_facts)}")
     expected = case.task.gold_turns[-1].content if case.task.gold_turns else ""
-    if not case.has_state and not case.task.outputs and expected and said.strip() not in ("", expected.strip()):
+    if case.grades_answer and not case.task.outputs and expected and said.strip() not in ("", expected.strip()):
         half = MAX_EVIDENCE_CHARS // 2 - len("said , expected ")
         yield _finding("wrong_answer", case.agent_texts[-1][0], f"said {said[-half:]}, expected {expected[:half]}")
 

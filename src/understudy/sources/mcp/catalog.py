@@ -148,11 +148,6 @@ class ToolCatalog:
             raise TaskError("; ".join((text, *(note for note in self.notes if tool in note))))
         return self.all_entries[name]
 
-    def rename(self, tool: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the arguments of a call under the names of the parameters. A pattern has no aliases."""
-        entry = self.all_entries.get(tool)
-        return entry.spec.resolve_aliases(arguments) if entry else dict(arguments)
-
     def validate_aliases(self, aliases: Aliases) -> None:
         """Raise `ConfigError` if an alias names an unknown tool or parameter."""
         for tool, names in aliases.items():
@@ -241,12 +236,13 @@ def _is_readable(pattern: str) -> bool:
     return True
 
 
-def _without_unreadable_patterns(schema: Any) -> Any:
+def without_unreadable_patterns(schema: Any) -> Any:
+    """Return a JSON Schema without the patterns that Python does not read."""
     if isinstance(schema, list):
-        return [_without_unreadable_patterns(item) for item in schema]
+        return [without_unreadable_patterns(item) for item in schema]
     if not isinstance(schema, Mapping):
         return schema
-    kept = {k: value if k in _VALUES else _without_unreadable_patterns(value) for k, value in schema.items()}
+    kept = {k: value if k in _VALUES else without_unreadable_patterns(value) for k, value in schema.items()}
     if isinstance(schema.get("pattern"), str) and not _is_readable(schema["pattern"]):
         del kept["pattern"]
     if isinstance(schema.get("patternProperties"), Mapping):
@@ -265,7 +261,7 @@ def _problem(spec: ToolSpec, earlier: Sequence[str]) -> str:
         return "its name cannot be shown to a model"
     if spec.name in earlier:
         return "the server lists another tool of this name"
-    schema = _without_unreadable_patterns(spec.parameters)
+    schema = without_unreadable_patterns(spec.parameters)
     try:
         validator_for(schema).check_schema(schema)
     except SchemaError as error:
@@ -278,10 +274,15 @@ def _note(server: str, spec: ToolSpec, problem: str) -> str:
     name = sanitize_text(repr(spec.name[:80]))
     if problem:
         return f"the tool {name} of the server {server!r} is left out: {problem}"
-    if patterns := unreadable_patterns(spec.parameters):
-        shown = sanitize_text(repr(patterns[0][:80]))
-        return f"arguments of {name} of the server {server!r} are not compared with {shown}: Python cannot read it"
-    return ""
+    return pattern_note("arguments", server, spec.name, spec.parameters)
+
+
+def pattern_note(what: str, server: str, tool: str, schema: Any) -> str:
+    """Return that values of a schema, such as the arguments of a tool, are not compared with a pattern, or nothing."""
+    if not (patterns := unreadable_patterns(schema)):
+        return ""
+    name, shown = (sanitize_text(repr(text[:80])) for text in (tool, patterns[0]))
+    return f"{what} of {name} of the server {server!r} are not compared with {shown}: Python cannot read it"
 
 
 def _spec(tool: Tool, clean: Sanitizer) -> ToolSpec:
@@ -354,7 +355,7 @@ def _entry(server: str, spec: ToolSpec, naming: ToolNaming, names: tuple[str, ..
     shown = spec.replace(aliases=_effective_aliases(server, spec, aliases), name_aliases=names)
     if naming == "server.tool":
         shown = shown.replace(name=f"{server}.{spec.name}")
-    schema = _without_unreadable_patterns(spec.parameters)
+    schema = without_unreadable_patterns(spec.parameters)
     return CatalogEntry(server, spec.name, shown, validator_for(schema)(schema, registry=Registry()), names)
 
 

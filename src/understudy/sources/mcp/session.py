@@ -16,6 +16,8 @@ from typing import Any
 
 import anyio
 import httpx2
+from jsonschema import SchemaError
+from jsonschema.validators import validator_for
 from mcp import Client, MCPError
 from mcp.shared.dispatcher import ProgressFnT
 from mcp.types import (
@@ -27,10 +29,13 @@ from mcp.types import (
     ToolListChangedNotification,
 )
 from pydantic import ValidationError
+from referencing import Registry
 
 from understudy.core.errors import ConfigError, RolloutError
+from understudy.envs.schemas import schema_error
 from understudy.envs.validation_time import find_validation_problem, may_be_slow
 from understudy.sources.mcp.cassette import EMPTY_HISTORY
+from understudy.sources.mcp.catalog import without_unreadable_patterns
 from understudy.sources.mcp.config import MCPServerConfig
 from understudy.sources.mcp.secrets import Secrets
 from understudy.sources.mcp.stdio import LineTooLongError
@@ -223,19 +228,29 @@ class MCPSession:
             await self._closing.wait()
 
     def _limit_result_validation(self, client: Client) -> None:
-        """Let the SDK's validation of structured results end, whatever the output schema is.
+        """Let the validation of structured results end, whatever the output schema is.
 
-        The SDK validates in the event loop without a limit. A RuntimeError marks the result as invalid.
+        The SDK validates in the event loop without a limit, and fails at patterns that Python does not read. Results
+        are not compared with these. A RuntimeError marks the result as invalid.
         """
         validate = client.session.validate_tool_result
 
         async def validate_within_limit(name: str, result: CallToolResult) -> None:
             schema = next((tool.output_schema for tool in self.tools if tool.name == name), None) or {}
-            if may_be_slow(schema):
-                problem = await asyncio.to_thread(find_validation_problem, schema, result.structured_content)
+            readable = without_unreadable_patterns(schema)
+            if may_be_slow(readable):
+                problem = await asyncio.to_thread(find_validation_problem, readable, result.structured_content)
                 if problem:
                     raise RuntimeError(f"the output schema of {name} cannot be used: {problem}")
-            await validate(name, result)
+            if readable == schema or result.structured_content is None:
+                await validate(name, result)
+                return
+            try:
+                validator_for(readable).check_schema(readable)
+            except SchemaError as e:
+                raise RuntimeError(f"the output schema of {name} is invalid: {e.message}") from e
+            if error := schema_error(validator_for(readable)(readable, registry=Registry()), result.structured_content):
+                raise RuntimeError(f"invalid structured content of {name}: {error}")
 
         client.session.validate_tool_result = validate_within_limit  # type: ignore[method-assign]
 

@@ -6,6 +6,7 @@ Tools are listed once, by a server or from the cassette. All episodes show the s
 import asyncio
 import dataclasses
 import functools
+import time
 from collections import defaultdict
 from collections.abc import Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -21,7 +22,15 @@ from understudy.envs.rewards import FactRules
 from understudy.envs.task_source import FULL_SLICE, ExternalSource, Slice, validate_slice
 from understudy.envs.users import OpeningOnlyUser, User, UserFactory, make_user
 from understudy.sources.mcp.cassette import Cassette
-from understudy.sources.mcp.catalog import CatalogEntry, ServerTools, ToolCatalog, matches_any, sanitized_specs
+from understudy.sources.mcp.catalog import (
+    CatalogEntry,
+    ServerTools,
+    ToolCatalog,
+    is_allowed,
+    matches_any,
+    pattern_note,
+    sanitized_specs,
+)
 from understudy.sources.mcp.checks import CallPattern
 from understudy.sources.mcp.config import MCPCall, MCPEnvironmentConfig, MCPServerConfig, load_environment_config
 from understudy.sources.mcp.environment import MCPEnvironment, find_mcp_fact_rules
@@ -62,6 +71,8 @@ class MCPEnvironmentResources:
         self.pools = SessionPools(config.servers)
         self.added: dict[str, MCPTask] = {}
         """Tasks of other files, by id."""
+        self.server_notes: list[str] = []
+        """What a user should know of the servers that were started to list their tools."""
         self._goals: dict[str, Sequence[ToolResult | None]] = {}
         self._locks = LoopLocal[defaultdict[str, asyncio.Lock]](lambda: defaultdict(asyncio.Lock))
 
@@ -143,7 +154,7 @@ class MCPEnvironmentResources:
             raise ConfigError(
                 f"these environment variables of the MCP servers' settings are not set: {', '.join(missing)}; set them"
             )
-        server_tools = _run_in_thread(_list_tools(self.config.servers))
+        server_tools = _run_in_thread(_list_tools(self.config.servers, self.server_notes))
         if self.cassette:
             self.cassette.record_server_tools(server_tools)
         return server_tools
@@ -299,7 +310,7 @@ class MCPTaskSource(ExternalSource):
 
     def environment(self, task: Task, user: User | None = None, seed: int = 0) -> MCPEnvironment:
         """Return a new episode of `task`. A task that the environment's file does not list is played by `from_task`."""
-        mine = (self.resources.find_task(task.id) or self._unlisted(task)).with_argument_names(self._catalog.rename)
+        mine = self.resources.find_task(task.id) or self._unlisted(task)
         made = user or (
             make_user(self.user_factory, task.scenario, seed, None)
             if self.user_factory
@@ -310,9 +321,10 @@ class MCPTaskSource(ExternalSource):
         return MCPEnvironment(mine, kit, self.task_policy(task), made, goal, self.resources.config.reward)
 
     def notes(self) -> Sequence[str]:
-        """Return which tools are left out and why, what is not checked of arguments, and the limits of a recording."""
+        """Return which tools are left out and why, what is not checked of arguments and results, what the start of a
+        server takes, and the limits of a recording."""
         if self.resources.config.cassette.mode != "replay":
-            return self._catalog.notes
+            return (*self._catalog.notes, *self.resources.server_notes)
         return (
             *self._catalog.notes,
             "cassette.mode = 'replay': a call that is not recorded is a fault, and its episode has no score; "
@@ -403,16 +415,29 @@ def resolve_task_aliases(task: MCPTask, catalog: ToolCatalog) -> MCPTask:
     )
 
 
-async def _list_tools(servers: Mapping[str, MCPServerConfig]) -> dict[str, tuple[ToolSpec, ...]]:
-    async def list_one(name: str, config: MCPServerConfig) -> tuple[ToolSpec, ...]:
+async def _list_tools(servers: Mapping[str, MCPServerConfig], notes: list[str]) -> dict[str, tuple[ToolSpec, ...]]:
+    """Start the servers and return their tools. Add what a user should know of results and starts to `notes`."""
+
+    async def list_one(name: str, config: MCPServerConfig) -> tuple[tuple[ToolSpec, ...], list[str], str]:
+        begun = time.perf_counter()
         session = await SessionStarter(name, config).start()
+        seconds = time.perf_counter() - begun
         tools = sanitized_specs(name, session.tools, session.sanitize)
+        allowed = [tool for tool in session.tools if is_allowed(config, tool.name)]
+        patterns = [pattern_note("results", name, tool.name, tool.output_schema) for tool in allowed]
         session.close()
         await session.wait_closed()
-        return tools
+        start = f"{name!r} ({seconds:.1f} s now)" if config.owns_state and not config.reset else ""
+        return tools, patterns, start
 
     listed = await asyncio.gather(*(list_one(name, config) for name, config in servers.items()))
-    return dict(zip(servers, listed, strict=True))
+    notes += (note for _, patterns, _ in listed for note in patterns if note)
+    if starts := [start for *_, start in listed if start]:
+        notes.append(
+            f"isolation = 'episode': each episode starts {', '.join(starts)}; set isolation = 'shared' for a server "
+            "whose tools keep no state"
+        )
+    return {name: tools for name, (tools, *_) in zip(servers, listed, strict=True)}
 
 
 def _run_in_thread(work: Coroutine[Any, Any, T]) -> T:

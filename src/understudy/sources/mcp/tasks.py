@@ -10,7 +10,7 @@ environment makes the calls once, and then the references are values.
 
 import contextlib
 import itertools
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -148,27 +148,6 @@ class MCPTask(Record):
             told = [value] if value == text else [fact for _, fact in tellable_facts({text: value}, shown)]
             outputs += (fact for fact in told if fact not in outputs)
         return outputs
-
-    def with_argument_names(self, rename: Callable[[str, dict[str, Any]], dict[str, Any]]) -> "MCPTask":
-        """Return the task with the arguments of gold calls and of patterns renamed: `rename(tool, arguments)`."""
-        checked = self.check.calls
-
-        def renamed(patterns: Sequence[CallPattern]) -> tuple[CallPattern, ...]:
-            return tuple(
-                each.replace(
-                    arguments=rename(each.tool, each.arguments),
-                    argument_patterns=rename(each.tool, dict(each.argument_patterns)),
-                )
-                for each in patterns
-            )
-
-        calls = checked and checked.replace(
-            required=renamed(checked.required),
-            allowed=None if checked.allowed is None else renamed(checked.allowed),
-            forbidden=renamed(checked.forbidden),
-        )
-        gold = tuple(call.replace(arguments=rename(call.tool, call.arguments)) for call in self.gold)
-        return self.replace(gold=gold, check=self.check.replace(calls=calls))
 
     @property
     def max_turns(self) -> int:

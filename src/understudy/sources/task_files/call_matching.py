@@ -198,8 +198,12 @@ class CallMatching(TaskSource):
         return tuple(call for call in task.gold_calls if call.name in self.write_tools)
 
     def required_calls(self, task: Task) -> tuple[ToolCall, ...]:
-        """Return the gold calls that write and, if `require_reads` requires them, the reads."""
-        return (*self.gold_writes(task), *record_calls(task, self.write_tools, self.require_reads).required_reads)
+        """Return the gold calls that write, the reads that `require_reads` requires, and the first read of each tool of
+        `Task.must_call` that answers only recorded calls."""
+        calls = record_calls(task, self.write_tools, self.require_reads)
+        reads = [call for call in calls.reads if call.name in self._informative]
+        named = ([call for call in reads if fnmatchcase(call.name, pattern)][:1] for pattern in task.must_call)
+        return (*self.gold_writes(task), *calls.required_reads, *(call for found in named for call in found))
 
     @functools.cached_property
     def unshown_values(self) -> Mapping[str, UnshownValue]:
@@ -215,7 +219,8 @@ class CallMatching(TaskSource):
         share = f"{len(self.unshown_values)} of {len(self.rows)} tasks of {self.name}"
         return (
             f"{share} need a value that nothing shows before the call, such as {unshown} of {task_id}; name the "
-            "database with data.sources=tau-bench:PATH#DOMAIN, or record the results of the gold calls"
+            "database with data.sources=tau-bench:PATH#DOMAIN, record the results of the gold calls, or write a file "
+            "without these tasks: understudy data convert --skip-unfindable"
         )
 
     def _find_unshown(self, task: Task) -> UnshownValue | None:

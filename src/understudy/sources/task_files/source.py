@@ -7,7 +7,7 @@ from understudy.core.messages import ToolSpec
 from understudy.core.tasks import SPLITS, RewardPolicy, Split, Task, iterate_epochs
 from understudy.envs.environment import Environment
 from understudy.envs.file_summary import FileSummary
-from understudy.envs.task_source import FULL_SLICE, CompositeSource, Slice, TaskSource, validate_names
+from understudy.envs.task_source import FULL_SLICE, CompositeSource, Slice, TaskSource, find_source, validate_names
 from understudy.envs.users import User, UserFactory
 from understudy.sources.mixture import Mixture, select_domains, select_families
 
@@ -89,7 +89,8 @@ class TaskFile(CompositeSource):
     def tasks(self, split: Split) -> list[Task]:
         """Return the tasks of a split that are in the slice."""
         if split in self.split_tasks:
-            return self.task_slice.select_tasks(self.split_tasks[split])
+            tasks = self.task_slice.replace(tools=()).select_tasks(self.split_tasks[split])
+            return [task for task in tasks if find_source(self.mixture, task.domain).task_slice.select_tasks([task])]
         rest = self._rest()
         return rest.tasks(split) if rest else []
 
