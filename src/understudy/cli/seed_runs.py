@@ -72,10 +72,12 @@ def train_seeds(words: Sequence[str], seeds: Sequence[int], out: Path | None, pr
     SIGTERM and a wrong setting do.
     """
     if init_rank().world_size > 1:
-        raise ConfigError(f"seeds {', '.join(map(str, seeds))} in one of several processes; use --num-processes instead")
+        raise ConfigError(
+            f"seeds {', '.join(map(str, seeds))} in one of several processes; use --num-processes instead"
+        )
     options = [*(["--num-processes", str(processes)] if processes > 1 else []), *(["--debug"] if debug else [])]
-    worst = 0
-    for number, run in enumerate(runs := plan_seed_runs(words, seeds, out), 1):
+    runs, worst = plan_seed_runs(words, seeds, out), 0
+    for number, run in enumerate(runs, 1):
         print_message(f"seed {run.seed} ({number} of {len(runs)}): {run.folder} ({run.state})")
         if run.state == "finished":
             continue
@@ -83,7 +85,8 @@ def train_seeds(words: Sequence[str], seeds: Sequence[int], out: Path | None, pr
         arguments = new if run.state == "new" else ["--resume", str(run.folder)]
         status = run_process([sys.executable, "-m", "understudy", "train", *arguments, *options])
         if status in (_WRONG_ARGUMENT, *STOPPED_STATUSES):
-            print_message("finished seeds are kept; the same command again trains the others", "yellow")
+            if number > 1:
+                print_message("earlier seeds are kept; the same command again trains the others", "yellow")
             return status
         worst = worst or status
     finished = [run.folder for run in runs if read_run_status(run.folder).state == "finished"]
