@@ -69,10 +69,13 @@ def overview(library: RunLibrary, _: RouteParams) -> Any:
 
 
 def list_episodes(library: RunLibrary, values: RouteParams) -> Any:
-    """Return one page of a run's episodes, with the progress of the index. See `query.query_rows`."""
+    """Return one page of a run's episodes, with the progress of the index. See `query.query_rows`.
+
+    `explaining` says whether causes of failures are still being found.
+    """
     index = open_index(library.run(values["run"]))
     progress = index.refresh(INDEX_SECONDS)
-    return {**progress._asdict(), **query.query_rows(index, values)}
+    return {**progress._asdict(), "explaining": index.start_explaining(), **query.query_rows(index, values)}
 
 
 def list_facets(library: RunLibrary, values: RouteParams) -> Any:

@@ -7,7 +7,7 @@ import { html, useEffect, useMemo, useState } from "view/html.js";
 import { useKeys } from "view/keys.js";
 import { charts, everything, grouped, in_phase, mean } from "view/metrics.js";
 import { Notes, Tags } from "view/notes.js";
-import { Empty, Tag, rate } from "view/parts.js";
+import { Empty, Outline, Tag, rate } from "view/parts.js";
 import { change, go, href, useTyped } from "view/router.js";
 import { Text, brief } from "view/text.js";
 
@@ -227,7 +227,7 @@ function Curves({ runs, groups, apart, query }) {
   const rest = useMemo(() => everything(loaded), changes);
   const found = rest.filter((chart) => wanted && chart.title.includes(wanted.trim().toLowerCase()));
   useKeys({ m: ["find a metric", () => document.getElementById("metric").focus()] });
-  if (!loaded.length) return html`<p class="faint" aria-busy="true">loading…</p>`;
+  if (!loaded.length) return html`<${Outline} cards=${4} />`;
   if (!first.length) return html`<${Empty}>No step is complete yet.</${Empty}>`;
   const has_seeds = together.length < chosen.length;
   const each = Math.max(...loaded.map((run) => run.curves.steps_per_point));
