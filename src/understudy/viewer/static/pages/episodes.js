@@ -12,6 +12,7 @@ const HEIGHT = 32; // of a row in pixels, as in the style sheet
 const BLOCK = 100; // rows of one request
 const EVENTS = 2; // events of an episode that are shown; the others are counted
 const AGAIN = 1000; // milliseconds between two requests while causes are found
+const COUNTED = 5; // requests after which the filters are counted again meanwhile
 const FIELDS = ["outcome", "cause", "family", "difficulty", "domain", "stop", "fault", "tool", "event", "tag", "noted"];
 const ASKED = [...FIELDS, "text", "task", "min_step", "max_step", "min_reward", "max_reward", "sort"];
 const SORTED = { step: "step", task: "task", reward: "reward", turns: "turns", tokens: "tokens", seconds: "time" };
@@ -26,7 +27,7 @@ export function Page({ overview, args: [key], query }) {
 
 function Episodes({ run, runs, values }) {
   const list = useBlocks(path("runs", run.key, "episodes"), values, run.stamp);
-  const facets = useAnswer(path("runs", run.key, "facets"), values, `${run.stamp} ${Math.ceil(20 * list.share)}`);
+  const facets = useAnswer(path("runs", run.key, "facets"), values, `${run.stamp} ${Math.ceil(20 * list.share)} ${list.explained}`);
   return html`<div class="episodes">
     <${Filters} ...${{ values, facets: facets.data }} />
     <section class="found" aria-label="episodes">
@@ -211,7 +212,8 @@ function useBlocks(where, values, stamp) {
     ask(where, { ...values, offset: 0, limit: BLOCK }, over.signal).then(
       ({ total, rows, done_bytes, total_bytes, damaged, explaining }) => {
         if (over.signal.aborted) return;
-        shown.current = { key, answered: key, stamp: `${stamp} ${more}`, blocks: new Map([[0, rows]]), total, share: total_bytes ? done_bytes / total_bytes : 1, damaged };
+        const kept = explaining && shown.current.key === key ? shown.current.blocks : []; // rows stay in view meanwhile
+        shown.current = { key, answered: key, stamp: `${stamp} ${more}`, blocks: new Map([...kept, [0, rows]]), total, share: total_bytes ? done_bytes / total_bytes : 1, damaged, explained: explaining ? Math.floor(more / COUNTED) : "all" };
         again((n) => n + 1);
         if (done_bytes < total_bytes) setMore((n) => n + 1);
         else if (explaining) timer = setTimeout(() => setMore((n) => n + 1), AGAIN);
