@@ -107,9 +107,10 @@ class EpisodeIndex:
         """
         with self.open() as database:
             while found := database.execute(_NEXT_UNEXPLAINED).fetchone():
-                numbers = database.execute(_UNEXPLAINED, found).fetchall()
-                causes = _find_causes(self.folder, *found, [number for (number,) in numbers])
-                values = [(causes.get(number, ""), *found, number) for (number,) in numbers]
+                step = found[0]
+                numbers = [number for (number,) in database.execute(_UNEXPLAINED, (step,)).fetchall()]
+                causes = _find_causes(self.folder, step, numbers)
+                values = [(causes.get(number, ""), step, number) for number in numbers]
                 database.executemany("update episodes set cause = ? where step = ? and number = ?", values)
 
     def progress(self) -> IndexProgress:
