@@ -596,7 +596,7 @@ def test_report_of_a_complete_evaluation_needs_no_model(call: Any, monkeypatch: 
         (["eval", "toy:DOMAIN", "--agent", "gold", "--inspect-log", "x.json"], "--out"),
         (["eval", "toy:DOMAIN", "--agent", "gold", "--out", "o", "--inspect-log", "x.eval"], ".json"),
         (["eval", "toy:DOMAIN", "--agent", "gold", "--judge-failures"], "endpoints.default.model"),
-        (["compare", "nowhere", "elsewhere"], "elsewhere"),
+        (["compare", "nowhere", "elsewhere"], "nowhere"),
         (["view", "x", "--json", "--export", "x.html"], "x"),
         (["view", "x", "--text", "--json"], "--json"),
         (["view", "x", "--episode", "1", "--export", "x.html"], "--export"),

@@ -3,7 +3,6 @@
 import json
 import re
 import runpy
-import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -69,14 +68,8 @@ def test_viewer_benchmark(run_benchmark: RunBenchmark) -> None:
     assert any("last page" in name for name in found)
 
 
-def test_seeds_and_curve_benchmarks(run_benchmark: RunBenchmark, tmp_path: Path) -> None:
+def test_curve_benchmark(run_benchmark: RunBenchmark, tmp_path: Path) -> None:
     runs = [make_run(tmp_path / f"seed{seed}", steps=2, seed=seed, finished=True).folder for seed in (0, 1)]
-    for run in runs:
-        first = run / "evaluations" / "000000 base"
-        for stage in ("000000 sft", "000002 rl"):
-            shutil.copytree(first, first.with_name(stage))
-    printed = run_benchmark("seeds.py", *runs)
-    assert printed.count("| seed 0 |") == printed.count("| seed 1 |") == 2
     run_benchmark("curve.py", *runs, tmp_path / "curve.svg", "--title", "a < b")
     drawn = (tmp_path / "curve.svg").read_text(encoding="utf-8")
     assert drawn.count('class="train each"') == 2

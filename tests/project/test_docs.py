@@ -18,6 +18,7 @@ import typer
 from support import pages, skyrl_venv
 from support.shell import shell_environment
 from understudy.cli import main as cli
+from understudy.cli.seed_runs import split_seeds
 from understudy.core.records import Record
 from understudy.core.settings import field_records, is_other_name, table_record
 from understudy.runs import run
@@ -276,6 +277,8 @@ def check_command(words: Sequence[str]) -> None:
     assert markdown is None or markdown.parent == Path(), f"{words}: nothing says that there is a folder for {markdown}"
     lists = (context.params.get(name) or () for name in ("target", "words", "settings"))
     settings = [word for given in lists if isinstance(given, tuple) for word in given if "=" in word]
+    if name == "train":
+        settings = [*split_seeds(settings)[0]]
     files = [pages.ROOT / word for word in words if word.endswith(".toml") and (pages.ROOT / word).is_file()]
     load_config(files[0], settings) if files else parse_config("", settings)
 

@@ -17,6 +17,7 @@ from support.viewer_episodes import numbered_episode, write_numbered_episodes
 from support.viewing import make_run, play_episodes, serve_viewer, shop_tasks, write_step
 from understudy.core.messages import Message
 from understudy.core.trajectory import Trajectory
+from understudy.evaluation.reports.files import read_run_report, write_run_report
 from understudy.evaluation.reports.report import EvalReport
 from understudy.evaluation.result import ResultRow, summarize_episodes
 from understudy.evaluation.runner import write_report
@@ -245,9 +246,10 @@ def test_page_passes_accessibility_checks(page: Any, address: str, theme: str, w
     page.emulate_media(color_scheme=theme)
     page.set_viewport_size({"width": width, "height": 800})
     page.goto(address + where)
-    page.get_by_text("Seconds per step" if "episodes" not in where else "events").first.wait_for()
     if "episodes" in where:
         listed_tasks(page)
+    else:
+        page.get_by_text("Seconds per step").first.wait_for()
     assert accessibility_problems(page) == []
     assert page.evaluate("document.documentElement.scrollWidth") <= width, "nothing is wider than the window"
 
@@ -458,3 +460,53 @@ def test_charts_can_show_the_steps_of_one_phase(page: Any, tmp_path: Path) -> No
         expect(chart).to_have_attribute("aria-label", re.compile("first 9, last 0.25"))
         page.get_by_role("combobox", name="phase").select_option("RL")
         expect(chart).to_have_attribute("aria-label", re.compile("first 0.5, last 0.25"))
+
+
+def test_seeds_of_one_setting_are_one_line_with_a_band(page: Any, tmp_path: Path) -> None:
+    for seed in (0, 1):
+        run = Run.create(tmp_path / f"a-seed{seed}", TrainConfig(seed=seed, steps=2, sft={"steps": 0}))
+        for step in (1, 2):
+            run.log_metrics(step, {"rollout/reward": step / 10 + seed / 2})
+        write_run_evaluation(run, 2, "rl", make_result((1.0,), (float(seed),)))
+        write_run_report(read_run_report(run.folder), run)
+    Run.create(tmp_path / "b-seed0", TrainConfig(steps=3))
+    page.emulate_media(color_scheme="light")
+    with serve_viewer(RunLibrary([tmp_path])) as address:
+        page.goto(f"{address}/#/?runs=a-seed0,a-seed1")
+        reward = page.get_by_role("img", name=re.compile("^Reward"))
+        expect(reward).to_have_attribute("aria-label", re.compile("a, 2 seeds: first 0.35, last 0.45"))
+        chart = page.locator(".chart").filter(has_text="Reward").locator("canvas")
+        assert color_is_drawn(chart, [36, 86, 201])
+        rows = page.get_by_role("region", name="results").locator("tbody tr")
+        expect(rows).to_have_text([re.compile(r"a, 2 seeds\s*rl\s*75% \[50%, 100%\]\s*2")])
+        listed = page.get_by_role("complementary", name="runs")
+        expect(listed).to_contain_text("seeds 0, 1")
+        assert accessibility_problems(page) == []
+        page.get_by_role("checkbox", name="mean of seeds").uncheck()
+        expect(reward).to_have_attribute("aria-label", re.compile("a-seed0: first 0.1.*a-seed1: first 0.6", re.DOTALL))
+        expect(rows).to_have_count(2)
+        assert "seeds=apart" in page.url
+        listed.get_by_role("checkbox", name="a-seed1", exact=True).uncheck()
+        expect(listed.get_by_role("status")).to_contain_text("1 of 3 runs shown")
+        listed.get_by_role("checkbox", name="a", exact=True).check()
+        expect(listed.get_by_role("status")).to_contain_text("2 of 3 runs shown")
+
+
+def test_causes_of_failures_are_a_column_and_a_filter(page: Any, address: str) -> None:
+    page.goto(f"{address}#/episodes/one")
+    page.get_by_role("button", name="user_fault").click()
+    expect(page.locator(".rows .c-cause")).to_have_text(["user_fault"] * 3)
+    assert "cause=user_fault" in page.url
+
+
+def test_many_events_are_counted_instead_of_cut(page: Any, tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", steps=1)
+    [episode] = play_episodes(count=1)[:1]
+    episode.event_counts.update({"first": 1, "second": 1, "third": 1, "a long name of an event" * 5: 1})
+    run.save_groups(1, make_groups([episode], shop_tasks(0, 1)))
+    with serve_viewer(RunLibrary([run.folder])) as address:
+        page.goto(f"{address}/#/episodes")
+        more = page.locator(".rows .c-events .more")
+        expect(more).to_have_text("+2")
+        cell, last = page.locator(".rows .c-events").bounding_box(), more.bounding_box()
+        assert last["x"] + last["width"] <= cell["x"] + cell["width"]

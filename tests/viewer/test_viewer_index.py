@@ -4,6 +4,7 @@ import contextlib
 import json
 import shutil
 import sqlite3
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -15,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from support.viewer_episodes import FAMILIES, numbered_episode, write_numbered_episodes
+from support.viewing import make_run, write_step
 from understudy.core.errors import ConfigError
 from understudy.core.trajectory import read_trajectories, write_trajectories
 from understudy.runs.run import episode_files
@@ -48,6 +50,7 @@ def test_rows_equal_the_stored_episodes(episode_index: EpisodeIndex) -> None:
         "family": "price",
         "difficulty": "hard",
         "outcome": "failure",
+        "cause": None,
         "stop": "done",
         "fault": "",
         "reward": 0.0,
@@ -165,6 +168,33 @@ def test_episodes_are_filtered_by_tag_and_note(tmp_path: Path) -> None:
     assert (dict(fields["tag"]), fields["noted"]) == ({"odd": 2, "best": 1}, [("yes", 1)])
     write_annotation(tmp_path, Annotation(item="1/2"))
     assert [row["number"] for row in query_rows(index, {"tag": "odd"})["rows"]] == [4]
+
+
+def test_causes_of_failures_are_found_in_the_background_and_filtered(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", steps=2)
+    index = EpisodeIndex(run.folder, tmp_path / "index.sqlite")
+    index.refresh()
+    assert {row["outcome"]: row["cause"] for row in all_rows(index)} == {"success": "", "failure": None, "fault": None}
+    while index.start_explaining():
+        time.sleep(0.01)
+    causes = {(row["outcome"], row["cause"]) for row in all_rows(index)}
+    assert causes == {("success", ""), ("failure", "gave_up"), ("fault", "user_fault")}
+    assert {row["number"] for row in all_rows(index, cause="user_fault")} == {9}
+    assert dict(query_facets(index, {"cause": "user_fault"})["fields"]["cause"]) == {"gave_up": 8, "user_fault": 2}
+    write_step(run, 3)
+    index.refresh()
+    assert sum(row["cause"] is None for row in all_rows(index)) == 5
+    assert index.start_explaining()
+
+
+def test_failures_that_cannot_be_explained_have_no_cause(tmp_path: Path) -> None:
+    """The folder has no config, so no domain can be loaded."""
+    write_numbered_episodes(tmp_path, 1, range(100))
+    index = EpisodeIndex(tmp_path, tmp_path / "index.sqlite")
+    index.refresh()
+    index.explain()
+    assert {row["cause"] for row in all_rows(index)} == {""}
+    assert not index.start_explaining()
 
 
 def test_facet_counts_ignore_their_own_filter(episode_index: EpisodeIndex) -> None:

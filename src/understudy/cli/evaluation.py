@@ -4,7 +4,7 @@ import contextlib
 import json
 import re
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -103,28 +103,55 @@ def evaluate(options: EvalOptions) -> None:
 class CompareOptions(Options):
     """Options of `compare`."""
 
-    old: Annotated[Path, typer.Argument(metavar="OLD")]
-    """A run, an evaluation's folder, or the saved output of `eval --json`."""
-    new: Annotated[Path, typer.Argument(metavar="NEW")]
-    """The run or evaluation to compare with OLD."""
+    groups: Annotated[tuple[str, ...], typer.Argument(metavar="OLD NEW")]
+    """Each is a run, an evaluation's folder, the saved output of `eval --json`, or a quoted pattern of several that
+    differ only in their seeds, such as 'runs/a-*'."""
     markdown: MarkdownOption = None
     as_json: JsonOption = False
 
 
 def compare(options: CompareOptions) -> None:
-    """Compare two runs or evaluations, task by task.
+    """Compare runs or evaluations, task by task.
 
-    The result says whether NEW is better than OLD beyond chance. For a run, its last evaluation is compared.
+    The result says whether NEW is better than OLD beyond chance. For a run, its last evaluation is compared. A quoted
+    pattern names a group of runs with other seeds. Groups are paired by seed and task, and there may be one or several.
     """
-    from understudy.evaluation.comparison import compare as compare_reports
-    from understudy.evaluation.reports.files import are_same_report
+    from understudy.evaluation.reports.files import find_evaluated
 
     _validate_writable(options.markdown)
-    after, before = _read(options.new), _read(options.old)
-    if are_same_report(options.old, options.new):
-        raise ConfigError(f"{options.old} and {options.new} are the same evaluation; give two different ones")
-    comparison = compare_reports(after, before, (str(options.new), str(options.old)))
-    _print_comparison(comparison, after, options.markdown, options.as_json)
+    found = {text: find_evaluated(text) for text in options.groups}
+    if [*map(len, found.values())] == [1]:
+        raise ConfigError(f"{options.groups[0]} is one evaluation; give another one, or a quoted pattern of several")
+    if len(options.groups) == 2 and [*map(len, found.values())] in ([1], [1, 1]):
+        old, new = (found[text][0] for text in options.groups)
+        return _compare_two(old, new, options.markdown, options.as_json)
+    print_groups(found, options.markdown, options.as_json)
+
+
+def print_groups(groups: Mapping[str, Sequence[Path]], markdown: Path | None = None, as_json: bool = False) -> None:
+    """Print the comparison of groups of runs, given by their names."""
+    from understudy.evaluation.reports import run_groups as reports
+    from understudy.evaluation.reports.files import read_group
+    from understudy.evaluation.run_groups import compare_groups
+
+    report = compare_groups([read_group(name, paths) for name, paths in groups.items()])
+    values = reports.group_report_to_dict(report)
+    print_result(json.dumps(values, indent=1) if as_json else reports.group_report_to_text(report))
+    if markdown is not None:
+        write_text(markdown, reports.group_report_to_markdown(report))
+
+
+def _compare_two(old: Path, new: Path, markdown: Path | None, as_json: bool) -> None:
+    from understudy.core.settings import config_differences
+    from understudy.evaluation.comparison import compare as compare_reports
+    from understudy.evaluation.reports.files import are_same_report, read_evaluated_config
+
+    before, after = _read(old), _read(new)
+    if are_same_report(old, new):
+        raise ConfigError(f"{old} and {new} are the same evaluation; give two different ones")
+    configs = read_evaluated_config(old), read_evaluated_config(new)
+    settings = config_differences(configs[0], configs[1]) if configs[0] and configs[1] else []
+    _print_comparison(compare_reports(after, before, (str(new), str(old))), after, settings, markdown, as_json)
 
 
 def make_spec(arguments: Sequence[str], agent: str, model: str, repeats: int, judge_failures: bool) -> "EvalSpec":
@@ -308,15 +335,18 @@ def _print_report(
         typer.echo(f"the evaluation is in {folder}", err=True)
 
 
-def _print_comparison(comparison: "Comparison", new: "EvalReport", markdown: Path | None, as_json: bool) -> None:
+def _print_comparison(
+    comparison: "Comparison", new: "EvalReport", settings: Sequence[str], markdown: Path | None, as_json: bool
+) -> None:
     from understudy.evaluation.reports.markdown import report_to_markdown
     from understudy.evaluation.reports.text import report_to_text
 
     report = comparison.to_report([row for row in new.rows if row.result.kind != "agent"])
-    text = f"{report_to_text(report)}\n{comparison.details}"
-    print_result(json.dumps(comparison.to_dict(), indent=1) if as_json else text)
+    details = f"{comparison.details}\nSettings that differ: {'; '.join(settings)}." if settings else comparison.details
+    values = comparison.to_dict() | {"settings": settings}
+    print_result(json.dumps(values, indent=1) if as_json else f"{report_to_text(report)}\n{details}")
     if markdown is not None:
-        write_text(markdown, f"{report_to_markdown(report)}\n{comparison.details}\n")
+        write_text(markdown, f"{report_to_markdown(report)}\n{details}\n")
 
 
 class ScoreOptions(Options):

@@ -55,8 +55,7 @@ def run_training(
     Of several processes only rank 0 prints and writes the run; the others return an empty text.
     """
     rank_info = init_rank()
-    if rank_info.world_size > 1:
-        exit_with_parent()
+    exit_with_parent()
     opened = _opened(settings, out, resume, rank_info.world_size) if rank_info.rank == 0 else contextlib.nullcontext()
     with opened as first:
         if first and rank_info.world_size == 1:
@@ -111,6 +110,7 @@ def launch_processes(
         raise ConfigError(
             f"--num-processes {processes}: this is already one of several processes; leave the option out"
         )
+    exit_with_parent()
     if resume is None:
         resolve(settings)  # reports a mistake once instead of once per process
     folders = [text for name, path in (("--out", out), ("--resume", resume)) if path for text in (name, str(path))]

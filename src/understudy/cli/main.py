@@ -329,11 +329,15 @@ def train(options: TrainOptions) -> None:
     then the result table is printed. TARGET is the preset `retail_quick`, a slice of retail, if it is not given. If
     TARGET is a domain, the run uses all of its tasks and the default of every key. Presets, algorithms and config files
     may follow TARGET; later ones win. If TARGET is a run, a checkpoint or an evaluation, the new run uses its config.
+
+    Several seeds, such as seed=0,1,2, are one run after the other, in OUT-seed0, OUT-seed1, … Without --out, OUT is
+    runs/NAME. Then the table of all seeds is printed. The same command again resumes the runs that are unfinished.
     """
-    from understudy.cli import launch
+    from understudy.cli import launch, seed_runs
     from understudy.train.planning import preflight
 
-    target, out, resume, num_processes = options.target, options.out, options.resume, options.num_processes
+    target, seeds = seed_runs.split_seeds(options.target)
+    out, resume, num_processes = options.out, options.resume, options.num_processes
     if options.as_json and not options.dry_run:
         raise ConfigError("--json needs --dry-run; add it, or read the result of the run in its result.json")
     if options.plan_for and (not options.dry_run or resume is not None):
@@ -344,10 +348,19 @@ def train(options: TrainOptions) -> None:
         planned = launch.plan_for_gpu(target, options.plan_for, num_processes)
         print_result(planned.model_dump_json(indent=1) if options.as_json else planned)
         raise typer.Exit(1 if planned.misfit else 0)
+    if seeds and resume is not None:
+        raise ConfigError(
+            f"--resume {resume} resumes one run, but {len(seeds)} seeds are given; repeat the first command instead, "
+            "which resumes the runs of all seeds"
+        )
     if options.dry_run:
-        found = launch.dry_run(target, out, resume, num_processes)
+        planned_runs = seed_runs.plan_seed_runs(target, seeds, out)
+        found = launch.dry_run(target, seed_runs.first_new_folder(planned_runs, out), resume, num_processes)
+        found = found.replace(notes=(*found.notes, *seed_runs.describe_runs(planned_runs)))
         print_result(json.dumps(preflight.preflight_to_dict(found), indent=1) if options.as_json else found)
         raise typer.Exit(1 if found.misfit else 0)
+    if seeds:
+        raise typer.Exit(seed_runs.train_seeds(target, seeds, out, num_processes, options.debug))
     try:
         if num_processes > 1:
             raise typer.Exit(launch.launch_processes(num_processes, target, out, resume, options.debug))

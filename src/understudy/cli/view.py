@@ -76,10 +76,9 @@ def view(options: ViewOptions) -> None:
 
 def _as_text(folder: Path, step: int | None, episode: int | None) -> str:
     from understudy.evaluation import explain_stored as why
-    from understudy.evaluation.reports.files import format_unfinished, read_report
+    from understudy.evaluation.reports.files import format_unfinished, is_evaluation, read_report
     from understudy.evaluation.reports.text import report_to_text
     from understudy.viewer import run_text
-    from understudy.viewer.library import is_evaluation
 
     if is_evaluation(folder):
         if step is not None:

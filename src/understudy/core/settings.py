@@ -202,7 +202,7 @@ def dump_section(config: Record, name: str) -> str:
 
 def config_differences(left: Record, right: Record) -> list[str]:
     """Return the dotted keys whose values differ, each with both values."""
-    left_values, right_values = dict(_leaves(left)), dict(_leaves(right))
+    left_values, right_values = dict(flatten_config(left)), dict(flatten_config(right))
     return [
         f"{key}: {left_values.get(key)!r} and {right_values.get(key)!r}"
         for key in left_values | right_values
@@ -597,10 +597,11 @@ def _without_kinds(record: type[Record], location: Sequence[int | str]) -> list[
     return [key, *_without_kinds(records[0], rest)]
 
 
-def _leaves(config: Record | Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
+def flatten_config(config: Record | Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the values of a config by their dotted keys."""
     for key, value in config.items() if isinstance(config, Mapping) else config:
         inner = isinstance(value, Record | Mapping)
-        yield from _leaves(value, f"{path}{key}.") if inner else ((path + key, value),)
+        yield from flatten_config(value, f"{path}{key}.") if inner else ((path + key, value),)
 
 
 def _lines(config: Record, path: tuple[str, ...]) -> Iterator[str]:

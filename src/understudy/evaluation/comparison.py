@@ -76,7 +76,7 @@ def compare(new: EvalReport, old: EvalReport, names: tuple[str, str] = ("new", "
     if first.name == last.name:
         last, first = (row.replace(name=f"{name} ({row.name})") for row, name in zip((last, first), names, strict=True))
     one, other = last.result, first.result
-    _validate_same_tasks({result.task: result.fingerprint for result in one.task_results}, one.domain, other)
+    validate_same_tasks(one, other)
     by_domain = sorted({result.domain for result in one.task_results})
     domains = {name: success_gain(one.filter_domain(name), other.filter_domain(name)) for name in by_domain}
     shared = {result.task for result in one.task_results} & {result.task for result in other.task_results}
@@ -95,8 +95,12 @@ def validate_comparable(tasks: Sequence[Task], domain: str, old: EvalReport) -> 
     _validate_same_tasks({task.id: task_fingerprint(task) for task in tasks}, domain, _agents(old)[-1].result)
 
 
-def _validate_same_tasks(new: Mapping[str, str], domain: str, old: EvalResult) -> None:
+def validate_same_tasks(new: EvalResult, old: EvalResult) -> None:
     """Raise ConfigError if tasks with the same id differ, or if the evaluations share no task."""
+    _validate_same_tasks({result.task: result.fingerprint for result in new.task_results}, new.domain, old)
+
+
+def _validate_same_tasks(new: Mapping[str, str], domain: str, old: EvalResult) -> None:
     prints = {result.task: result.fingerprint for result in old.task_results}
     shared = [name for name in new if name in prints]
     other = [name for name in shared if new[name] != prints[name]]

@@ -15,6 +15,8 @@ Tasks are independent draws. Trials of one task are not, so each task counts onc
                          task's difference has either sign with equal probability. The test is exact. With one trial
                          per task it is McNemar's exact test. If there are too many sums, signs are drawn with a fixed
                          seed, and the p-value is that of Phipson and Smyth (2010, SAGMB 9).
+    student_interval     Student's t interval (1908) of a mean over training seeds, which the other intervals take as
+                         given. Seeds are independent draws; their results are taken as normal.
 
 The first two are closed formulas. A bootstrap interval is too narrow with few tasks, and has width 0 if all tasks have
 the same value (0 of 200 successes do not prove a rate of 0).
@@ -26,6 +28,7 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from fractions import Fraction
 from functools import lru_cache
+from statistics import fmean, stdev
 
 from understudy.core.records import Record
 
@@ -33,6 +36,8 @@ Z_95 = 1.959963984540054
 """Quantile of the normal distribution for two-sided 95% intervals."""
 MAX_SIGNIFICANT_P_VALUE = 0.05
 """A difference is called significant if its p-value is at most this."""
+MIN_SEEDS = 3
+"""Smallest number of seeds for an interval over seeds. With two, it would be 12.7 times as wide as their difference."""
 MAX_EXACT_SUMS, NUM_SIGN_DRAWS = 20_000_000, 10_000
 """Maximum number of sums in the exact test (seconds), and the number of random sign draws in place of more sums."""
 
@@ -125,6 +130,18 @@ def paired_difference(new: Sequence[float], old: Sequence[float], trials: float 
     half = Z_95 * math.sqrt(max(spread, 0.0) / n)
     mean = math.fsum(gains) / len(gains)
     return MeanEstimate(mean=mean, low=max(-1.0, centre - half), high=min(1.0, centre + half), tasks=len(gains))
+
+
+def student_interval(values: Sequence[float], low: float = -1.0) -> tuple[float, float] | None:
+    """Return Student's t interval of the mean of values in [low, 1], one for each seed.
+
+    None for fewer than `MIN_SEEDS` values, and if all are equal, because that does not prove that other seeds agree.
+    """
+    known = [value for value in values if not math.isnan(value)]
+    if len(known) < MIN_SEEDS or len(set(known)) == 1:
+        return None
+    half = _student_t(len(known) - 1) * stdev(known) / math.sqrt(len(known))
+    return max(low, fmean(known) - half), min(1.0, fmean(known) + half)
 
 
 def sign_flip_p_value(gains: Sequence[float]) -> float:

@@ -70,8 +70,7 @@ def validate_resumed_config(folder: Path, stored: TrainConfig, config: TrainConf
     `done_steps` counts the steps of all phases up to the checkpoint. The number of RL steps must be at least the
     number done. It cannot change if earlier steps depend on it, for example through the learning rate.
     """
-    changed = [text for text in config_differences(stored, config) if not _is_mutable(text, stored, config)]
-    if changed:
+    if changed := fixed_differences(stored, config):
         without = " preferences.steps=0" if stored.preferences.steps else ""
         raise ConfigError(
             f"{folder} was started with another config (stored / given): {'; '.join(changed)}; a resumed run cannot "
@@ -82,6 +81,11 @@ def validate_resumed_config(folder: Path, stored: TrainConfig, config: TrainConf
         raise ConfigError(
             f"{folder} was started with steps = {stored.steps}, which cannot change to {config.steps}: {why}"
         )
+
+
+def fixed_differences(stored: TrainConfig, config: TrainConfig) -> list[str]:
+    """Return the keys that a resumed run must keep and whose values differ, each with both values."""
+    return [text for text in config_differences(stored, config) if not _is_mutable(text, stored, config)]
 
 
 def _is_mutable(difference: str, stored: TrainConfig, config: TrainConfig) -> bool:

@@ -47,6 +47,19 @@ def run_processes(command: Sequence[str], num_processes: int) -> int:
         return _exit_status(processes, failed, logs)
 
 
+def run_process(command: Sequence[str]) -> int:
+    """Run a command in a process with this terminal, which ends with this one. Return its status.
+
+    SIGINT and SIGTERM are sent to it, and this process waits until it has handled them.
+    """
+    processes: list[subprocess.Popen[bytes]] = []
+    with _forward_signals(processes):
+        environment = os.environ | {PARENT_VARIABLE: str(os.getpid())}
+        processes.append(subprocess.Popen(command, env=environment, start_new_session=True))
+        status = processes[0].wait()
+    return status if status >= 0 else 128 - status
+
+
 def exit_with_parent() -> None:
     """End this process when its parent has ended, even if the parent was killed."""
     if parent := int(os.environ.pop(PARENT_VARIABLE, "0")):

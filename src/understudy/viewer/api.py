@@ -33,6 +33,7 @@ from understudy.viewer.evaluation_api import (
 from understudy.viewer.index import EpisodeIndex
 from understudy.viewer.library import RunLibrary
 from understudy.viewer.run_api import format_stamps, metric_curves, run_details, run_summary
+from understudy.viewer.run_groups import group_runs
 
 RouteParams = Mapping[str, str]
 """Parameters of the path and of the query string, by name."""
@@ -54,10 +55,12 @@ def open_index(folder: Path) -> EpisodeIndex:
 
 
 def overview(library: RunLibrary, _: RouteParams) -> Any:
-    """Return all runs and evaluations. Each has stamps, which change when its files change."""
+    """Return all runs, their groups, and all evaluations. Each has stamps, which change when its files change."""
+    runs = library.runs()
     return {
         "version": __version__,
-        "runs": [{"key": key, **run_summary(folder)} for key, folder in library.runs().items()],
+        "runs": [{"key": key, **run_summary(folder)} for key, folder in runs.items()],
+        "groups": group_runs(runs),
         "evaluations": [
             {"key": key, "file": str(path), "evaluations_stamp": format_stamps([evaluation_stamp(path)])}
             for key, path in library.evaluations().items()
@@ -66,10 +69,13 @@ def overview(library: RunLibrary, _: RouteParams) -> Any:
 
 
 def list_episodes(library: RunLibrary, values: RouteParams) -> Any:
-    """Return one page of a run's episodes, with the progress of the index. See `query.query_rows`."""
+    """Return one page of a run's episodes, with the progress of the index. See `query.query_rows`.
+
+    `explaining` says whether causes of failures are still being found.
+    """
     index = open_index(library.run(values["run"]))
     progress = index.refresh(INDEX_SECONDS)
-    return {**progress._asdict(), **query.query_rows(index, values)}
+    return {**progress._asdict(), "explaining": index.start_explaining(), **query.query_rows(index, values)}
 
 
 def list_facets(library: RunLibrary, values: RouteParams) -> Any:

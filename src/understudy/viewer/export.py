@@ -117,6 +117,7 @@ class _PageData:
         """Add a run's newest training episodes, at most `most`. Return the number added."""
         index = open_index(self._library.run(key))
         index.refresh()
+        index.explain()
         rows = self.rows[key] = []
         for row in _rows(index, most):
             if not self._take_episode(key, str(row["step"]), row["number"]):

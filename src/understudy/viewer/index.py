@@ -4,6 +4,8 @@ The index is in the cache folder and can be deleted at any time. It stores the c
 the words of each conversation. System prompts are not indexed, because all episodes share them. The files of the
 newest steps are indexed first. A file that has grown is read from where indexing stopped. If a file was replaced, its
 old episodes are removed and the file is indexed again.
+
+The causes of failures are found in a thread of their own, because this may replay episodes and start servers.
 """
 
 import contextlib
@@ -13,7 +15,8 @@ import math
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -22,9 +25,12 @@ from pydantic import TypeAdapter, ValidationError
 from understudy.core.errors import ConfigError
 from understudy.core.trajectory import Trajectory
 from understudy.engines.models import cache_folder
+from understudy.evaluation.explain_stored import find_stored_failures
+from understudy.evaluation.failures.explain import is_failed
+from understudy.evaluation.stored_episodes import open_stored_episodes
 from understudy.runs.run import episode_files
 
-INDEX_VERSION = 1
+INDEX_VERSION = 2
 _FILE_ERRORS = (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL)
 _BATCH = 32  # episodes between two checks of the time limit
 _TAIL = 1024  # bytes before the indexed end; they show whether a file that has grown is still the same file
@@ -34,13 +40,17 @@ create table damaged (step integer, number integer, reason text);
 create table episodes (
     id integer primary key autoincrement, step integer, number integer,
     task text, domain text, family text, difficulty text, outcome text, reward real, stop text, fault text,
-    turns integer, tokens integer, seconds real
+    turns integer, tokens integer, seconds real,
+    cause text  -- null until it is known, empty if there is none
 );
 create index by_step on episodes (step, number);
+create index unexplained on episodes (step) where cause is null;
 create table marks (kind text, name text, episode integer, primary key (kind, name, episode)) without rowid;
 create index by_episode on marks (episode);
 create virtual table texts using fts5 (text, content='', tokenize="unicode61 remove_diacritics 2");
 """
+_NEXT_UNEXPLAINED = "select step from episodes where cause is null order by step desc limit 1"
+_UNEXPLAINED = f"select number from episodes where cause is null and step = ? limit {_BATCH}"
 _EPISODE = TypeAdapter(Trajectory)
 _NORMAL_REPLIES = {"tool_calls", "text"}
 
@@ -64,6 +74,7 @@ class EpisodeIndex:
         self.folder = folder
         self.path = path or _place(folder)
         self._taking_up = threading.Lock()
+        self._explaining: threading.Thread | None = None
         self._prepare()
 
     def refresh(self, seconds: float = math.inf) -> IndexProgress:
@@ -78,6 +89,29 @@ class EpisodeIndex:
             finally:
                 self._taking_up.release()
         return self.progress()
+
+    def start_explaining(self) -> bool:
+        """Start to find the causes of failures, unless this is under way. Return whether some are still unknown."""
+        with self._taking_up, self.open() as database:
+            if database.execute(_NEXT_UNEXPLAINED).fetchone() is None:
+                return False
+            if self._explaining is None or not self._explaining.is_alive():
+                self._explaining = threading.Thread(target=self.explain, daemon=True)
+                self._explaining.start()
+        return True
+
+    def explain(self) -> None:
+        """Find the causes of the failures that have none yet, those of the newest steps first.
+
+        An episode whose task is not stored, or whose domain cannot be loaded, has no cause.
+        """
+        with self.open() as database:
+            while found := database.execute(_NEXT_UNEXPLAINED).fetchone():
+                step = found[0]
+                numbers = [number for (number,) in database.execute(_UNEXPLAINED, (step,)).fetchall()]
+                causes = _find_causes(self.folder, step, numbers)
+                values = [(causes.get(number, ""), step, number) for number in numbers]
+                database.executemany("update episodes set cause = ? where step = ? and number = ?", values)
 
     def progress(self) -> IndexProgress:
         """Return the progress of the index."""
@@ -132,6 +166,17 @@ class EpisodeIndex:
                 return bool(database.execute("pragma user_version").fetchone()[0] == INDEX_VERSION)
         except ConfigError:
             return False
+
+
+def _find_causes(folder: Path, step: int, numbers: Collection[int]) -> dict[int, str]:
+    """Return the kinds of the causes of failures by episode number; {} if they cannot be found."""
+    try:
+        stored = open_stored_episodes(folder, str(step))
+        chosen = {number: episode for number, episode in stored.episodes.items() if number in numbers}
+        failures = find_stored_failures(replace(stored, episodes=chosen))
+    except ConfigError:
+        return {}
+    return {number: failure.cause.kind for number, failure in failures.items()}
 
 
 def outcome_label(episode: Trajectory) -> str:
@@ -232,6 +277,7 @@ def _shown(episode: Trajectory) -> dict[str, Any]:
         "turns": episode.num_turns,
         "tokens": sum(episode.mask),
         "seconds": sum(episode.timings.values()),
+        "cause": None if is_failed(episode) else "",
     }
 
 

@@ -4,9 +4,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from understudy.core.errors import ConfigError
-from understudy.runs.eval_spec import is_eval_folder
+from understudy.evaluation.reports.files import is_evaluation
 from understudy.runs.run import is_run_folder
-from understudy.runs.storage.episode_store import REPORT_FILE
 
 _GIVE = "pass a run folder, an evaluation (a folder or a JSON file), or a folder that contains runs or evaluations"
 
@@ -62,11 +61,6 @@ class RunLibrary:
             names = (" ".join(parts[-length:]) for length in range(1, len(parts)))
             self._keys[path] = next((name for name in names if name not in self._keys.values()), str(path))
         return self._keys[path]
-
-
-def is_evaluation(path: Path) -> bool:
-    """Return whether a path may be an evaluation: a folder with a report, an unfinished one, or any JSON file."""
-    return is_eval_folder(path) or (path / REPORT_FILE).is_file() or (path.is_file() and path.suffix == ".json")
 
 
 def _inside(folder: Path) -> Iterator[Path]:

@@ -14,7 +14,7 @@ from understudy.core.errors import ConfigError, did_you_mean
 from understudy.runs.storage.annotations import Annotation, episode_item, read_annotations
 from understudy.viewer.index import EpisodeIndex
 
-FILTER_COLUMNS = ("domain", "family", "difficulty", "outcome", "stop", "fault")
+FILTER_COLUMNS = ("domain", "family", "difficulty", "outcome", "cause", "stop", "fault")
 """Columns with one value per episode. A filter is a comma-separated list; an episode matches if it has any of the
 values.
 """
@@ -63,7 +63,7 @@ def query_rows(index: EpisodeIndex, values: RouteParams) -> dict[str, Any]:
     """
     offset, limit = _natural(values, "offset", 0), min(_natural(values, "limit", 100), MAX_ROWS)
     with index.open() as database:
-        now = database.execute("select max(id), count(*) from episodes").fetchone()
+        now = database.execute("select max(id), count(*), count(cause) from episodes").fetchone()
         notes = read_annotations(index.folder)
         wanted = _wanted(index, now, _where(values, notes), _order(values.get("sort") or "-step"))
         page = wanted[offset : offset + limit].tolist()
@@ -135,10 +135,11 @@ def _run(database: sqlite3.Connection, select: str, where: SqlClause, then: str 
 
 
 @lru_cache(maxsize=16)
-def _wanted(index: EpisodeIndex, _: tuple[int, int], where: SqlClause, order: str) -> "array[int]":
+def _wanted(index: EpisodeIndex, _: tuple[int, int, int], where: SqlClause, order: str) -> "array[int]":
     """Return the ids of all matching episodes, in order.
 
-    The result is cached until the last id or the number of indexed episodes changes, so scrolling runs no new query.
+    The result is cached until the last id or the number of indexed or explained episodes changes, so scrolling runs no
+    new query.
     """
     with index.open() as database:
         return array("q", (key for (key,) in _run(database, "select id from episodes", where, f"order by {order}")))

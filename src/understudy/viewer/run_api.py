@@ -8,6 +8,7 @@ from typing import Any
 from pydantic_core import from_json
 
 from understudy.core.errors import ConfigError
+from understudy.core.settings import flatten_config
 from understudy.evaluation.reports.files import read_report
 from understudy.runs import metrics
 from understudy.runs.config import TrainConfig
@@ -69,8 +70,8 @@ def run_details(folder: Path) -> dict[str, Any]:
     config, _ = _config(folder)
     return {
         **run_summary(folder),
-        "config": dict(_leaves(config.model_dump(mode="json"))) if config else {},
-        "defaults": dict(_leaves(TrainConfig().model_dump(mode="json"))),
+        "config": dict(flatten_config(config.model_dump(mode="json"))) if config else {},
+        "defaults": dict(flatten_config(TrainConfig().model_dump(mode="json"))),
         "health": _health(folder),
         "evaluations": _evaluations(folder, held_out=True),
         "other_evaluations": _evaluations(folder, held_out=False),
@@ -229,12 +230,3 @@ def _mean(chunk: Sequence[Mapping[str, Any]], name: str) -> float | None:
 
 def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _leaves(value: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the values of a config by their dotted keys."""
-    for key, inner in value.items():
-        if isinstance(inner, Mapping):
-            yield from _leaves(inner, f"{prefix}{key}.")
-        else:
-            yield prefix + key, inner

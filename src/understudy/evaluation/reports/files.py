@@ -1,5 +1,6 @@
 """Read the report of an evaluation or of a run from its files, and write those of a run."""
 
+import glob
 import json
 import os
 from collections.abc import Sequence
@@ -17,10 +18,12 @@ from understudy.evaluation.reports.as_json import run_report_to_dict
 from understudy.evaluation.reports.markdown import run_report_to_markdown
 from understudy.evaluation.reports.report import EvalReport, RunReport
 from understudy.evaluation.result import ResultRow
-from understudy.runs.eval_spec import is_eval_folder
+from understudy.evaluation.run_groups import GroupedRun, RunGroup, make_group
+from understudy.runs.config import TrainConfig
+from understudy.runs.eval_spec import is_eval_folder, read_spec
 from understudy.runs.resumption import OOD_SET
-from understudy.runs.run import Run, RunEvaluation, find_run, is_run_folder, list_run_evaluations
-from understudy.runs.storage.episode_store import EPISODES_FILE, REPORT_FILE
+from understudy.runs.run import Run, RunEvaluation, find_run, is_run_folder, list_run_evaluations, read_run_config
+from understudy.runs.storage.episode_store import EPISODES_FILE, REPORT_FILE, SPEC_FILE
 
 
 def read_report(path: Path) -> EvalReport:
@@ -41,6 +44,50 @@ def read_run_report(run: Path) -> RunReport:
     names = sorted({one.eval_set for one in evaluations if one.eval_set}, key=lambda name: (name != OOD_SET, name))
     reports = {name: _join_stages([each for each in evaluations if each.eval_set == name]) for name in ("", *names)}
     return RunReport(held_out=reports.pop(""), others=reports)
+
+
+def find_evaluated(text: str) -> list[Path]:
+    """Return the runs and evaluations that a path or a pattern such as `runs/a-*` names. An existing path is no
+    pattern.
+
+    Raise ConfigError if none match a pattern.
+    """
+    path = Path(text).expanduser()
+    if path.exists() or not glob.has_magic(text):
+        return [path]
+    found = [Path(each) for each in sorted(glob.glob(str(path)))]
+    if not (known := [each for each in found if is_run_folder(each) or is_evaluation(each)]):
+        raise ConfigError(f"no run and no evaluation matches {text!r}; give a folder, or a pattern such as 'runs/a-*'")
+    return known
+
+
+def is_evaluation(path: Path) -> bool:
+    """Return whether a path may be an evaluation: a folder with a report, an unfinished one, or any JSON file."""
+    return is_eval_folder(path) or (path / REPORT_FILE).is_file() or (path.is_file() and path.suffix == ".json")
+
+
+def read_group(name: str, paths: Sequence[Path]) -> RunGroup:
+    """Read runs and evaluations of one setting."""
+    return make_group(name, [_read_grouped_run(path) for path in paths])
+
+
+def read_evaluated_config(path: Path) -> TrainConfig | None:
+    """Return the config of a run or an evaluation; None if it is a JSON file, or its spec is lost."""
+    if is_run_folder(path):
+        return read_run_config(path)
+    return read_spec(path).config if (path / SPEC_FILE).is_file() else None
+
+
+def _read_grouped_run(path: Path) -> GroupedRun:
+    if is_run_folder(path):
+        last, report = _last_evaluation(path), read_run_report(path).held_out
+        rows = [*report.agent_rows[:-1], report.agent_rows[-1].replace(name=last.stage)]
+    else:
+        report = read_report(path)
+        rows = [report.pooled_row] if report.pooled_row else report.agent_rows[-1:]
+        if not rows:
+            raise ConfigError(f"{path} is an evaluation without an agent; give one with an agent")
+    return GroupedRun(path=str(path), config=read_evaluated_config(path), stages=tuple(rows))
 
 
 def are_same_report(one: Path, other: Path) -> bool:

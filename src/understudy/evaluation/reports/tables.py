@@ -33,10 +33,12 @@ def success_cells(report: EvalReport) -> TableCells:
     cells = [head + [POLICY_REWARDS[name] for name in policy] + ["faults"] * has_faults]
     for place, row in enumerate(report.table_rows):
         result, gain = row.result, report.gain_over_previous(place)
-        passes = [_number(result.pass_k_mean("hat", k), 3) if k <= result.trials else "" for k in range(2, trials + 1)]
+        passes = [
+            format_number(result.pass_k_mean("hat", k), 3) if k <= result.trials else "" for k in range(2, trials + 1)
+        ]
         line = [row.name, format_rate(result.success_rate), *passes, _format_gain(gain, result.success_rate.tasks)]
         faults = [str(sum(result.fault_counts.values()))] * has_faults
-        rewards = [_number(result.mean_parts.get(name, math.nan), 3) for name in policy]
+        rewards = [format_number(result.mean_parts.get(name, math.nan), 3) for name in policy]
         cells.append([*line, str(result.success_rate.tasks), *rewards, *faults])
     return cells
 
@@ -46,7 +48,7 @@ def group_cells(report: EvalReport) -> TableCells:
     cells = [["", "tasks", *(row.name for row in report.table_rows)]]
     for name, fields in table_groups([result for row in report.rows for result in row.result.task_results]):
         rates = [filter_group(row.result, fields).success_rate for row in report.table_rows]
-        cells.append([name, str(max(rate.tasks for rate in rates)), *(_number(rate.mean, 2) for rate in rates)])
+        cells.append([name, str(max(rate.tasks for rate in rates)), *(format_number(rate.mean, 2) for rate in rates)])
     return cells
 
 
@@ -109,5 +111,6 @@ def _format_gain(gain: MeanEstimate | None, tasks: int) -> str:
     return format_rate(gain, signed=True) + common
 
 
-def _number(value: float, digits: int) -> str:
+def format_number(value: float, digits: int) -> str:
+    """Return a number as text, or a dash for NaN."""
     return NO_SCORE if math.isnan(value) else f"{value:.{digits}f}"

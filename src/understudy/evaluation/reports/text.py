@@ -24,8 +24,8 @@ def report_to_text(report: EvalReport) -> str:
     """Return the report as text for a terminal."""
     results = {report.title: success_cells(report), "By family and difficulty": group_cells(report)}
     usage = [f"{row.name}, {role}: {used}" for row in report.rows for role, used in row.result.usage.items()]
-    lines = [_render_tables(results), "", *usage, report.verdict]
-    return "\n".join([*lines, *filter(None, [_render_tables(detail_tables(report))]), *report_notes(report)])
+    lines = [render_tables(results), "", *usage, report.verdict]
+    return "\n".join([*lines, *filter(None, [render_tables(detail_tables(report))]), *report_notes(report)])
 
 
 def run_report_to_text(report: RunReport) -> str:
@@ -36,10 +36,11 @@ def run_report_to_text(report: RunReport) -> str:
 
 def format_causes(failures: Sequence[EpisodeFailure], title: str) -> str:
     """Return a table of why episodes failed, as text for a terminal."""
-    return _render_tables({title: cause_cells(failures)})
+    return render_tables({title: cause_cells(failures)})
 
 
-def _render_tables(tables: Mapping[str, TableCells]) -> str:
+def render_tables(tables: Mapping[str, TableCells]) -> str:
+    """Return tables under their titles, as text for a terminal."""
     console = Console(width=max(100, shutil.get_terminal_size().columns), file=io.StringIO())
     with console.capture() as capture:
         for title, cells in tables.items():

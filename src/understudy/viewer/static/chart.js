@@ -12,8 +12,8 @@ const NONE = [];
 const together = uPlot.sync("steps"); // all charts share one cursor
 
 /**
- * @param lines  [{name, colour, steps, values, dash, breaks}]; colour is a custom property such as --s1; a line is
- *               interrupted between the two steps of each break
+ * @param lines  [{name, colour, steps, values, low, high, dash, breaks}]; colour is a custom property such as --s1; a
+ *               line is interrupted between the two steps of each break; `low` and `high` are a band around it
  * @param points [{name, colour, step, mean, low, high}]: values with an interval
  * @param legend what the points are
  * @param levels [{name, value}]: dashed horizontal lines
@@ -95,7 +95,7 @@ function options(width, drawn, range, readout) {
     cursor: { sync: { key: together.key, setSeries: false }, points: { size: 6 }, drag: { x: true, y: false } },
     series: [{}, ...series],
     hooks: {
-      drawAxes: [(plot) => draw_phases(plot, drawn.current)],
+      drawAxes: [(plot) => draw_phases(plot, drawn.current), (plot) => draw_bands(plot, drawn.current)],
       draw: [(plot) => draw_levels(plot, drawn.current), (plot) => draw_points(plot, drawn.current)],
       setCursor: [(plot) => show_at(plot, drawn, readout)],
     },
@@ -133,9 +133,9 @@ function lonely(plot, series, { breaks = NONE }) {
 }
 
 /** The range of the y axis: `range` if it is given, otherwise all drawn values with a margin. */
-function spread(low, high, range, { points, levels }) {
+function spread(low, high, range, { lines, points, levels }) {
   if (range) return range;
-  const values = [low, high, ...points.flatMap((p) => [p.low, p.high]), ...levels.map((level) => level.value)];
+  const values = [low, high, ...lines.flatMap((line) => (line.low ? [...line.low, ...line.high] : [])), ...points.flatMap((p) => [p.low, p.high]), ...levels.map((level) => level.value)];
   const known = values.filter(Number.isFinite);
   if (!known.length) return [0, 1];
   const [least, most] = [Math.min(...known), Math.max(...known)];
@@ -166,6 +166,33 @@ function draw_phases(plot, { phases }) {
     ctx.lineTo(x, bbox.top + bbox.height);
     ctx.stroke();
     ctx.fillText(name, Math.max(x, bbox.left) + 3 * devicePixelRatio, bbox.top + 9 * devicePixelRatio);
+  }
+  ctx.restore();
+}
+
+/** The band of each line, interrupted where the line is. */
+function draw_bands(plot, { lines, smooth }) {
+  const { ctx, bbox } = plot;
+  ctx.save();
+  ctx.beginPath();
+  ctx.rect(bbox.left, bbox.top, bbox.width, bbox.height);
+  ctx.clip();
+  for (const { colour: name, steps, low, high, breaks = NONE } of lines.filter((line) => line.low)) {
+    const [least, most] = [low, high].map((values) => (smooth ? smoothed(values, smooth) : values));
+    const at = (values) => (i) => [plot.valToPos(steps[i], "x", true), plot.valToPos(values[i], "y", true)];
+    const parts = [];
+    steps.forEach((step, i) => {
+      const before = parts.at(-1)?.at(-1);
+      if (low[i] == null) return;
+      if (before == null || breaks.some(([end, start]) => steps[before] <= end && start <= step)) parts.push([i]);
+      else parts.at(-1).push(i);
+    });
+    ctx.fillStyle = `${colour(name)}2b`;
+    for (const part of parts) {
+      ctx.beginPath();
+      for (const [x, y] of [...part.map(at(most)), ...part.toReversed().map(at(least))]) ctx.lineTo(x, y);
+      ctx.fill();
+    }
   }
   ctx.restore();
 }

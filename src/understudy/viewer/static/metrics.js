@@ -1,11 +1,40 @@
 // The charts of runs: first the main metrics, then all metrics by prefix.
 
-/** One line per run for one metric. It is interrupted between the phases of the run. */
+const MOST_NAMED = 4; // lines whose names stand before their values
+
+/** The runs of a group of seeds, as made by `grouped`, or the run itself. */
+const seeds = (run) => run.seeds ?? [run];
+
+/** One line per run or group for one metric. It is interrupted between the phases of the run. */
 const lines = (runs, values) =>
   runs.flatMap((run) => {
-    const found = values(run.curves.series, run);
-    return found ? [{ name: run.key, colour: run.colour, steps: run.curves.steps, values: found, breaks: breaks(run) }] : [];
+    const each = seeds(run).flatMap((one) => {
+      const found = values(one.curves.series, one);
+      return found ? [{ steps: one.curves.steps, values: found }] : [];
+    });
+    return each.length ? [{ name: run.key, colour: run.colour, breaks: breaks(run), ...(run.seeds ? band(each) : each[0]) }] : [];
   });
+
+/** The mean of several lines at each step, and their lowest and highest values. */
+function band(each) {
+  const found = new Map(each.flatMap(({ steps }) => steps.map((step) => [step, []])));
+  for (const { steps, values } of each) steps.forEach((step, i) => values[i] != null && found.get(step).push(values[i]));
+  const steps = [...found.keys()].sort((a, b) => a - b);
+  const of = (summary) => steps.map((step) => (found.get(step).length ? summary(found.get(step)) : null));
+  return { steps, values: of(mean), low: of((values) => Math.min(...values)), high: of((values) => Math.max(...values)) };
+}
+
+export const mean = (values) => values.reduce((sum, value) => sum + value, 0) / values.length;
+
+/** Each group of at least two of the runs as one, with its runs as `seeds`; the other runs as they are. */
+export function grouped(runs, groups) {
+  return groups.flatMap((group) => {
+    const own = runs.filter((run) => group.runs.includes(run.key));
+    if (own.length < 2) return own;
+    const curves = { phases: shared_phases(own), steps_per_point: Math.max(...own.map((run) => run.curves?.steps_per_point ?? 1)) };
+    return [{ key: `${group.name}, ${own.length} seeds`, colour: own[0].colour, seeds: own, curves }];
+  });
+}
 
 /** The last step of each phase with the first step of the next one. */
 const breaks = ({ curves: { phases } }) => phases.slice(1).map(([, first], i) => [phases[i][2], first]);
@@ -19,7 +48,7 @@ const within = (phase, name) => (series, { curves: { phases, steps } }) => {
 
 /** The phases of the runs if they are equal in all of them. */
 function shared_phases(runs) {
-  const [first, ...others] = runs.map((run) => JSON.stringify(run.curves.phases));
+  const [first, ...others] = runs.map((run) => JSON.stringify(run.curves?.phases));
   return first && others.every((other) => other === first) ? runs[0].curves.phases : [];
 }
 
@@ -32,7 +61,7 @@ const both = (one, other, of) => (series) =>
 /** All metrics with the prefix `start`: for one run a line each, for several runs their sum. */
 function kinds(runs, start, but = () => false) {
   const named = (series) => Object.keys(series).filter((name) => name.startsWith(start) && !name.slice(start.length).includes("/") && !but(name.slice(start.length)));
-  if (runs.length > 1)
+  if (runs.length > 1 || runs[0]?.seeds)
     return lines(runs, (series) => {
       const found = named(series).map((name) => series[name]);
       return found.length && found[0].map((_, i) => (found.every((values) => values[i] == null) ? null : found.reduce((sum, values) => sum + (values[i] ?? 0), 0)));
@@ -67,22 +96,31 @@ export function charts(runs) {
     title,
     note,
     range,
-    named: Boolean(start) && runs.length === 1,
+    named: start && runs.length === 1 ? !runs[0]?.seeds : runs.length > 1 && runs.length <= MOST_NAMED,
     lines: start ? kinds(runs, start, but) : lines(runs, of),
     points: measured ? runs.flatMap(evaluated) : [],
-    legend: "dots: evaluations on held-out tasks, with 95% intervals",
+    legend: `dots: evaluations on held-out tasks, with 95% intervals${runs.some((run) => run.seeds) ? "; of several seeds: mean, lowest and highest" : ""}`,
     phases: shared_phases(runs),
     levels: measured || noop ? noop_level(runs) : [],
   }));
   return made.filter((chart) => chart.lines.length || chart.points.length);
 }
 
-const evaluated = (run) =>
-  (run.evaluations ?? []).filter((evaluation) => evaluation.success?.tasks).map(({ step, name, success }) => ({ name: `${run.key}, ${name}`, colour: run.colour, step, ...success }));
+const evaluated = (run) => {
+  const found = new Map();
+  for (const one of seeds(run))
+    for (const { step, name, success } of one.evaluations ?? [])
+      if (success?.tasks) found.set(`${step} ${name}`, [...(found.get(`${step} ${name}`) ?? []), { step, name, success }]);
+  return [...found.values()].map((each) => {
+    const rates = each.map(({ success }) => success.mean);
+    const shown = run.seeds ? { mean: mean(rates), low: Math.min(...rates), high: Math.max(...rates) } : each[0].success;
+    return { name: `${run.key}, ${each[0].name}`, colour: run.colour, step: each[0].step, ...shown };
+  });
+};
 
 /** The reward of the noop baseline, if it is equal in all runs. */
 function noop_level(runs) {
-  const rewards = new Set(runs.map((run) => run.curves.series["rollout/noop_reward"]?.findLast((value) => value != null)).filter((value) => value != null));
+  const rewards = new Set(runs.flatMap(seeds).map((run) => run.curves.series["rollout/noop_reward"]?.findLast((value) => value != null)).filter((value) => value != null));
   return rewards.size === 1 ? [{ name: "noop baseline", value: [...rewards][0] }] : [];
 }
 
@@ -98,14 +136,14 @@ export function in_phase(run, name) {
 
 /** A chart of every metric, by name. */
 export function everything(runs) {
-  const names = [...new Set(runs.flatMap((run) => Object.keys(run.curves.series)))].filter((name) => !name.startsWith("health/")).sort();
+  const names = [...new Set(runs.flatMap(seeds).flatMap((run) => Object.keys(run.curves.series)))].filter((name) => !name.startsWith("health/")).sort();
   const phases = shared_phases(runs);
   return names.flatMap((name) => (name === "train/loss" ? losses(runs, phases) : [{ title: name, lines: lines(runs, metric(name)), phases }]));
 }
 
 /** The loss of each phase: different losses do not share an axis. */
 function losses(runs, phases) {
-  const names = [...new Set(runs.flatMap((run) => run.curves.phases.map(([name]) => name)))];
+  const names = [...new Set(runs.flatMap(seeds).flatMap((run) => run.curves.phases.map(([name]) => name)))];
   const made = names.map((name) => ({ title: `train/loss, ${name}`, lines: lines(runs, within(name, "train/loss")), phases }));
   return made.filter((chart) => chart.lines.length);
 }

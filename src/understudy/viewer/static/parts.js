@@ -2,10 +2,20 @@
 import { html, useEffect, useLayoutEffect, useRef, useState } from "view/html.js";
 import { percent } from "view/format.js";
 
-/** The content of an answer, its error, or a loading message. */
+const WIDTHS = [38, 92, 84, 64, 88, 71]; // of the lines of an outline in percent
+
+/** The outline of content that is being loaded: lines of text, or `cards`. */
+export const Outline = ({ cards = 0 }) => html`<div class="outline" role="status" aria-busy="true">
+  <span class="unseen">loading…</span>
+  ${cards
+    ? html`<div class="charts">${Array.from({ length: cards }, () => html`<div class="card"><i style=${{ width: "30%" }} /><i class="tall-block" /></div>`)}</div>`
+    : WIDTHS.map((width) => html`<i style=${{ width: `${width}%` }} />`)}
+</div>`;
+
+/** The content of an answer, its error, or an outline while it is loaded. */
 export function Answered({ answer, children }) {
   if (answer.error) return html`<p class="problem" role="alert">${answer.error}</p>`;
-  return answer.data ? children(answer.data) : html`<p class="faint" aria-busy="true">loading…</p>`;
+  return answer.data ? children(answer.data) : html`<${Outline} />`;
 }
 
 export const Empty = ({ children }) => html`<p class="empty">${children}</p>`;

@@ -1,5 +1,5 @@
 // Filters, searches, sorts, pages and counts the episodes of an exported file, as the server's index does.
-const COLUMNS = ["domain", "family", "difficulty", "outcome", "stop", "fault"];
+const COLUMNS = ["domain", "family", "difficulty", "outcome", "cause", "stop", "fault"];
 const MARKS = ["tool", "event", "tag"];
 const words = new Map();
 

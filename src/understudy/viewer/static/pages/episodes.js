@@ -4,13 +4,16 @@ import { percent, plural, seconds, whole } from "view/format.js";
 import { html, useEffect, useLayoutEffect, useRef, useState } from "view/html.js";
 import { useKeys } from "view/keys.js";
 import { Tags } from "view/notes.js";
-import { Empty, Reward, Tag } from "view/parts.js";
+import { Empty, Outline, Reward, Tag } from "view/parts.js";
 import { change, go, href } from "view/router.js";
 
 export const title = "Episodes";
 const HEIGHT = 32; // of a row in pixels, as in the style sheet
 const BLOCK = 100; // rows of one request
-const FIELDS = ["outcome", "family", "difficulty", "domain", "stop", "fault", "tool", "event", "tag", "noted"];
+const EVENTS = 2; // events of an episode that are shown; the others are counted
+const AGAIN = 1000; // milliseconds between two requests while causes are found
+const COUNTED = 5; // requests after which the filters are counted again meanwhile
+const FIELDS = ["outcome", "cause", "family", "difficulty", "domain", "stop", "fault", "tool", "event", "tag", "noted"];
 const ASKED = [...FIELDS, "text", "task", "min_step", "max_step", "min_reward", "max_reward", "sort"];
 const SORTED = { step: "step", task: "task", reward: "reward", turns: "turns", tokens: "tokens", seconds: "time" };
 const HIGH_FIRST = ["step", "turns", "tokens", "seconds", "reward"];
@@ -24,7 +27,7 @@ export function Page({ overview, args: [key], query }) {
 
 function Episodes({ run, runs, values }) {
   const list = useBlocks(path("runs", run.key, "episodes"), values, run.stamp);
-  const facets = useAnswer(path("runs", run.key, "facets"), values, `${run.stamp} ${Math.ceil(20 * list.share)}`);
+  const facets = useAnswer(path("runs", run.key, "facets"), values, `${run.stamp} ${Math.ceil(20 * list.share)} ${list.explained}`);
   return html`<div class="episodes">
     <${Filters} ...${{ values, facets: facets.data }} />
     <section class="found" aria-label="episodes">
@@ -43,7 +46,7 @@ function Episodes({ run, runs, values }) {
       ${list.total != null && list.share < 1 && html`<p class="small faint row">indexing episodes <progress value=${list.share} aria-label="indexed episodes" /></p>`}
       ${list.damaged.map((problem) => html`<p class="problem small">${problem}</p>`)}
       ${list.error && html`<p class="problem" role="alert">${list.error}</p>`}
-      <${Table} ...${{ run, list, values }} />
+      ${list.total == null && !list.error ? html`<${Outline} />` : html`<${Table} ...${{ run, list, values }} />`}
     </section>
   </div>`;
 }
@@ -113,7 +116,7 @@ function Facet({ name, values, counts }) {
   const most = Math.max(1, ...counts.map(([, count]) => count));
   const shown = all ? known : known.filter(([value], i) => i < AT_FIRST || chosen.includes(value));
   return html`<fieldset>
-    <legend>${{ stop: "stop reason", tool: "called tools", event: "events", tag: "tags", noted: "with a note" }[name] ?? name}</legend>
+    <legend>${{ cause: "cause of failure", stop: "stop reason", tool: "called tools", event: "events", tag: "tags", noted: "with a note" }[name] ?? name}</legend>
     ${shown.map(([value, count]) => html`<button type="button" class="facet" aria-pressed=${chosen.includes(value)} onClick=${() => toggle(value)}>
       <i style=${{ width: `${(100 * count) / most}%` }} /><span class="name">${value}</span><span class="number faint">${whole(count)}</span>
     </button>`)}
@@ -170,7 +173,7 @@ function Heads({ sort }) {
     </span>`;
   };
   return html`<div role="rowgroup" class="heads"><div role="row" class="tr" aria-rowindex="1">
-    ${head("step", "step")}${head("number", "#")}${head("task", "task")}${head("reward", "reward")}${head("turns", "turns")}
+    ${head("step", "step")}${head("number", "#")}${head("task", "task")}${head("reward", "reward")}${head("cause", "cause")}${head("turns", "turns")}
     ${head("tokens", "tokens")}${head("seconds", "time")}${head("events", "events")}
   </div></div>`;
 }
@@ -180,18 +183,19 @@ const address = (run, { step, number }, values, at) => href("episode", [run.key,
 function Row({ i, run, values, row, chosen }) {
   const place = { top: `${i * HEIGHT}px` };
   if (!row) return html`<div role="row" class="tr waiting" style=${place} aria-rowindex=${i + 2}><span role="cell" class="c-task faint">…</span></div>`;
-  const { step, number, task, reward, stop, fault, turns, tokens, seconds: time, event: events, tag: tags, note: says } = row;
+  const { step, number, task, reward, cause, stop, fault, turns, tokens, seconds: time, event: events, tag: tags, note: says } = row;
   const before = task.split("/", 2).join("/").length + 1; // domain and split, which most rows share
   return html`<div role="row" class=${`tr ${chosen ? "chosen" : ""}`} style=${place} aria-rowindex=${i + 2}>
     <span role="cell" class="c-step">${step}</span>
     <span role="cell" class="c-number faint">${number}</span>
     <span role="cell" class="c-task"><a href=${address(run, row, values, i)} title=${task}><i>${task.slice(0, before)}</i>${task.slice(before)}</a></span>
     <span role="cell" class="c-reward"><${Reward} value=${reward} /></span>
+    <span role="cell" class="c-cause" title=${cause}>${cause ?? html`<span class="faint">…</span>`}</span>
     <span role="cell" class="c-turns">${turns}</span>
     <span role="cell" class="c-tokens">${whole(tokens)}</span>
     <span role="cell" class="c-seconds faint">${seconds(time)}</span>
     <span role="cell" class="c-events">
-      ${fault && html`<${Tag} kind="bad">fault: ${fault}</${Tag}>`}${stop && stop !== "done" && stop !== "fault" && html`<${Tag} kind="warn">${stop}</${Tag}>`}${says && html`<span class="pencil" role="img" aria-label="note" title=${says}>✎</span>`}<${Tags} tags=${tags} />${events.map((name) => html`<${Tag}>${name}</${Tag}>`)}
+      ${fault && html`<${Tag} kind="bad" title=${`fault: ${fault}`}>fault: ${fault}</${Tag}>`}${stop && stop !== "done" && stop !== "fault" && html`<${Tag} kind="warn" title=${stop}>${stop}</${Tag}>`}${says && html`<span class="pencil" role="img" aria-label="note" title=${says}>✎</span>`}<${Tags} tags=${tags} />${events.slice(0, EVENTS).map((name) => html`<${Tag} title=${name}>${name}</${Tag}>`)}${events.length > EVENTS && html`<${Tag} kind="more" title=${events.slice(EVENTS).join(", ")}>+${events.length - EVENTS}</${Tag}>`}
     </span>
   </div>`;
 }
@@ -204,12 +208,15 @@ function useBlocks(where, values, stamp) {
   const [more, setMore] = useState(0); // counts the requests that repeat while the index grows
   useEffect(() => {
     const over = new AbortController();
+    let timer;
     ask(where, { ...values, offset: 0, limit: BLOCK }, over.signal).then(
-      ({ total, rows, done_bytes, total_bytes, damaged }) => {
+      ({ total, rows, done_bytes, total_bytes, damaged, explaining }) => {
         if (over.signal.aborted) return;
-        shown.current = { key, answered: key, stamp: `${stamp} ${more}`, blocks: new Map([[0, rows]]), total, share: total_bytes ? done_bytes / total_bytes : 1, damaged };
+        const kept = explaining && shown.current.key === key ? shown.current.blocks : []; // rows stay in view meanwhile
+        shown.current = { key, answered: key, stamp: `${stamp} ${more}`, blocks: new Map([...kept, [0, rows]]), total, share: total_bytes ? done_bytes / total_bytes : 1, damaged, explained: explaining ? Math.floor(more / COUNTED) : "all" };
         again((n) => n + 1);
         if (done_bytes < total_bytes) setMore((n) => n + 1);
+        else if (explaining) timer = setTimeout(() => setMore((n) => n + 1), AGAIN);
       },
       (error) => {
         if (over.signal.aborted) return;
@@ -217,7 +224,10 @@ function useBlocks(where, values, stamp) {
         again((n) => n + 1);
       },
     );
-    return () => over.abort();
+    return () => {
+      over.abort();
+      clearTimeout(timer);
+    };
   }, [key, stamp, more]);
   const { blocks } = shown.current;
   const want = (from, to) => {
