@@ -15,7 +15,7 @@ from understudy.core.user_code import task_code, user_code
 from understudy.engines.config import EngineConfig
 from understudy.engines.factory import AnyEngine, open_engine, open_exported_engine
 from understudy.engines.models import find_model
-from understudy.formats import ChatFormat, chat_format_from_config
+from understudy.formats import ChatFormat
 from understudy.rollouts.agent import (
     Agent,
     APIAgent,
@@ -27,6 +27,7 @@ from understudy.rollouts.agent import (
 )
 from understudy.runs.config import TrainConfig
 from understudy.runs.endpoints import AGENT_KEY
+from understudy.runs.model_format import choose_format
 from understudy.runs.run import MODEL_FOLDER
 
 SCRIPTED_AGENTS: Mapping[str, Callable[[], Agent]] = {
@@ -140,17 +141,17 @@ def open_model(
     """
     engine = engine or config.resolved_engine
     folder = find_model(config.model)
-    format = chat_format_from_config(folder, config.format)
     exported = checkpoint / MODEL_FOLDER if checkpoint else None
     try:
+        chosen = choose_format(folder, config)
         if exported and exported.is_dir():
-            return open_exported_engine(exported, folder, engine, config.seed), format
-        opened = open_engine(folder, engine, config.seed, trainable=False)
+            return open_exported_engine(exported, folder, engine, config.seed), chosen.format
+        opened = open_engine(folder, engine, config.seed, trainable=False, trained_tokens=chosen.trained_tokens)
     except ModuleNotFoundError as e:
         raise missing_package_error(e, f"model {config.model!r}") from e
     if checkpoint:
         opened.load(checkpoint)
-    return opened, format
+    return opened, chosen.format
 
 
 def missing_package_error(error: ModuleNotFoundError, what: str) -> Exception:

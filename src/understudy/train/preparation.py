@@ -15,7 +15,7 @@ from understudy.engines.unsupported import raise_unsupported
 from understudy.envs.task_source import TaskSource, list_file_summaries, list_sources
 from understudy.envs.users import UserSimulatorFactory
 from understudy.evaluation.evaluate import validate_noop_reward
-from understudy.formats import ChatFormat, chat_format_from_config
+from understudy.formats import ChatFormat
 from understudy.formats.round_trip import validate_tools
 from understudy.rollouts.agent import NoopAgent
 from understudy.rollouts.reward_shaping import RewardJudge, ShapedEnvironmentFactory, ShapingConfig
@@ -28,6 +28,7 @@ from understudy.runs.endpoints import (
     endpoint_configs,
     training_endpoint_names,
 )
+from understudy.runs.model_format import ModelFormat, choose_format
 from understudy.runs.trackers import validate_trackers
 from understudy.sources.benchmarks.gold_user import USERS_TO_CHOOSE
 from understudy.sources.task_files.source_matching import load_episode_class
@@ -47,7 +48,7 @@ class PreparedRun:
 
     model_folder: Path
     """The folder of the model."""
-    format: ChatFormat
+    model_format: ModelFormat
     domain: TaskSource
     eval_sets: Sequence[EvalSet]
     users: UserSimulatorFactory
@@ -60,9 +61,18 @@ class PreparedRun:
     """Counts the cost of the user model and the reward judge."""
 
     @property
+    def format(self) -> ChatFormat:
+        """The model's chat format."""
+        return self.model_format.format
+
+    @property
     def notes(self) -> Sequence[str]:
-        """What a user should know of the data files and of the sources of tasks."""
-        return (*self.data_files.notes, *(note for each in list_sources(self.domain) for note in each.notes()))
+        """What a user should know of the model's tokens, of the data files and of the sources of tasks."""
+        return (
+            *self.model_format.notes,
+            *self.data_files.notes,
+            *(note for each in list_sources(self.domain) for note in each.notes()),
+        )
 
 
 async def prepare_run(
@@ -99,13 +109,13 @@ async def prepare_run(
     noop_reward = await validate_noop_reward(domain, config.seed, allow_noop_solvable=config.allow_noop_solvable)
     if config.steps and config.algorithm.shaping.progress_weight:
         await _validate_progress_scores(config, domain)
-    format = chat_format_from_config(folder, config.format, today)
+    model_format = choose_format(folder, config, today)
     for each in list_sources(domain):
-        validate_tools(format, each.tool_specs)
+        validate_tools(model_format.format, each.tool_specs)
     sources = (domain, *(eval_set.source for eval_set in eval_sets))
     summaries = [summary for source in sources for summary in list_file_summaries(source)]
-    files = read_data_files(config, domain, format, done_steps, summaries)
-    return PreparedRun(folder, format, domain, eval_sets, users, noop_reward, files, reward_judge, cost_tracker)
+    files = read_data_files(config, domain, model_format.format, done_steps, summaries)
+    return PreparedRun(folder, model_format, domain, eval_sets, users, noop_reward, files, reward_judge, cost_tracker)
 
 
 def make_reward_judge(config: TrainConfig, budget: Budget | None = None) -> RewardJudge | None:

@@ -60,8 +60,11 @@ class LocalEngine:
         seed: int = 0,
         process_group: ProcessGroup = SINGLE_PROCESS,
         trainable: bool = True,
+        trained_tokens: Sequence[int] = (),
     ) -> None:
         """Every rank has an engine with the same weights and does its share of each step.
+
+        The rows of `trained_tokens` are trained although embeddings and head are frozen.
 
         If `trainable` is False, the engine has no optimizer and raises ValueError for updates and checkpoints. With
         `finetune="full"` that saves 8 bytes per weight at once and 8 more after the first update.
@@ -72,7 +75,7 @@ class LocalEngine:
             torch.set_num_threads(config.threads)
         torch.manual_seed(seed)
         self._config, self._seed, self._process_group = config, seed, process_group
-        self._model = LocalModel(folder, config, process_group)
+        self._model = LocalModel(folder, config, process_group, trained_tokens)
         if self._model.device.type == "cpu":
             configure_malloc(reserve_bytes=HEAP_RESERVE)
         self._maybe_optimizer: MasterAdamW | None = None

@@ -53,7 +53,9 @@ def compute_states(model: LocalModel, batch: Batch, rows: Sequence[int]) -> Micr
 
 def states_logprobs(model: LocalModel, states: MicrobatchStates, temperature: float) -> tuple[Tensor, Tensor]:
     """Return log-probabilities and entropies [M] of the trained tokens from a model's hidden states."""
-    logprobs, entropies = token_logprobs(states.hidden, model.lm_head, states.targets, temperature)
+    rows = model.token_rows
+    trained = (rows.head_rows, rows.tokens) if rows else ()
+    logprobs, entropies = token_logprobs(states.hidden, model.lm_head, states.targets, temperature, *trained)
     return logprobs[states.state_index], entropies[states.state_index]
 
 
