@@ -601,7 +601,7 @@ def test_run_warns_when_stop_on_failure_is_off(
 
 
 def test_broken_format_stops_a_run_at_its_start(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("understudy.train.preparation.chat_format_from_config", lambda *_, **__: WithoutNewline(tiny))
+    monkeypatch.setattr("understudy.runs.model_format.chat_format_from_config", lambda *_, **__: WithoutNewline(tiny))
     with pytest.raises(RolloutError, match=rf"format: {IDS}: "):
         train_tiny_run(tmp_path / "run", tiny, "sft.steps=0")
     assert not list((tmp_path / "run" / "evaluations").iterdir())

@@ -34,10 +34,10 @@ def choose_format(folder: Path, config: TrainConfig, today: date | None = None) 
     format, engine = chat_format_from_config(folder, config.format, today), config.engine
     vocabulary = FormatTokenizer.load(folder / "tokenizer.json")
     used = control_tokens(format, vocabulary)
-    untrained = find_untrained(folder, used)
-    line = f"control tokens that the model was never trained on: {' '.join(used[i] for i in sorted(untrained))}; "
+    untrained = find_untrained(folder, used.texts, used.sampled)
+    line = f"control tokens that the model was never trained on: {' '.join(used.texts[i] for i in sorted(untrained))}; "
     if isinstance(engine, LocalEngineConfig):
-        trained = {"auto": sorted(untrained), "all": list(used), "none": []}[engine.train_control_tokens]
+        trained = {"auto": sorted(untrained), "all": list(used.texts), "none": []}[engine.train_control_tokens]
         if engine.finetune == "full" and engine.train_embeddings:
             trained, action = [], "all embeddings are trained"
         elif trained:
@@ -49,7 +49,8 @@ def choose_format(folder: Path, config: TrainConfig, today: date | None = None) 
         return ModelFormat(format)
     action = f"engine.kind={engine.kind} cannot train their rows"
     text = None if config.format.tool_format else _text_format(folder, config, today)
-    if text is None or find_untrained(folder, control_tokens(text, vocabulary)):
+    left = control_tokens(text, vocabulary) if text else used
+    if text is None or find_untrained(folder, left.texts, left.sampled):
         return ModelFormat(format, notes=[f"{line}{action}; train this model with engine.kind=local"])
     return ModelFormat(text, notes=[f"{line}{action}, so calls are text, as with format.tool_format=json"])
 

@@ -25,24 +25,29 @@ MAX_DISTANCE = 0.05
 """Distance to the nearest other row over a row's norm, up to which both are taken for untrained."""
 MIN_NORM = 0.1
 """Norm of a row over the mean norm of its table, below which it is taken for untrained."""
+_HEADS = ("lm_head.", "embed_out.")
+"""How names of output heads begin."""
 _CHUNK = 8192  # rows that are read at once
 
 
-def find_untrained(folder: Path, tokens: Collection[int]) -> frozenset[int]:
-    """Return those of `tokens` that the model in `folder` was never trained on, by its embeddings or its head.
+def find_untrained(folder: Path, tokens: Collection[int], sampled: Collection[int]) -> frozenset[int]:
+    """Return those of `tokens` that the model in `folder` was never trained on.
 
-    A folder whose weights are no safetensors has none. Raise ConfigError if they cannot be read.
+    Rows of the embeddings are looked at, and rows of a head of its own for the `sampled` ones among them: a token that
+    is only in prompts, such as the first of a sequence, may have an untrained row there in any model. A folder whose
+    weights are no safetensors has no untrained tokens. Raise ConfigError if they cannot be read.
     """
     from safetensors import SafetensorError, safe_open
 
     found = frozenset[int]()
     for path in sorted(folder.glob("*.safetensors")):
         size = read_vocab_size(folder)
-        known = sorted(token for token in tokens if token < size)
         try:
             with safe_open(path, framework="pt") as file:
                 for name in file.keys():  # noqa: SIM118
                     table = file.get_slice(name)
+                    checked = {*tokens} & {*sampled} if name.startswith(_HEADS) else {*tokens}
+                    known = sorted(token for token in checked if token < size)
                     if known and len(shape := table.get_shape()) == 2 and shape[0] == size:
                         found |= _untrained_rows(table, size, known)
         except SafetensorError as error:
