@@ -23,6 +23,7 @@ from support.tiny_runs import (
     step_metrics,
     train_tiny_run,
 )
+from support.untrained_calls import make_model_with_untrained_calls
 from understudy.algorithms.batch import Batch
 from understudy.core.errors import ConfigError, RolloutError
 from understudy.core.messages import Message, ToolSpec
@@ -509,6 +510,18 @@ def test_certificate_covers_full_and_lora_finetuning(tiny: Path) -> None:
         )
     )
     assert [*dict.fromkeys(check.subject for check in named.checks)] == ["format", "lora", "lora, updated"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("finetune", ["full", "lora"])
+def test_certificate_names_untrained_control_tokens_and_checks_their_rows(tmp_path: Path, finetune: str) -> None:
+    folder = make_model_with_untrained_calls(tmp_path)
+    settings = f"engine.finetune={finetune}", "engine.max_draft_rows=0"
+    certificate = asyncio.run(certification.certify(config(folder, *settings)))
+    assert certificate.passed, format_certificate(certificate)
+    (note,) = certificate.notes
+    assert "<tool_call> </tool_call>" in note
+    assert note in format_certificate(certificate)
 
 
 @pytest.fixture

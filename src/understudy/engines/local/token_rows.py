@@ -35,13 +35,13 @@ class TokenRows:
     @property
     def head_rows(self) -> Tensor:
         """The rows [K, D] of the output head, with gradient."""
-        return torch.stack([*self.tables.values()][-1])
+        return torch.stack([*list(self.tables.values())[-1]])
 
     def _embed(self, module: nn.Module, inputs: tuple[Tensor], embedded: Tensor) -> Tensor:
         """Return the same embeddings [..., D], with a gradient for these rows."""
         if not torch.is_grad_enabled():
             return embedded
-        rows = torch.stack(next(iter(self.tables.values())))
+        rows = torch.stack([*next(iter(self.tables.values()))])
         scale = torch.as_tensor(getattr(module, "embed_scale", 1.0), device=rows.device).to(rows.dtype)  # Gemma's
         found = inputs[0][..., None] == self.tokens
         return torch.where(found.any(-1, keepdim=True), found.to(rows.dtype) @ (rows * scale), embedded)

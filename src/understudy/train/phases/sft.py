@@ -71,7 +71,7 @@ def dominant_losses(batch: Batch, logprobs: Tensor) -> dict[int, float]:
     `MIN_DOMINANT_LOSS`. Where most tokens still have a loss, no few of them have half of it, and nothing is returned.
     """
     losses = -logprobs[batch.mask]
-    tokens, index = batch.tokens[batch.mask].unique(return_inverse=True)
+    tokens, index = torch.unique(batch.tokens[batch.mask], return_inverse=True)
     totals = torch.zeros(len(tokens)).index_add_(0, index, losses)
     means = totals / index.bincount()
     largest = totals.topk(min(MAX_DOMINANT_TOKENS, len(tokens))).indices
