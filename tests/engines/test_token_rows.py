@@ -97,11 +97,22 @@ def test_only_these_rows_change_and_the_sampler_has_them(folder: Path, finetune:
     assert torch.allclose(trained, torch.tensor(done.logprobs), atol=engine.tolerance.max_diff)
 
 
+def test_rows_have_five_times_the_learning_rate(folder: Path) -> None:
+    """The first step of Adam changes each weight by the learning rate, whatever its gradient."""
+    engine = open_engine(folder)
+    before = {name: p.detach().clone() for name, p in engine._model.trainable_parameters().items()}
+    update(engine, steps=1, rate=1e-3)
+    for name, after in engine._model.trainable_parameters().items():
+        if "lora_A" not in name:  # their gradient is 0 while lora_B is 0
+            expected = 5e-3 if name.endswith("]") else 1e-3
+            assert float((after.detach() - before[name]).abs().median()) == pytest.approx(expected, rel=1e-3)
+
+
 def test_calls_are_learned_with_their_rows_and_not_without(folder: Path) -> None:
     """Without the rows, the five unused tokens have the same probability, so at most a fifth each."""
     with_rows, without = open_engine(folder), open_engine(folder, ())
     for engine in (with_rows, without):
-        update(engine, steps=60)
+        update(engine, steps=30, rate=4e-3)
     is_call = torch.isin(make_batch().tokens, torch.tensor([OPEN, CLOSE])) & make_batch().mask
     assert logprobs(with_rows)[is_call].exp().min() > 0.45  # two of three replies begin with a call
     assert logprobs(without)[is_call].exp().max() < 1 / 5 + 1e-3

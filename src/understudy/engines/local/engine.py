@@ -33,6 +33,7 @@ from understudy.engines.local.reference import EMAReference, ReferenceModel, mak
 from understudy.engines.local.sampler_choice import SamplerChoice
 from understudy.engines.local.sampling.sampler import LocalSampler
 from understudy.engines.local.scoring import compute_logprobs, score_tokens, validate_lengths
+from understudy.engines.local.token_rows import ROW_RATE_FACTOR
 from understudy.engines.local.tree_attention import validate_kernels
 from understudy.engines.local.update import WeightUpdate
 from understudy.engines.local.value_head import ValueHead
@@ -83,8 +84,12 @@ class LocalEngine:
             if self._model.device.type == "cuda":
                 heads = self._model.config.num_attention_heads, self._model.config.num_key_value_heads
                 validate_kernels(*heads, self._model.head_dim, self._model.dtype, self._model.device)
+            rows = self._model.token_rows
             self._maybe_optimizer = MasterAdamW(
-                self._model.trainable_parameters(), config.optimizer, self._model.fsdp_shards
+                self._model.trainable_parameters(),
+                config.optimizer,
+                self._model.fsdp_shards,
+                dict.fromkeys(rows.parameters if rows else (), ROW_RATE_FACTOR),
             )
             validate_same_weights(process_group, self._maybe_optimizer.fingerprint())
         self._sampling = ModelSampler(self._model, folder, config, process_group.world_size)

@@ -10,6 +10,10 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+ROW_RATE_FACTOR = 5.0
+"""Factor of the learning rate of the rows. An untrained row begins far from its place: in Qwen2.5-Coder-0.5B the tokens
+of a call have a loss of 21 and 20 nats, and with a factor of 1 still 8 and 7 after ten steps of SFT (LoRA, 2e-4)."""
+
 
 class TokenRows:
     """The rows of `tokens` in the two tables of a network on its device. Tied tables share one parameter for each."""
