@@ -12,7 +12,8 @@ from transformers import PreTrainedModel
 
 ROW_RATE_FACTOR = 5.0
 """Factor of the learning rate of the rows. An untrained row begins far from its place: in Qwen2.5-Coder-0.5B the tokens
-of a call have a loss of 21 and 20 nats, and with a factor of 1 still 8 and 7 after ten steps of SFT (LoRA, 2e-4)."""
+of a call have a loss of 21 and 20 nats. After eight steps of SFT (LoRA, 2e-4) it is 0.02, with a factor of 1 still 8
+and 7 after ten, and with frozen rows 11 after eight."""
 
 
 class TokenRows:
