@@ -18,6 +18,7 @@ from understudy.core.errors import ConfigError
 from understudy.core.messages import Message, ToolCall, ToolSpec, tool_to_openai
 from understudy.domains.retail import DOMAIN
 from understudy.formats import ChatFormat, FormatTokenizer, load_chat_format
+from understudy.formats.control_tokens import control_tokens
 from understudy.formats.parsing.parse import TOOL_FORMATS, render_reply
 from understudy.formats.prompted_tools import tool_instructions
 from understudy.rollouts.agent import DemonstrationAgent
@@ -65,6 +66,17 @@ ENDS = {
     "nemotron3": "<|im_end|>",
     "glm-4.5": "<|user|>",
 }
+CALL_OPENINGS = {
+    "qwen2.5": "<tool_call>",
+    "qwen3": "<tool_call>",
+    "deepseek-v3": "<｜tool▁call▁begin｜>",
+    "glm-4.5": "<arg_key>",
+    "lfm2": "<|tool_call_start|>",
+    "mistral-nemo": "[TOOL_CALLS]",
+    "gpt-oss": "<|call|>",
+    "llama3.1": "<|eot_id|>",
+}
+"""A control token of each family's calls."""
 TEXT_ONLY = {"llama3": "json", "gemma3": "react", "phi3": "xml", "deepseek-r1-distill": "hermes"}
 """Families whose template has no tool calls, and a tool format for each."""
 
@@ -407,3 +419,11 @@ def test_gold_episodes_equal_the_template(name: str) -> None:
 def test_every_family_passes_the_format_checks(name: str, thinking: bool, tool_format: str) -> None:
     checks, _ = asyncio.run(check_format(model_folder(name), format_of(name, thinking, tool_format), thinking))
     assert [check for check in checks if not check.passed] == []
+
+
+@pytest.mark.parametrize(("name", "token"), CALL_OPENINGS.items())
+def test_control_tokens_include_those_of_calls_and_of_turns(name: str, token: str) -> None:
+    found = control_tokens(format_of(name), vocabulary_of(name))
+    sampled = {found.texts[index] for index in found.sampled}
+    assert {token, ENDS.get(name, token)} - {"<|user|>", "<|return|>"} <= sampled
+    assert sampled < {*found.texts.values()}, "some tokens are only in prompts"

@@ -70,11 +70,25 @@ def test_healthy_step_passes_every_applicable_check() -> None:
     assert [f for f in findings if not f.ok] == []
     assert {f.check for f in findings} == set(get_args(HealthCheck)) - {
         "no_policy_change",
+        "sft_loss",
         "clip_fraction",
         "approx_kl",
         "initial_success",
     }
     assert health_metrics(findings) == {f"health/{f.check}": 0.0 for f in findings}
+
+
+def sft_metrics(loss: float, **token_losses: float) -> dict[str, Any]:
+    return {"train/loss": loss} | {f"train/token_loss/<{token}>": value for token, value in token_losses.items()}
+
+
+def test_sft_whose_loss_stays_names_the_tokens_that_have_most_of_it() -> None:
+    high, stays = sft_metrics(0.9, call=9.0), sft_metrics(0.45, call=9.0, end=4.25)
+    found = failed_checks(stays, high, high, stays, stays, stays)["sft_loss"]
+    assert "'<call>' 9, '<end>' 4.25" in found
+    assert "sft_loss" not in failed_checks(stays, stays, stays), "three steps are fewer than two windows"
+    assert "sft_loss" not in failed_checks(stays, high, high, stays), "the loss fell by half"
+    assert "sft_loss" not in failed_checks(sft_metrics(0.45), *[sft_metrics(0.45)] * 3), "no few tokens have most of it"
 
 
 def test_ratio_check_accepts_1_and_rejects_deviations() -> None:

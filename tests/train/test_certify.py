@@ -23,6 +23,7 @@ from support.tiny_runs import (
     step_metrics,
     train_tiny_run,
 )
+from support.untrained_calls import make_model_with_untrained_calls
 from understudy.algorithms.batch import Batch
 from understudy.core.errors import ConfigError, RolloutError
 from understudy.core.messages import Message, ToolSpec
@@ -511,6 +512,18 @@ def test_certificate_covers_full_and_lora_finetuning(tiny: Path) -> None:
     assert [*dict.fromkeys(check.subject for check in named.checks)] == ["format", "lora", "lora, updated"]
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("finetune", ["full", "lora"])
+def test_certificate_names_untrained_control_tokens_and_checks_their_rows(tmp_path: Path, finetune: str) -> None:
+    folder = make_model_with_untrained_calls(tmp_path)
+    settings = f"engine.finetune={finetune}", "engine.max_draft_rows=0"
+    certificate = asyncio.run(certification.certify(config(folder, *settings)))
+    assert certificate.passed, format_certificate(certificate)
+    (note,) = certificate.notes
+    assert "<tool_call> </tool_call>" in note
+    assert note in format_certificate(certificate)
+
+
 @pytest.fixture
 def episode(tiny: Path) -> tuple[Trajectory, ChatFormat, FormatTokenizer]:
     cfg = config(tiny)
@@ -601,7 +614,7 @@ def test_run_warns_when_stop_on_failure_is_off(
 
 
 def test_broken_format_stops_a_run_at_its_start(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("understudy.train.preparation.chat_format_from_config", lambda *_, **__: WithoutNewline(tiny))
+    monkeypatch.setattr("understudy.runs.model_format.chat_format_from_config", lambda *_, **__: WithoutNewline(tiny))
     with pytest.raises(RolloutError, match=rf"format: {IDS}: "):
         train_tiny_run(tmp_path / "run", tiny, "sft.steps=0")
     assert not list((tmp_path / "run" / "evaluations").iterdir())

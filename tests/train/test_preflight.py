@@ -19,6 +19,7 @@ import pytest
 
 from support.data_kit import write_lines
 from support.program import Call, call
+from support.untrained_calls import make_model_with_untrained_calls
 from understudy.algorithms.presets import algorithm_presets
 from understudy.cli import doctor, launch
 from understudy.core.errors import ConfigError, TaskError
@@ -126,6 +127,12 @@ def test_episodes_beyond_the_context_of_the_model_are_noted(empty_home: Path) ->
     for most, is_noted in ((context, False), (context + 1, True)):
         notes = launch.dry_run([*TOY, f"limits.max_episode_tokens={most}"]).notes
         assert any(f"limits.max_episode_tokens = {most}, but" in note for note in notes) is is_noted
+
+
+def test_untrained_control_tokens_are_noted(empty_home: Path, tmp_path: Path) -> None:
+    folder = make_model_with_untrained_calls(tmp_path / "model")
+    notes = [launch.dry_run([*TOY, *model]).notes for model in ([f"model={folder}"], [])]
+    assert [sum("<tool_call> </tool_call>" in note for note in each) for each in notes] == [1, 0]
 
 
 def test_gold_replies_that_sampling_cuts_off_are_noted(empty_home: Path) -> None:

@@ -1,12 +1,14 @@
-"""Tests of the order of demonstrations."""
+"""Tests of the order of demonstrations, and of the tokens with most of the loss."""
 
 import itertools
 from collections import Counter
 from collections.abc import Iterator
 
 import pytest
+import torch
 
-from understudy.train.phases.sft import DrawnOrder, shuffled_epochs
+from understudy.algorithms.batch import Batch
+from understudy.train.phases.sft import DrawnOrder, dominant_losses, shuffled_epochs
 
 STRATA = ["cancel"] * 8 + ["return"] * 4 + ["price"] * 12
 
@@ -50,3 +52,12 @@ def test_batches_follow_one_order_that_is_drawn_once_and_resumes() -> None:
     assert [index for step in range(1, 13) for index in order.take_batch(step)] == expected == taken
     resumed = DrawnOrder(shuffled_epochs(STRATA, 0), 5)
     assert [resumed.take_batch(8), resumed.take_batch(9)] == [expected[35:40], expected[40:45]]
+
+
+def test_tokens_with_half_of_the_loss_are_named_with_their_mean_loss() -> None:
+    """Token 7 has 9 and 11 nats, and ten others have 0.1 each. Token 8 is in the prompt."""
+    batch = Batch.from_rows([[8, 7, *range(10, 20), 7]], [[False] + [True] * 12])
+    logprobs = torch.tensor([[torch.nan, -9.0, *[-0.1] * 10, -11.0]])
+    assert dominant_losses(batch, logprobs) == pytest.approx({7: 10.0})
+    assert dominant_losses(batch, torch.full((1, 13), -3.0)) == {}, "three of eleven tokens have less than half"
+    assert dominant_losses(batch, torch.full((1, 13), -0.1).index_fill_(1, torch.tensor([1]), -1.9)) == {}

@@ -1,5 +1,6 @@
 """Opens the engine that a config names in `engine.kind`."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Union
 
@@ -21,10 +22,12 @@ def open_engine(
     seed: int = 0,
     process_group: ProcessGroup = SINGLE_PROCESS,
     trainable: bool = True,
+    trained_tokens: Sequence[int] = (),
 ) -> AnyEngine:
     """Return an engine for the model in `folder`. This imports torch.
 
-    If `trainable` is False, a local engine has no optimizer. Other kinds ignore `trainable`.
+    If `trainable` is False, a local engine has no optimizer. It trains the rows of `trained_tokens` although embeddings
+    and head are frozen. Other kinds ignore both.
     """
     if isinstance(config, TinkerEngineConfig):
         from understudy.engines.tinker.engine import TinkerEngine
@@ -32,7 +35,7 @@ def open_engine(
         return TinkerEngine(folder, config, seed, process_group)
     from understudy.engines.local.engine import LocalEngine
 
-    return LocalEngine(folder, config.export_engine_config, seed, process_group, trainable)
+    return LocalEngine(folder, config.export_engine_config, seed, process_group, trainable, trained_tokens)
 
 
 def open_exported_engine(export_folder: Path, folder: Path, config: EngineConfig, seed: int = 0) -> "LocalEngine":

@@ -16,7 +16,7 @@ from understudy.engines.config import EngineConfig
 from understudy.engines.factory import AnyEngine, open_engine, open_exported_engine
 from understudy.engines.models import find_model
 from understudy.envs.task_source import TaskSource, find_tool_specs
-from understudy.formats import ChatFormat, chat_format_from_config
+from understudy.formats import ChatFormat
 from understudy.formats.round_trip import validate_gold
 from understudy.rollouts.agent import (
     Agent,
@@ -30,6 +30,7 @@ from understudy.rollouts.agent import (
 from understudy.rollouts.supervised import validate_source_tools
 from understudy.runs.config import TrainConfig
 from understudy.runs.endpoints import AGENT_KEY
+from understudy.runs.model_format import choose_format
 from understudy.runs.run import MODEL_FOLDER
 
 SCRIPTED_AGENTS: Mapping[str, Callable[[], Agent]] = {
@@ -138,7 +139,7 @@ def validate_model_format(config: TrainConfig, source: TaskSource, tasks: Sequen
 
     Raise ConfigError if it cannot express calls of a tool.
     """
-    format = chat_format_from_config(find_model(config.model), config.format)
+    format = choose_format(find_model(config.model), config).format
     validate_source_tools(format, [source])
     problems = list[str]()
     for task in tasks:
@@ -160,17 +161,17 @@ def open_model(
     """
     engine = engine or config.resolved_engine
     folder = find_model(config.model)
-    format = chat_format_from_config(folder, config.format)
     exported = checkpoint / MODEL_FOLDER if checkpoint else None
     try:
+        chosen = choose_format(folder, config)
         if exported and exported.is_dir():
-            return open_exported_engine(exported, folder, engine, config.seed), format
-        opened = open_engine(folder, engine, config.seed, trainable=False)
+            return open_exported_engine(exported, folder, engine, config.seed), chosen.format
+        opened = open_engine(folder, engine, config.seed, trainable=False, trained_tokens=chosen.trained_tokens)
     except ModuleNotFoundError as e:
         raise missing_package_error(e, f"model {config.model!r}") from e
     if checkpoint:
         opened.load(checkpoint)
-    return opened, format
+    return opened, chosen.format
 
 
 def missing_package_error(error: ModuleNotFoundError, what: str) -> Exception:

@@ -22,6 +22,7 @@ HealthCheck = Literal[
     "ratio",
     "no_policy_change",
     "no_weight_change",
+    "sft_loss",
     "grad_norm",
     "clip_fraction",
     "approx_kl",
@@ -42,10 +43,10 @@ class HealthConfig(Record):
     """The checks that stop a run, and their thresholds. The other checks only log a warning."""
 
     stop_on: tuple[HealthCheck, ...] = ("finite",)
-    """Checks that stop the run: finite, ratio, no_policy_change, no_weight_change, grad_norm, clip_fraction,
-    approx_kl, entropy, prefix_sharing, zero_variance_groups, noop_baseline, empty_replies, malformed_replies,
-    tool_calls, episode_length, faults, initial_success. The run saves a checkpoint first, unless its weights fail
-    `finite`."""
+    """Checks that stop the run: finite, ratio, no_policy_change, no_weight_change, sft_loss, grad_norm,
+    clip_fraction, approx_kl, entropy, prefix_sharing, zero_variance_groups, noop_baseline, empty_replies,
+    malformed_replies, tool_calls, episode_length, faults, initial_success. The run saves a checkpoint first, unless its
+    weights fail `finite`."""
     window: int = Field(default=5, ge=1)
     """Steps that a mean over recent steps covers. Checks that compare the first steps with the last need twice as
     many."""
@@ -56,6 +57,8 @@ class HealthConfig(Record):
     max_ratio_rmse: float = Field(default=0.5, gt=0.0)
     """Maximum difference from 1 of the ratios of tokens on the first minibatch, as root mean square. Rounding to
     bfloat16 gives about 0.06."""
+    max_sft_loss_ratio: float = Field(default=0.9, gt=0.0, le=1.0)
+    """Maximum loss of SFT, as a share of that of the window before. Checked if few tokens have most of the loss."""
     max_grad_norm_spike: float = Field(default=20.0, gt=1.0)
     """Maximum gradient norm, as a multiple of the median of the 20 steps before."""
     max_clip_fraction: float = Field(default=0.3, gt=0.0, le=1.0)
@@ -100,6 +103,8 @@ HIGH_SUCCESS_RATE = 0.9
 SUCCESS_RATE_GAIN = 0.1
 """Rise of the success rate since the first steps from which fewer tool calls and another episode length are no
 issue."""
+TOKEN_LOSS = "train/token_loss/"
+"""Prefix of the mean losses of the few tokens that have most of the loss of an SFT step."""
 GRAD_NORM_WINDOW = 20
 MIN_GRAD_NORMS = 5  # fewer are not enough for a median
 MIN_RATIO_MSE = 1e-10  # float32 rounding gives 1e-12, the smallest real update 1e-8
@@ -186,6 +191,18 @@ def _no_weight_change(line: StepMetrics, earlier: Sequence[StepMetrics], config:
     if change is None or norm is None:
         return None
     return f"the update changed no weight, but its gradient norm is {norm:.3g}" if change == 0.0 < norm else ""
+
+
+def _sft_loss(line: StepMetrics, earlier: Sequence[StepMetrics], config: HealthConfig) -> CheckVerdict:
+    losses, window = _series([*earlier, line], "train/loss"), config.window
+    dominant = {name.removeprefix(TOKEN_LOSS): value for name, value in line.items() if name.startswith(TOKEN_LOSS)}
+    if not dominant or len(losses) < 2 * window:
+        return None
+    before, now = statistics.fmean(losses[-2 * window : -window]), statistics.fmean(losses[-window:])
+    if now <= config.max_sft_loss_ratio * before:
+        return ""
+    named = ", ".join(f"{token!r} {loss:.3g}" for token, loss in dominant.items())
+    return f"the loss of SFT stays at {now:.3g} (before: {before:.3g}); most of it is that of few tokens: {named} nats"
 
 
 def _grad_norm(line: StepMetrics, earlier: Sequence[StepMetrics], config: HealthConfig) -> CheckVerdict:
@@ -328,6 +345,7 @@ _CHECKS: dict[HealthCheck, Callable[[StepMetrics, Sequence[StepMetrics], HealthC
     "ratio": _ratio,
     "no_policy_change": _no_policy_change,
     "no_weight_change": _no_weight_change,
+    "sft_loss": _sft_loss,
     "grad_norm": _grad_norm,
     "clip_fraction": _clip_fraction,
     "approx_kl": _approx_kl,
@@ -349,6 +367,7 @@ _REMEDIES: dict[HealthCheck, str] = {
     "engine.train_embeddings",
     "no_weight_change": "the update is smaller than the weights' rounding: raise the learning rate, or set "
     "engine.finetune=lora or engine.dtype=float32",
+    "sft_loss": "if they are control tokens, set engine.train_control_tokens=all, or format.tool_format=json",
     "grad_norm": "lower the learning rate; ignore a single spike, which engine.optimizer.max_grad_norm clips",
     "clip_fraction": "lower algorithm.learning_rate or algorithm.num_minibatches",
     "approx_kl": "lower algorithm.learning_rate, or set algorithm.kl_coef",

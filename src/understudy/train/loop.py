@@ -75,7 +75,13 @@ async def train_async(
     machine = detect_machine(config.engine.export_engine_config)
     for line in (*run.warnings, *machine.warnings, *config_warnings(config), *prepared.notes):
         report(line, 0, 0, {})
-    engine = open_engine(prepared.model_folder, config.resolved_engine, config.seed, process_group)
+    engine = open_engine(
+        prepared.model_folder,
+        config.resolved_engine,
+        config.seed,
+        process_group,
+        trained_tokens=prepared.model_format.trained_tokens,
+    )
     tracker_names = config.trackers if process_group.rank == 0 else ()
     try:
         if config.algorithm.uses_critic:

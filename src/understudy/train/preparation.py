@@ -15,7 +15,7 @@ from understudy.engines.unsupported import raise_unsupported
 from understudy.envs.task_source import TaskSource, list_file_summaries, list_notes
 from understudy.envs.users import UserSimulatorFactory
 from understudy.evaluation.evaluate import validate_noop_reward
-from understudy.formats import ChatFormat, chat_format_from_config
+from understudy.formats import ChatFormat
 from understudy.rollouts.agent import NoopAgent
 from understudy.rollouts.reward_shaping import RewardJudge, ShapedEnvironmentFactory, ShapingConfig
 from understudy.rollouts.rollout import EpisodeLimits, play_episode
@@ -28,6 +28,7 @@ from understudy.runs.endpoints import (
     endpoint_configs,
     training_endpoint_names,
 )
+from understudy.runs.model_format import ModelFormat, choose_format
 from understudy.runs.trackers import validate_trackers
 from understudy.sources.task_files.source_matching import load_episode_class
 from understudy.train.data_files import DataFiles, read_data_files
@@ -47,7 +48,7 @@ class PreparedRun:
 
     model_folder: Path
     """The folder of the model."""
-    format: ChatFormat
+    model_format: ModelFormat
     domain: TaskSource
     eval_sets: Sequence[EvalSet]
     users: UserSimulatorFactory
@@ -60,9 +61,14 @@ class PreparedRun:
     """Counts the cost of the user model and the reward judge."""
 
     @property
+    def format(self) -> ChatFormat:
+        """The model's chat format."""
+        return self.model_format.format
+
+    @property
     def notes(self) -> Sequence[str]:
-        """What a user should know of the data files and of the sources of tasks."""
-        return (*self.data_files.notes, *list_notes(self.domain))
+        """What a user should know of the model's tokens, of the data files and of the sources of tasks."""
+        return (*self.model_format.notes, *self.data_files.notes, *list_notes(self.domain))
 
 
 async def prepare_run(
@@ -95,12 +101,12 @@ async def prepare_run(
     noop_reward = await validate_noop_reward(domain, config.seed, allow_noop_solvable=config.allow_noop_solvable)
     if config.steps and config.algorithm.shaping.progress_weight:
         await _validate_progress_scores(config, domain)
-    format = chat_format_from_config(folder, config.format, today)
+    model_format = choose_format(folder, config, today)
     sources = (domain, *(eval_set.source for eval_set in eval_sets))
-    validate_source_tools(format, sources)
+    validate_source_tools(model_format.format, sources)
     summaries = [summary for source in sources for summary in list_file_summaries(source)]
-    files = read_data_files(config, domain, format, done_steps, summaries)
-    return PreparedRun(folder, format, domain, eval_sets, users, noop_reward, files, reward_judge, cost_tracker)
+    files = read_data_files(config, domain, model_format.format, done_steps, summaries)
+    return PreparedRun(folder, model_format, domain, eval_sets, users, noop_reward, files, reward_judge, cost_tracker)
 
 
 def make_reward_judge(config: TrainConfig, budget: Budget | None = None) -> RewardJudge | None:

@@ -84,6 +84,11 @@ class LocalEngineConfig(TrainedWeightsConfig):
     """Dtype of the weights. `auto` is bfloat16 if the device multiplies it fast, otherwise float32."""
     train_embeddings: bool = False
     """For `full`: also train the embeddings and the output head."""
+    train_control_tokens: Literal["auto", "all", "none"] = "auto"
+    """Control tokens of the chat format whose rows in embeddings and output head are trained, with every `finetune`.
+    `auto`: those that the model was never trained on, so that it can tell them apart. `all`: all of them. `none`: none.
+    Other rows stay as they are unless `train_embeddings` is set. The backward pass then reaches the embeddings, also
+    with `trainable_layers`."""
     trainable_layers: int = Field(default=0, ge=0)
     """Number of decoder layers to train, counted from the output. 0 trains all, as does a number above that of the
     model. Earlier layers keep their weights. So the backward pass ends at the first of these layers: an update computes

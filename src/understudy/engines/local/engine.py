@@ -33,6 +33,7 @@ from understudy.engines.local.reference import EMAReference, ReferenceModel, mak
 from understudy.engines.local.sampler_choice import SamplerChoice
 from understudy.engines.local.sampling.sampler import LocalSampler
 from understudy.engines.local.scoring import compute_logprobs, score_tokens, validate_lengths
+from understudy.engines.local.token_rows import ROW_RATE_FACTOR
 from understudy.engines.local.tree_attention import validate_kernels
 from understudy.engines.local.update import WeightUpdate
 from understudy.engines.local.value_head import ValueHead
@@ -60,8 +61,11 @@ class LocalEngine:
         seed: int = 0,
         process_group: ProcessGroup = SINGLE_PROCESS,
         trainable: bool = True,
+        trained_tokens: Sequence[int] = (),
     ) -> None:
         """Every rank has an engine with the same weights and does its share of each step.
+
+        The rows of `trained_tokens` are trained although embeddings and head are frozen.
 
         If `trainable` is False, the engine has no optimizer and raises ValueError for updates and checkpoints. With
         `finetune="full"` that saves 8 bytes per weight at once and 8 more after the first update.
@@ -72,7 +76,7 @@ class LocalEngine:
             torch.set_num_threads(config.threads)
         torch.manual_seed(seed)
         self._config, self._seed, self._process_group = config, seed, process_group
-        self._model = LocalModel(folder, config, process_group)
+        self._model = LocalModel(folder, config, process_group, trained_tokens)
         if self._model.device.type == "cpu":
             configure_malloc(reserve_bytes=HEAP_RESERVE)
         self._maybe_optimizer: MasterAdamW | None = None
@@ -80,8 +84,12 @@ class LocalEngine:
             if self._model.device.type == "cuda":
                 heads = self._model.config.num_attention_heads, self._model.config.num_key_value_heads
                 validate_kernels(*heads, self._model.head_dim, self._model.dtype, self._model.device)
+            rows = self._model.token_rows
             self._maybe_optimizer = MasterAdamW(
-                self._model.trainable_parameters(), config.optimizer, self._model.fsdp_shards
+                self._model.trainable_parameters(),
+                config.optimizer,
+                self._model.fsdp_shards,
+                dict.fromkeys(rows.parameters if rows else (), ROW_RATE_FACTOR),
             )
             validate_same_weights(process_group, self._maybe_optimizer.fingerprint())
         self._sampling = ModelSampler(self._model, folder, config, process_group.world_size)

@@ -6,6 +6,7 @@ layout that defines which tokens attend to which; see `packing` (training) and `
 
 import itertools
 import shutil
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from copy import deepcopy
 from functools import cached_property
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import AttentionInterface, AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 from transformers.utils import logging as transformers_logging
@@ -30,6 +32,7 @@ from understudy.engines.local.lora import add_lora_adapters, lora_dropout, merge
 from understudy.engines.local.nf4 import quantize_nf4
 from understudy.engines.local.output_head import has_plain_head, own_logits
 from understudy.engines.local.padded import PaddedForward
+from understudy.engines.local.token_rows import TokenRows
 from understudy.engines.models.folder import validate_trainable
 from understudy.engines.process_group import SINGLE_PROCESS, ProcessGroup
 from understudy.formats import FormatTokenizer
@@ -49,6 +52,8 @@ TOKENIZER_FILES = (
     "chat_template*",
 )
 """Files of a model folder that training does not change and that exports include."""
+_ROWS_KEY = "base_model.model.{}.token_adapter.trainable_tokens_delta"
+"""peft's name of the trained rows of a table, which is named like its module."""
 
 
 class AttentionLayout(Protocol):
@@ -82,7 +87,14 @@ AttentionInterface.register(ATTENTION_NAME, _attention)
 class LocalModel:
     """A model's weights and forward pass from tokens to hidden states. `token_logprobs` computes log-probabilities."""
 
-    def __init__(self, folder: Path, config: LocalEngineConfig, process_group: ProcessGroup = SINGLE_PROCESS) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        config: LocalEngineConfig,
+        process_group: ProcessGroup = SINGLE_PROCESS,
+        trained_tokens: Sequence[int] = (),
+    ) -> None:
+        """The rows of `trained_tokens` in embeddings and head are trained too, if these are frozen."""
         self.folder = folder
         self.device = choose_device(config.device)
         validate_devices(process_group, self.device)
@@ -117,8 +129,14 @@ class LocalModel:
         if config.finetune == "full" and not config.train_embeddings:
             self.network.get_input_embeddings().requires_grad_(False)
             self.lm_head.requires_grad_(False)
+        frozen = not self.lm_head.requires_grad
+        self.token_rows = TokenRows(self.network, trained_tokens) if trained_tokens and frozen else None
+        if self.peft_model is not None and self.token_rows:
+            indices = {table: list(trained_tokens) for table in self.token_rows.tables}
+            self.peft_model.peft_config["default"].trainable_token_indices = indices
         self.fsdp_shards = _shard(self.backbone, process_group, self.device) if config.sharding == "fsdp" else None
         self._trainable = {name: p for name, p in self.network.named_parameters() if p.requires_grad}
+        self._trainable |= self.token_rows.parameters if self.token_rows else {}
         if self.fsdp_shards:
             self.fsdp_shards.register(self._trainable)
             self.fsdp_shards.unshard()
@@ -214,6 +232,12 @@ class LocalModel:
         network = self.peft_model or self.network
         whole = dict(network.named_parameters(remove_duplicate=False)) if self.fsdp_shards else None
         network.save_pretrained(folder, state_dict=whole)
+        if self.peft_model is not None and self.token_rows:
+            self._save_rows(folder / "adapter_model.safetensors")
+
+    def save_merged(self, folder: Path) -> None:
+        """Write the weights with merged adapters for transformers, without a tokenizer."""
+        self._merged().save_pretrained(folder)
 
     def export(self, folder: Path, merge_adapters: bool = False) -> None:
         """Write model and tokenizer for transformers, or LoRA adapters for peft unless `merge_adapters` is set.
@@ -221,7 +245,7 @@ class LocalModel:
         Merging works on a copy, so training can continue.
         """
         if self.peft_model is not None and merge_adapters:
-            self._merged().save_pretrained(folder)
+            self.save_merged(folder)
         else:
             self.save(folder)
         for pattern in TOKENIZER_FILES:
@@ -236,14 +260,26 @@ class LocalModel:
             raise ConfigError(f"{folder} holds LoRA adapters; set engine.finetune=lora")
         try:
             weights = peft.load_peft_weights(str(folder), device=str(self.device))
+            if self.token_rows:
+                with torch.no_grad():
+                    for table, rows in self.token_rows.tables.items():
+                        for row, value in zip(rows, weights.pop(_ROWS_KEY.format(table)), strict=True):
+                            row.copy_(value)
             result = peft.set_peft_model_state_dict(self.peft_model, weights)
-        except (OSError, ValueError, RuntimeError) as e:
+        except (OSError, KeyError, ValueError, RuntimeError) as e:
             raise ConfigError(f"{folder}: the adapters do not fit engine.lora: {e}") from e
         adapter_names = {name for name in self._trainable if ".lora_" in name}
         if result.unexpected_keys or len(adapter_names) != len(weights):
             raise ConfigError(
                 f"{folder}: its {len(weights)} adapter weights do not match the {len(adapter_names)} of engine.lora"
             )
+
+    def _save_rows(self, file: Path) -> None:
+        """Add the trained rows to a file of adapters, where peft reads them (`trainable_token_indices`)."""
+        assert self.token_rows is not None
+        tables = self.token_rows.tables.items()
+        rows = {_ROWS_KEY.format(name): torch.stack([row.detach() for row in table]) for name, table in tables}
+        save_file(load_file(file) | rows, file, metadata={"format": "pt"})
 
     @torch.no_grad()
     def _merged(self) -> PreTrainedModel:

@@ -24,9 +24,14 @@ class MasterAdamW:
     """Masters, gradients and moments of `parameters`. With FSDP, this process's shards of them."""
 
     def __init__(
-        self, parameters: Mapping[str, nn.Parameter], config: OptimizerConfig, shards: "FSDPShards | None" = None
+        self,
+        parameters: Mapping[str, nn.Parameter],
+        config: OptimizerConfig,
+        shards: "FSDPShards | None" = None,
+        rate_factors: Mapping[str, float] | None = None,
     ) -> None:
-        self._config, self._shards = config, shards
+        """`rate_factors` multiply the learning rate of parameters; it is 1 for those that have none."""
+        self._config, self._shards, self._rate_factors = config, shards, rate_factors or {}
         self._parameters = dict(parameters)
         self.masters = {name: local_tensor(p.detach()).float().clone() for name, p in self._parameters.items()}
         for name, parameter in self._parameters.items():
@@ -38,8 +43,11 @@ class MasterAdamW:
 
     def reset_moments(self) -> None:
         """Reset the moments."""
+        groups: dict[float, list[Tensor]] = {}
+        for name, master in self.masters.items():
+            groups.setdefault(self._rate_factors.get(name, 1.0), []).append(master)
         self._adam = torch.optim.AdamW(
-            list(self.masters.values()),
+            [{"params": masters, "factor": factor} for factor, masters in groups.items()],
             betas=(self._config.beta1, self._config.beta2),
             eps=self._config.eps,
             weight_decay=self._config.weight_decay,
@@ -49,7 +57,7 @@ class MasterAdamW:
     def step(self, learning_rate: float) -> Tensor:
         """Take a step with the accumulated gradients. Return their norm before clipping, on their device."""
         for group in self._adam.param_groups:
-            group["lr"] = learning_rate
+            group["lr"] = learning_rate * group["factor"]
         gradients = dict(self._gradients())
         norm = self._norm({name: torch.linalg.vector_norm(gradient) for name, gradient in gradients.items()})
         nn.utils.clip_grads_with_norm_(self.masters.values(), self._config.max_grad_norm, norm)

@@ -67,7 +67,10 @@ def make_vllm_sampler(model: LocalModel, folder: Path, config: LocalEngineConfig
     shared = Path(config.vllm.weight_sync_folder or private.parent).expanduser().resolve() / private.name
     shared.mkdir(parents=True, exist_ok=True)
     vllm = _make_vllm(model, folder, config, private)
-    weights = WeightSync(model.save, shared, lora=model.peft_model is not None)
+    sends_adapters = _sends_adapters(model)
+    weights = WeightSync(
+        model.save if sends_adapters or model.peft_model is None else model.save_merged, shared, lora=sends_adapters
+    )
     sampler = VllmSampler(
         vllm,
         weights,
@@ -80,6 +83,11 @@ def make_vllm_sampler(model: LocalModel, folder: Path, config: LocalEngineConfig
     return sampler
 
 
+def _sends_adapters(model: LocalModel) -> bool:
+    """Return True if vLLM gets LoRA adapters alone. It cannot load rows of embeddings with them."""
+    return model.peft_model is not None and model.token_rows is None
+
+
 def _make_vllm(model: LocalModel, folder: Path, config: LocalEngineConfig, private: Path) -> VllmBackend:
     settings, length = config.vllm, vllm_context_length(model, config)
     if settings.base_url:
@@ -90,7 +98,7 @@ def _make_vllm(model: LocalModel, folder: Path, config: LocalEngineConfig, priva
         ),
         dtype=str(model.dtype).removeprefix("torch."),
         max_num_seqs=config.max_num_seqs,
-        lora_rank=config.lora.rank if config.uses_lora else 0,
+        lora_rank=config.lora.rank if _sends_adapters(model) else 0,
         on_cpu=model.device.type == "cpu",
     )
     if settings.in_process:
@@ -123,11 +131,12 @@ def _vllm_problem(model: LocalModel, config: LocalEngineConfig, processes: int) 
         return "vLLM does not run on mps"
     if config.finetune == "qlora":
         return "vLLM would not sample from the 4-bit weights of engine.finetune = 'qlora'"
-    if config.uses_lora and config.lora.rank > LORA_RANKS[-1]:
+    if _sends_adapters(model) and config.lora.rank > LORA_RANKS[-1]:
         return f"vLLM supports ranks up to {LORA_RANKS[-1]}, and engine.lora.rank is {config.lora.rank}"
     tied = bool(model.config.tie_word_embeddings)
-    if device == "cpu" and tied and config.train_embeddings and config.finetune == "full":
-        return "on a CPU vLLM 0.32 does not reload a tied output head (engine.train_embeddings)"
+    trained = "train_control_tokens" if model.token_rows else "train_embeddings"
+    if device == "cpu" and tied and (model.token_rows or (config.train_embeddings and config.finetune == "full")):
+        return f"on a CPU vLLM 0.32 does not reload a tied output head (engine.{trained})"
     if device == "cpu" and not settings.base_url and model.head_dim not in CPU_HEAD_DIMS:
         sizes = ", ".join(map(str, CPU_HEAD_DIMS))
         return f"on a CPU vLLM 0.32 supports a head_dim of {sizes}, and the model's head_dim is {model.head_dim}"

@@ -65,7 +65,9 @@ def split_into_microbatches(model: LocalModel, batch: Batch, max_tokens: int) ->
 def states_logprobs(model: LocalModel, states: MicrobatchStates, temperature: float) -> tuple[Tensor, Tensor]:
     """Return log-probabilities and entropies [M] of the trained tokens from a model's hidden states."""
     if model.has_plain_head:
-        logprobs, entropies = token_logprobs(states.hidden, model.lm_head, states.targets, temperature)
+        rows = model.token_rows
+        trained = (rows.head_rows, rows.tokens) if rows else ()
+        logprobs, entropies = token_logprobs(states.hidden, model.lm_head, states.targets, temperature, *trained)
     else:
         logprobs, entropies = token_logprobs_of(model.logits, states.hidden, states.targets, temperature)
     return logprobs[states.state_index], entropies[states.state_index]

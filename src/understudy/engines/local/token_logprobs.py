@@ -16,12 +16,20 @@ from understudy.engines.local.cpu import kernels
 LOGIT_CHUNK = 512  # positions per chunk: 512 x 50k bf16 logits are 50 MB
 
 
-def token_logprobs(hidden: Tensor, lm_head: Tensor, targets: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+def token_logprobs(
+    hidden: Tensor,
+    lm_head: Tensor,
+    targets: Tensor,
+    temperature: float,
+    rows: Tensor | None = None,
+    tokens: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
     """Return log-probabilities [M] of `targets` [M] at `temperature` and entropies [M]. Entropies have no gradient.
 
-    `hidden` [M, D] are the hidden states before the targets, `lm_head` [V, D] the output weights.
+    `hidden` [M, D] are the hidden states before the targets, `lm_head` [V, D] the output weights. `rows` [K, D] equal
+    those of `tokens` [K] in `lm_head`, and get the gradient of these alone.
     """
-    return TokenLogprobsFunction.apply(hidden, lm_head, targets, temperature)  # type: ignore[no-any-return, no-untyped-call]
+    return TokenLogprobsFunction.apply(hidden, lm_head, targets, temperature, rows, tokens)  # type: ignore[no-any-return, no-untyped-call]
 
 
 def token_logprobs_of(
@@ -47,8 +55,16 @@ class TokenLogprobsFunction(torch.autograd.Function):
     """Autograd function of `token_logprobs`."""
 
     @staticmethod
-    def forward(ctx: Any, hidden: Tensor, head: Tensor, targets: Tensor, temperature: float) -> tuple[Tensor, Tensor]:  # noqa: D102
-        ctx.temperature = temperature
+    def forward(  # noqa: D102
+        ctx: Any,
+        hidden: Tensor,
+        head: Tensor,
+        targets: Tensor,
+        temperature: float,
+        rows: Tensor | None,
+        tokens: Tensor | None,
+    ) -> tuple[Tensor, Tensor]:
+        ctx.temperature, ctx.tokens = temperature, tokens
         parts = [
             kernels.logits_to_logprobs(F.linear(x, head), y, temperature)
             for x, y in zip(torch.split(hidden, LOGIT_CHUNK), torch.split(targets, LOGIT_CHUNK), strict=True)
@@ -63,6 +79,8 @@ class TokenLogprobsFunction(torch.autograd.Function):
         hidden, head, targets, logprobs = ctx.saved_tensors
         grad_hidden = torch.empty_like(hidden)
         grad_head = torch.zeros_like(head, dtype=torch.float32) if ctx.needs_input_grad[1] else None
+        tokens = ctx.tokens if ctx.needs_input_grad[4] else None
+        grad_rows = None if tokens is None else head.new_zeros(len(tokens), head.shape[1], dtype=torch.float32)
         for start in range(0, len(hidden), LOGIT_CHUNK):
             part = slice(start, start + LOGIT_CHUNK)
             logits = F.linear(hidden[part], head)
@@ -70,5 +88,8 @@ class TokenLogprobsFunction(torch.autograd.Function):
             grad_hidden[part] = logits @ head
             if grad_head is not None:
                 grad_head += logits.T @ hidden[part]
+            if grad_rows is not None:
+                grad_rows += logits[:, tokens].T @ hidden[part]
         # The sum over chunks is in float32: in bfloat16, each addition would round it.
-        return grad_hidden, None if grad_head is None else grad_head.to(head.dtype), None, None
+        grads_of_weights = [None if grad is None else grad.to(head.dtype) for grad in (grad_head, grad_rows)]
+        return grad_hidden, grads_of_weights[0], None, None, grads_of_weights[1], None

@@ -38,6 +38,8 @@ class Certificate(Record):
     checks: tuple[CertificateCheck, ...]
     deviations: tuple[str, ...] = ()
     """Intended differences between the format and the model's own template."""
+    notes: tuple[str, ...] = ()
+    """Untrained control tokens, and what training does about them."""
     seconds: float = 0.0
     """Seconds that the certification took."""
 
@@ -99,6 +101,7 @@ def _table(certificate: Certificate) -> Table:
 
 def _below(certificate: Certificate) -> Iterator[str]:
     yield from (f"intended deviation: {deviation}" for deviation in certificate.deviations)
+    yield from certificate.notes
     if not certificate.passed:
         yield f"\n{format_diffs(certificate.checks)}\n"
     failed = sum(not check.passed for check in certificate.checks)

@@ -10,8 +10,9 @@ from understudy.engines.interface import Engine
 from understudy.engines.local.config import Finetune, LocalEngineConfig
 from understudy.engines.models import find_model
 from understudy.engines.tinker.config import TinkerEngineConfig
-from understudy.formats import ChatFormat, FormatTokenizer, chat_format_from_config
+from understudy.formats import ChatFormat, FormatTokenizer
 from understudy.runs.config import TrainConfig
+from understudy.runs.model_format import choose_format
 from understudy.train.certify.certificate import Certificate, CertificateCheck
 from understudy.train.certify.engine_checks import CertificationTarget, check_engine, check_sampler
 from understudy.train.certify.format_checks import check_format
@@ -26,14 +27,15 @@ async def certify(config: TrainConfig) -> Certificate:
     """
     started = time.perf_counter()
     folder = find_model(config.model)
-    format = chat_format_from_config(folder, config.format)
+    chosen = choose_format(folder, config)
+    format, tokens = chosen.format, chosen.trained_tokens
 
     async def proven(
         name: str,
         check: Callable[[CertificationTarget, str], Awaitable[list[CertificateCheck]]],
         settings: EngineConfig,
     ) -> list[CertificateCheck]:
-        engine = open_engine(folder, settings, config.seed, trainable=check is check_engine)
+        engine = open_engine(folder, settings, config.seed, trainable=check is check_engine, trained_tokens=tokens)
         try:
             return await check(make_certification_target(config, folder, engine, format), name)
         finally:
@@ -54,6 +56,7 @@ async def certify(config: TrainConfig) -> Certificate:
         format=type(format).__name__,
         checks=tuple(checks),
         deviations=tuple(deviations),
+        notes=tuple(chosen.notes),
         seconds=time.perf_counter() - started,
     )
 

@@ -5,8 +5,11 @@ import random
 import time
 from collections.abc import Iterator, Sequence
 
+import torch
+from torch import Tensor
+
 from understudy.algorithms.advantages import token_weights
-from understudy.algorithms.batch import collate
+from understudy.algorithms.batch import Batch, collate
 from understudy.algorithms.config import LossConfig
 from understudy.core.trajectory import Trajectory
 from understudy.envs.task_source import TaskSource
@@ -15,6 +18,10 @@ from understudy.formats import ChatFormat
 from understudy.runs.config import TrainConfig
 from understudy.train.metrics import learning_rate
 from understudy.train.state import UPDATE, Metrics, TrainingContext, TrainingProgress
+
+MAX_DOMINANT_TOKENS = 3
+MIN_DOMINANT_LOSS = 2.0
+"""Mean loss in nats from which a token is named: a probability of 0.14 or less."""
 
 
 class SFTPhase:
@@ -42,13 +49,36 @@ class SFTPhase:
         batch = collate([self._demonstrations[i] for i in self._order.take_batch(step)])
         batch = batch.replace(advantages=token_weights(batch.mask, "token_mean"))
         rate = learning_rate(step, config.steps, config.learning_rate, config.warmup_steps, min_lr_ratio=0.1)
-        metrics = await self._context.engine.update([batch], LossConfig(kind="nll"), rate)
+        computed: list[Tensor] = []
+        metrics = await self._context.engine.update(
+            [batch], LossConfig(kind="nll"), rate, lambda _, logprobs: computed.append(logprobs)
+        )
         seconds = time.perf_counter() - started
+        vocabulary = self._context.certifier.target.vocabulary
+        losses = {vocabulary.decode([token]): loss for token, loss in dominant_losses(batch, computed[0]).items()}
         return metrics | {
+            **{f"token_loss/{text}": loss for text, loss in losses.items()},
             "learning_rate": rate,
             "step_seconds": seconds,
             "tokens_per_second": metrics["computed_tokens"] / seconds,
         }
+
+
+def dominant_losses(batch: Batch, logprobs: Tensor) -> dict[int, float]:
+    """Return the mean loss of each of the few tokens that have at least half of a batch's loss together.
+
+    They are the `MAX_DOMINANT_TOKENS` with the largest total loss, except those with a mean below
+    `MIN_DOMINANT_LOSS`. Where most tokens still have a loss, no few of them have half of it, and nothing is returned.
+    """
+    losses = -logprobs[batch.mask]
+    tokens, index = torch.unique(batch.tokens[batch.mask], return_inverse=True)
+    totals = torch.zeros(len(tokens)).index_add_(0, index, losses)
+    means = totals / index.bincount()
+    largest = totals.topk(min(MAX_DOMINANT_TOKENS, len(tokens))).indices
+    dominant = largest[means[largest] >= MIN_DOMINANT_LOSS]
+    if totals[dominant].sum() < losses.sum() / 2:
+        return {}
+    return dict(zip(tokens[dominant].tolist(), means[dominant].tolist(), strict=True))
 
 
 async def play_gold(config: TrainConfig, domain: TaskSource, format: ChatFormat) -> list[Trajectory]:
