@@ -165,6 +165,8 @@ def read_files(
     trials = Counter[tuple[str, str]]()
     for file in files:
         found = list(read_task_rows(file.file.rows(), Path(file.file.name).stem))
+        if not found and file.file.path is not None:
+            raise ConfigError(f"{file.file.path} has no rows; add some, or leave the file out")
         kept_rows = without_trials(found, rows)
         trials.update((file.name, row.kind.name) for row in found)
         trials.subtract((file.name, row.kind.name) for row in kept_rows)
