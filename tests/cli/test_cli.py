@@ -390,7 +390,7 @@ def test_domain_target_equals_domain_setting(call: Call) -> None:
         (["train", "retail_esay"], "'retail_easy'"),
         (["train", "retial"], "'retail'"),
         (["doctor", "retial"], "'retail'"),
-        (["train", "gone.toml"], "gone.toml cannot be read: "),
+        (["train", "gone.toml"], "no file or folder gone.toml"),
         (["train", "."], "config.toml"),
         (["train", "--resume", "nowhere"], "nowhere"),
         (["check", "retial"], "'retail'"),

@@ -157,12 +157,37 @@ def test_invalid_name_or_file_exits_with_code_2(
         ("serve runs/nowhere", "runs/nowhere"),
         ("train --resume runs/nowhere", "runs/nowhere"),
         ("nowhere", "nowhere"),
+        ("train python -m understudy train retail", "'python'"),
+        ("train understudy train retail", "'understudy'"),
+        ("train retail # a comment", "'#'"),
+        ("check mcp:npx -y server", "understudy new mcp"),
+        ("mcp tools npx -y server", "'npx …'"),
+        ("mcp tools python server.py", "'python …'"),
+        ("train retail lora_rank: 0", "lora_rank=VALUE"),
+        ("check my_tasks", "my_tasks:NAME"),
+        ("check my_tasks.TASKS", "my_tasks:TASKS"),
+        ("check ./my_tasks.py:TASKS", "my_tasks:TASKS"),
+        ("check my_tasks.py:TASKS", "my_tasks:TASKS"),
+        ("check my_task.toml", "my_tasks.py"),
+        ("eval --resume run", "understudy train --resume run"),
+        ("train unquoted.toml", 'model = "tiny"'),
+        ("doctor my_tasks:TASKS", "'TASKS'"),
+        ("check mcp.json", "understudy new mcp"),
+        ("check lines.jsonl", ".json"),
+        ("check servers.toml", "[servers.command]"),
     ],
 )
 def test_wrong_option_or_argument_is_one_line(
     words: str, named: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "my_tasks.py").write_text("TASK = []\n")
+    (tmp_path / "unquoted.toml").write_text("model = tiny\n")
+    (tmp_path / "mcp.json").write_text('{"mcpServers": {"notes": {"command": "python"}}}')
+    (tmp_path / "lines.jsonl").write_text('[{"question": "a", "answer": "b"}]\n')
+    (tmp_path / "servers.toml").write_text('[servers]\ncommand = "python server.py"\n')
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "config.toml").write_text("")
     monkeypatch.setattr(sys, "argv", ["understudy", *words.split()])
     with pytest.raises(SystemExit) as stop:
         cli.main()
@@ -375,3 +400,23 @@ def test_windows_is_refused_in_one_line_before_any_import() -> None:
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
     assert "WSL" in done.stderr
+
+
+def test_ctrl_c_before_the_first_episode_of_an_evaluation(
+    call: Call, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    async def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("understudy.evaluation.runner.run_eval", interrupt)
+    code, out, err = call("eval", "toy:DOMAIN", "--agent", "gold", "--out", str(tmp_path / "new"))
+    assert (code, out, err) == (130, "", "stopped before the first episode ended\n")
+    assert not (tmp_path / "new").exists()
+
+
+def test_ctrl_c_before_a_command_begins_is_one_line(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("understudy.cli.main.TyperGroup.make_context", interrupt)
+    assert call("list") == (130, "", "understudy: stopped\n")

@@ -202,6 +202,27 @@ def test_recent_success_counts_groups_of_the_last_five_steps() -> None:
     assert (found.mean, found.tasks) == (0.5, 10)
 
 
+@pytest.mark.parametrize(
+    ("width", "shown"),
+    [
+        (80, "episode 5/10, success so far 0.40 [0.12, 0.77], 12 min left"),
+        (50, "episode 5/10, success so far 0.40, 12 min left"),
+        (40, "episode 5/10, success so far 0.40"),
+        (20, "episode 5/10"),
+        (5, "episo"),
+    ],
+)
+def test_a_narrow_line_of_an_evaluation_cuts_no_interval(width: int, shown: str) -> None:
+    line = "episode 5/10, success so far 0.40 [0.12, 0.77], 12 min left"
+    assert live._fit(line, width) == shown
+
+
+def test_names_of_targets_are_no_emoji(tmp_path: Path) -> None:
+    where = make_console(terminal=False, width=80)
+    LiveView(Run.create(tmp_path / "run", TrainConfig()), where).note("tiny on m:OK: RL 1 step")
+    assert read_output(where).strip() == "tiny on m:OK: RL 1 step"
+
+
 def test_bar() -> None:
     assert live.format_bar(1, 4, 8) == "━━──────"
     assert live.format_bar(0, 0, 2) == "──"
@@ -226,4 +247,4 @@ def test_evaluation_shows_success_so_far_and_the_time_left() -> None:
 def test_start_line_names_groups_that_a_step_may_add(tmp_path: Path, estimator: str, count: int, named: bool) -> None:
     algorithm = {"advantage_estimator": estimator, "max_resampled_groups": count}
     lines = describe_run(Run.create(tmp_path / "run", TrainConfig(algorithm=algorithm)))
-    assert ("up to 5 tasks more" in lines[0]) == named
+    assert ("up to 88 episodes, with up to 5 tasks more" in lines[0]) == named

@@ -30,9 +30,19 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         ("from json import nothing\n", r"ImportError.*nothing.*\(my_module\.py:1\)"),
         ("import broken\n", r"cannot be imported: SyntaxError: invalid syntax \(broken\.py:2\)$"),
         ("import sys\nsys.exit(0)\n", r"sys\.exit \(my_module\.py:2\).*__main__"),
+        ("from understudy import Toolepisode\n", r"did you mean 'ToolEpisode'.*\(my_module\.py:1\)"),
+        ("import understudy\nunderstudy.ToolDataset(polciy='')\n", r"'polciy'; did you mean 'domain_policy'"),
+        ("import understudy\nunderstudy.ToolCall('a')\n", r"give the fields .* by name"),
+        (
+            "import understudy\nunderstudy.ToolCall(name='a', arg={})\n",
+            r"ToolCall: arg: this key is unknown; remove it",
+        ),
         ("TASK = 1\n", r"my_module has no 'TASKS'; did you mean 'TASK'"),
     ],
-    ids=["syntax", "exception", "missing package", "missing name", "imported module", "exit", "missing attribute"],
+    ids=[
+        *("syntax", "exception", "missing package", "missing name", "imported module", "exit", "wrong public name"),
+        *("wrong argument", "positional field", "wrong field", "missing attribute"),
+    ],
 )
 def test_mistake_in_module_is_one_line(folder: Path, code: str, expected: str) -> None:
     (folder / "my_module.py").write_text(code)

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from understudy.core.errors import ConfigError
-from understudy.engines.local.model import choose_dtype
+from understudy.engines.local.model import choose_device, choose_dtype
 
 CUDA = torch.device("cuda")
 
@@ -22,3 +22,11 @@ def test_dtype_of_a_gpu_follows_its_own_bfloat16(native: bool, monkeypatch: pyte
         with pytest.raises(ConfigError, match=r"engine\.dtype = 'bfloat16'.*Tesla T4.*engine\.dtype=float32"):
             choose_dtype("bfloat16", CUDA)
     assert choose_dtype("bfloat16", torch.device("cpu")) is torch.bfloat16
+
+
+def test_a_missing_gpu_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    for version, why in ((None, "without CUDA"), ("13.0", "no GPU was found")):
+        monkeypatch.setattr(torch.version, "cuda", version)
+        with pytest.raises(ConfigError, match=rf"'cuda'.*{why}.*understudy doctor"):
+            choose_device("cuda")

@@ -1,6 +1,7 @@
 """Test domains in their simplest form: functions for families, listed tasks, defaults and problems of a definition."""
 
 import asyncio
+import dataclasses
 import itertools
 import random
 import sys
@@ -119,6 +120,21 @@ def test_listed_tasks_are_split_by_their_rows_and_may_set_their_split() -> None:
     assert len(domain.sample("train", 100)) == 100
     generator = Domain("listed_lamps", build_house, LampTools, task_list=(task for task in tasks))  # type: ignore[arg-type]
     assert len(generator.task_list) == 90
+
+
+def test_two_domains_of_a_module_have_names_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    define_module(monkeypatch, tmp_path, SIMPLE)
+    module = vars(sys.modules["simple_lamps"])
+    module["PART"] = SIMPLE.slice(Slice(families=("on",)))
+    assert SIMPLE.notes() == ()
+    module["OTHER"] = Domain("simple_lamps", build_house, LampTools, {"on": switch_on})
+    (note,) = SIMPLE.notes()
+    assert "DOMAIN, PART, OTHER of simple_lamps" in note
+    module["OTHER"] = other = dataclasses.replace(module["OTHER"], own_name="other_lamps")
+    assert (SIMPLE.notes(), other.notes()) == ((), ())
+    assert other.tasks("train")[0].id.startswith("other_lamps/")
+    folder = other.write_frozen_tasks({"train": 1, "validation": 1, "test": 1})
+    assert folder == tmp_path / "other_lamps_tasks"
 
 
 @pytest.mark.slow

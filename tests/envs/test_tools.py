@@ -343,10 +343,12 @@ def test_an_annotation_that_pydantic_cannot_use_is_an_error_that_names_the_tool(
     def knock(self: Any, times: "NoSuchType") -> str:  # type: ignore[name-defined]  # noqa: F821
         return "knocked"
 
-    for method in (open_door, wait, knock):
-        with pytest.raises(TaskError, match=rf"tool Doors\.{method.__name__}\b") as caught:
+    until = r"`until: .*Callable\[\[\], int\]`"
+    for method, named in ((open_door, "`key: .*Opaque`"), (wait, until), (knock, "NoSuchType")):
+        with pytest.raises(TaskError, match=rf"tool Doors\.{method.__name__}: .*{named}") as caught:
             type("Doors", (Toolkit,), {method.__name__: method})
         assert "\n" not in str(caught.value)
+        assert "pydantic_core" not in str(caught.value)
 
 
 def test_staticmethods_are_tools() -> None:

@@ -1,6 +1,7 @@
 """Test exceptions in code that users write: each is attributed to its component, and none ends a run."""
 
 import asyncio
+import gc
 import io
 import itertools
 import os
@@ -17,16 +18,24 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from pydantic import ValidationError
 
 from support.shelves import FixedReplies, call
 from toy import DOMAIN, Lamp, LampTools
 from understudy.core.errors import ConfigError, RolloutError, TaskError, ToolError
 from understudy.core.event_loop import run_async
 from understudy.core.interruption import handle_sigterm_as_interrupt
-from understudy.core.messages import Message
+from understudy.core.messages import Message, ToolCall
 from understudy.core.tasks import Score, Task
 from understudy.core.trajectory import StopReason, Trajectory, trajectory_to_jsonl
-from understudy.core.user_code import MAX_TEXT_LENGTH, MAX_TRACEBACK_LENGTH, task_code, tool_code, user_code
+from understudy.core.user_code import (
+    MAX_TEXT_LENGTH,
+    MAX_TRACEBACK_LENGTH,
+    describe_exception,
+    task_code,
+    tool_code,
+    user_code,
+)
 from understudy.envs.domain import Domain
 from understudy.envs.users import UserConfig, UserSimulatorFactory
 from understudy.rollouts.agent import GoldAgent
@@ -390,6 +399,25 @@ def test_what_user_code_raises_is_of_its_component(fails: Callable[[], None], ex
     enter, expected = ENTER[kind]
     with pytest.raises(expected, match=rf"\b{exception}"), enter():
         fails()
+
+
+def test_records_with_wrong_fields_are_one_line_without_an_address() -> None:
+    with pytest.raises(ValidationError) as error:
+        ToolCall(name="get", argumnts={})  # type: ignore[call-arg]
+    assert describe_exception(error.value) == "ValidationError: ToolCall: argumnts: this key is unknown; remove it"
+
+
+@pytest.mark.filterwarnings("error")
+def test_asyncio_run_in_a_tool_is_an_error_without_a_warning() -> None:
+    async def later() -> None: ...
+
+    async def call() -> None:
+        for run in (asyncio.run, asyncio.get_running_loop().run_until_complete):
+            with pytest.raises(ToolError, match=r"RuntimeError: .*event loop"), tool_code("get"):
+                run(later())
+
+    asyncio.run(call())
+    gc.collect()
 
 
 ENTER = {

@@ -277,6 +277,18 @@ def test_text_report_contains_tables_and_verdict() -> None:
         assert part in text
 
 
+@pytest.mark.parametrize("columns", [40, 50, 69])
+def test_tables_of_a_narrow_terminal_fit(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    text = report_to_text(make_report(**AGENTS))
+    assert "┃" not in text
+    rows = text.partition("By family")[0].splitlines()
+    assert max(map(len, rows)) <= columns
+    assert columns == 40 or any(re.search(r" \[\d\.\d+, \d\.\d+\] ", line) for line in rows), (
+        "intervals stay in one piece"
+    )
+
+
 def test_json_report_contains_all_results() -> None:
     found = json.loads(json.dumps(report_to_dict(make_report(**RESULTS)), allow_nan=False))
     trained = found["rows"][3]

@@ -145,7 +145,7 @@ def test_load_config_reads_files_presets_and_overrides(tmp_path: Path) -> None:
     assert load_config() == load_config("retail_quick") == parse_config(preset_text("retail_quick"))
     with pytest.raises(ConfigError, match=r"'retail_esay'.*'retail_easy'"):
         load_config("retail_esay")
-    with pytest.raises(ConfigError, match=r"gone\.toml cannot be read: "):
+    with pytest.raises(ConfigError, match=r"no file or folder .*gone\.toml"):
         load_config(tmp_path / "gone.toml")
     path.write_bytes(b"\xff")
     with pytest.raises(ConfigError, match=r"mine\.toml .*utf-8"):

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from understudy.runs.config import TrainConfig, parse_config
 from understudy.runs.health import (
     HealthCheck,
     HealthCheckResult,
@@ -20,6 +21,7 @@ from understudy.runs.health import (
 from understudy.runs.metrics import add_prefixes, prefixed_name
 
 CONFIG = HealthConfig(window=2)
+REMEDIES = TrainConfig().algorithm.health_remedies
 STEP: dict[str, float] = {
     "rollout/reward": 0.4,
     "rollout/success_rate": 0.4,
@@ -54,7 +56,7 @@ def step_metrics(**changes: float | None) -> dict[str, Any]:
 def failed_checks(
     line: Mapping[str, Any], *earlier: Mapping[str, Any], config: HealthConfig = CONFIG
 ) -> dict[str, str]:
-    return {f.check: f.message for f in check_step(line, earlier, config) if not f.ok}
+    return {f.check: f.message for f in check_step(line, earlier, config, REMEDIES) if not f.ok}
 
 
 def test_update_that_computes_shared_prefixes_again_is_an_issue() -> None:
@@ -66,7 +68,7 @@ def test_update_that_computes_shared_prefixes_again_is_an_issue() -> None:
 
 
 def test_healthy_step_passes_every_applicable_check() -> None:
-    findings = check_step(STEP, [STEP] * 5, CONFIG)
+    findings = check_step(STEP, [STEP] * 5, CONFIG, REMEDIES)
     assert [f for f in findings if not f.ok] == []
     assert {f.check for f in findings} == set(get_args(HealthCheck)) - {
         "no_policy_change",
@@ -89,6 +91,28 @@ def test_sft_whose_loss_stays_names_the_tokens_that_have_most_of_it() -> None:
     assert "sft_loss" not in failed_checks(stays, stays, stays), "three steps are fewer than two windows"
     assert "sft_loss" not in failed_checks(stays, high, high, stays), "the loss fell by half"
     assert "sft_loss" not in failed_checks(sft_metrics(0.45), *[sft_metrics(0.45)] * 3), "no few tokens have most of it"
+
+
+@pytest.mark.parametrize(
+    ("settings", "check", "named"),
+    [
+        ([], "clip_fraction", {"algorithm.learning_rate"}),
+        (["algorithm.num_minibatches=2"], "clip_fraction", {"algorithm.learning_rate", "algorithm.num_minibatches"}),
+        (["algorithm.update_epochs=2"], "clip_fraction", {"algorithm.learning_rate", "algorithm.update_epochs"}),
+        ([], "entropy", {"algorithm.learning_rate", "algorithm.loss.clip_high", "algorithm.kl_coef"}),
+        (["algorithm.preset=gspo"], "entropy", {"algorithm.learning_rate", "algorithm.kl_coef"}),
+        (["algorithm.preset=dapo"], "entropy", {"algorithm.learning_rate", "algorithm.kl_coef"}),
+        ([], "zero_variance_groups", {"algorithm.max_resampled_groups"}),
+        (["algorithm.preset=ppo"], "zero_variance_groups", set()),
+    ],
+)
+def test_remedies_are_settings_that_have_an_effect_with_the_algorithm(
+    settings: list[str], check: str, named: set[str]
+) -> None:
+    line = step_metrics(train__clip_fraction=0.9, train__entropy=0.001, train__later_minibatch_ratio_mse=1.0)
+    advice = parse_config("", settings).algorithm.health_remedies
+    remedies = {each.check: each.remedy for each in check_step(line, [STEP] * 20, CONFIG, advice)}
+    assert set(re.findall(r"algorithm\.[\w.]+\w", remedies[check])) == named
 
 
 def test_ratio_check_accepts_1_and_rejects_deviations() -> None:
@@ -194,7 +218,8 @@ def test_reward_near_the_noop_reward_is_reported() -> None:
 
 def test_sft_steps_may_lower_entropy_and_are_no_reference_for_rl() -> None:
     lines = [{"train/entropy": 1.2 / 2**n, "train/grad_norm": 5.0 / 2**n, "train/loss": 1.0} for n in range(9)]
-    assert {f.check for f in check_step(lines[-1], lines[:-1], CONFIG)} == {"finite", "grad_norm"}
+    found = check_step(lines[-1], lines[:-1], CONFIG, REMEDIES)
+    assert {f.check for f in found} == {"finite", "grad_norm"}
     assert failed_checks(lines[-1], *lines[:-1]) == {}
     assert failed_checks(step_metrics(train__grad_norm=0.01), *lines) == {}, "SFT steps are no reference for RL steps"
 
@@ -237,7 +262,8 @@ def test_initial_eval_without_success_is_reported() -> None:
 
 @given(st.lists(st.dictionaries(st.sampled_from(sorted(STEP)), st.none() | st.floats()), max_size=9))
 def test_check_step_handles_arbitrary_metrics(lines: list[dict[str, float | None]]) -> None:
-    for finding in check_step(step_metrics(), lines, CONFIG) + check_step(lines[0] if lines else {}, lines, CONFIG):
+    found = check_step(step_metrics(), lines, CONFIG, REMEDIES)
+    for finding in found + check_step(lines[0] if lines else {}, lines, CONFIG, REMEDIES):
         assert isinstance(finding, HealthCheckResult)
         assert "nan" not in finding.message
 

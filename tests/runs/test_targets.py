@@ -137,6 +137,7 @@ def test_current_folder_resolves_as_a_run(target_folder: Path, monkeypatch: pyte
         (["rows.xlsx"], ["rows.xlsx", "'.xlsx'", ".jsonl", ".csv", ".toml"]),
         (["ROWS.JSONL"], ["ROWS.JSONL", "'.JSONL'", ".jsonl"]),
         (["retail", "sed=1"], ["'seed'"]),
+        (["retail", "reward=rewards:score"], ["data.reward=rewards:score"]),
     ],
     ids=str,
 )
@@ -152,6 +153,13 @@ def test_error_names_only_the_allowed_target_kinds(target_folder: Path) -> None:
         find_target("telecom_easy", ("domain", "tasks"))
     assert ".parquet" in str(raised.value)
     assert "of a run" not in str(raised.value)
+
+
+def test_settings_as_in_yaml() -> None:
+    assert resolve(["retail", "slice.families=[cancel, return]"]).config.slice.families == ("cancel", "return")
+    for words, named in ((["lora_rank: 16"], "lora_rank=16"), (["engine.lora.rank:", "16"], "engine.lora.rank=VALUE")):
+        with pytest.raises(ConfigError, match=named):
+            resolve(["retail", *words])
 
 
 def test_split_arguments_separates_target_and_overrides() -> None:

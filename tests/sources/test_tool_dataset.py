@@ -207,18 +207,28 @@ class RewardOfNoArguments(Shelf):
         return 1.0
 
 
-@pytest.mark.parametrize(
-    ("episode_class", "text"),
-    [
-        (WithoutExample, r"the episode class WithoutExample raised TypeError: .*\(test_tool_dataset\.py:"),
-        (RewardOfNoArguments, r"the reward function raised TypeError: .*\(test_tool_dataset\.py:"),
-    ],
-)
-def test_wrong_signature_is_located_in_the_users_file(episode_class: type[ToolEpisode], text: str) -> None:
-    source = ToolDataset("shelves", "p", ROWS, episode_class)
-    limits = EpisodeLimits(max_retries=0)
-    episode = asyncio.run(play_episode(source, source.tasks("train")[0], FixedReplies("Done."), limits, seed=0))
-    assert re.search(text, episode.error), episode.error
+def test_an_episode_class_without_the_example_and_an_episode_in_its_place_are_refused() -> None:
+    with pytest.raises(TaskError, match=r"^WithoutExample\.__init__ .*`def __init__\(self, example\)`"):
+        ToolDataset("shelves", "p", ROWS, WithoutExample)
+    with pytest.raises(TaskError, match=r"^RewardOfNoArguments\.reward .*`def reward\(self, transcript\)`"):
+        ToolDataset("shelves", "p", ROWS, RewardOfNoArguments)
+    with pytest.raises(TaskError, match=r"^CountEpisode\(\) .*\bCountEpisode itself"):
+        ToolDataset("counts", "p", ROWS, CountEpisode())  # type: ignore[arg-type]
+
+
+def test_a_misspelled_reward_is_named() -> None:
+    for name in ("rewrd", "get_reward", "Reward"):
+        with pytest.raises(TaskError, match=rf"^Misspelled has no reward; .* {name}\?"):
+            type("Misspelled", (ToolEpisode,), {name: lambda self, transcript: 1.0})
+    with pytest.raises(TaskError, match=r"^Silent has no env_response; .* env_respons\?"):
+        type("Silent", (Shelf,), {"env_respons": lambda self, transcript: None})
+
+    class Rewards(Shelf):
+        def rewards(self, transcript: str) -> int:
+            """Count the rewards in a transcript."""
+            return 1
+
+    assert "rewards" in [spec.name for spec in Rewards.specs()]
 
 
 class UserOfOneArgument:
@@ -283,7 +293,7 @@ def test_module_in_current_folder_is_importable(tmp_path: Path, monkeypatch: pyt
         ("support.shelves:Shelf", r"support\.shelves:Shelf\b.*\bclass\b"),
         (
             "support.shelves:ROWS",
-            r"support\.shelves:ROWS.*a list.*ToolDataset or a Domain",
+            r"support\.shelves:ROWS.*the type list.*ToolDataset or a Domain",
         ),
         ("no_such_module:X", "'no_such_module:X'.*No module named 'no_such_module'"),
         ("./shelves.py:SHELVES", "module:attribute"),
@@ -368,25 +378,29 @@ class Doubling(ToolEpisode):
 
 
 @pytest.mark.parametrize(
-    ("argument", "first", "sound", "text"),
+    ("tool", "argument", "first", "reward", "text"),
     [
-        ("n", 1, True, ""),
-        ("number", 1, False, "invalid_arguments"),
-        ("n", 5000, True, "refuses calls of 12 gold episodes"),
+        ("double", "n", 1, 1.0, ""),
+        ("double", "number", 1, 0.0, r'double {"number": 1} fails: bad arguments for double: n: .*takes \(n\)'),
+        ("duoble", "n", 1, 0.0, r"duoble {.*} fails: unknown tool 'duoble'; did you mean 'double'"),
+        ("duoble", "n", 1, 0.0, r"calls duoble, which is not one of the agent's tools; did you mean 'double'"),
+        ("double", "n", 5000, 1.0, "refuses calls of 12 gold episodes"),
     ],
 )
-def test_gold_calls_that_fail_are_reported_although_gold_earns_1(
-    argument: str, first: int, sound: bool, text: str
+def test_gold_calls_that_fail_are_shown_and_earn_0_in_the_table(
+    tool: str, argument: str, first: int, reward: float, text: str
 ) -> None:
     examples = [
         ToolExample(
-            prompt=f"Double {n}.", answer=str(2 * n), gold_calls=(ToolCall(name="double", arguments={argument: n}),)
+            prompt=f"Double {n}.", answer=str(2 * n), gold_calls=(ToolCall(name=tool, arguments={argument: n}),)
         )
         for n in range(first, first + 12)
     ]
     report = check(ToolDataset("doubling", "Use the tool.", examples, Doubling))
-    assert (report.problems == ()) == sound
-    assert text in " ".join((*report.problems, *report.warnings))
+    assert (report.problems == ()) == (reward == 1.0)
+    assert {split.gold_reward for split in report.splits if split.tasks} == {reward}
+    assert report.unsound == ({} if reward else {"gold fails": 12})
+    assert re.search(text, " ".join((*report.problems, *report.warnings)))
 
 
 def test_example_of_another_type_is_named() -> None:
@@ -400,6 +414,7 @@ def test_example_of_another_type_is_named() -> None:
         ({"prompt": ["a"]}, r"^ToolExample: prompt: .*\['a'\].*string"),
         ({"prompt": "a", "difficulty": ""}, r"^ToolExample: difficulty: .*''.*'easy', 'medium' or 'hard'"),
         ({"prompt": "a", "answr": "4"}, r"^ToolExample: answr: .*\banswer\b"),
+        ({"question": "a"}, r"^ToolExample: question: .*\bprompt\b"),
         ({"answer": "4"}, r"^ToolExample: prompt: .*missing"),
         ({"prompt": "a", "answer": True}, r"^ToolExample: answer: .*True"),
     ],
@@ -409,6 +424,15 @@ def test_a_wrong_field_of_an_example_is_named_in_one_line(fields: dict[str, obje
         ToolExample.model_validate(fields)
     assert "\n" not in str(error.value)
     assert "http" not in str(error.value)
+
+
+def test_a_single_gold_call_and_a_single_tool() -> None:
+    call = ToolCall(name="double", arguments={"n": 1})
+    assert ToolExample(prompt="a", gold_calls=call).gold_calls == (call,)  # type: ignore[arg-type]
+    with pytest.raises(TaskError, match=r"tools=\[f, g\]"):
+        ToolDataset("d", "", [ToolExample(prompt="a")], Doubling, tools=count_items)  # type: ignore[arg-type]
+    with pytest.raises(TaskError, match=r"tool Three\.double is replaced by 3"):
+        type("Three", (Doubling,), {"double": 3})
 
 
 def test_an_answer_may_be_a_number() -> None:

@@ -177,6 +177,17 @@ def test_resuming_says_that_a_file_has_lost_lines(
     assert all(named in line for line in warnings)
 
 
+@pytest.mark.parametrize("name", ["metrics.jsonl", "tasks.jsonl", "trajectories", "trained", "evaluations"])
+def test_resuming_says_what_was_deleted(name: str, stopped: Path, tmp_path: Path) -> None:
+    shutil.copytree(stopped, tmp_path / "run", symlinks=True)
+    deleted = tmp_path / "run" / name
+    if name == "trained" and not list(deleted.iterdir()):
+        pytest.fail("no step was trained")
+    shutil.rmtree(deleted) if deleted.is_dir() else deleted.unlink()
+    (warning,) = (line for line in Run.resume(tmp_path / "run").warnings if "uninterrupted" not in line)
+    assert warning.startswith(f"{deleted} has lost ")
+
+
 def test_resuming_keeps_an_evaluation_that_has_lost_its_report(stopped: Path, tmp_path: Path) -> None:
     shutil.copytree(stopped, tmp_path / "run", symlinks=True)
     report = tmp_path / "run" / EVALUATION / "report.json"
@@ -204,8 +215,9 @@ def test_a_config_that_has_lost_keys_is_not_read_as_another_config(stopped: Path
     assert resumed.config.save_every == 7
     assert any("config.toml" in line for line in resumed.warnings)
     file.unlink()
-    with pytest.raises(ConfigError, match=r"config\.toml"):
-        resolve([str(folder)])
+    for read in (Run.resume, lambda path: resolve([str(path)])):
+        with pytest.raises(ConfigError, match=r"config\.toml is missing; .*--out"):
+            read(folder)
 
 
 @pytest.mark.slow

@@ -375,6 +375,16 @@ def test_forecast_of_preferences_includes_logprob_passes(kind: str, seconds: flo
     assert (preferred.name, preferred.steps, preferred.seconds) == ("preferences", 2, pytest.approx(seconds))
 
 
+def test_forecast_names_the_episodes_of_resampled_groups() -> None:
+    settings = ["steps=3", "algorithm.group_size=4", "algorithm.groups_per_batch=2", "algorithm.max_resampled_groups=6"]
+    found = forecast.forecast_run(config(*settings), EPISODES, SPEEDS, eval_episodes=3)
+    (rl,) = (phase for phase in found.phases if phase.name == "rl")
+    assert (rl.episodes, rl.max_episodes) == (3 * 2 * 4, 3 * 8 * 4)
+    assert "up to 96 episodes" in forecast.format_forecast(found, config(*settings))
+    without = config(*settings, "algorithm.max_resampled_groups=0")
+    assert "up to" not in forecast.format_forecast(forecast.forecast_run(without, EPISODES, SPEEDS, 3), without)
+
+
 def test_forecast_cost_is_requests_times_prices() -> None:
     paid = [
         "user.kind=verify",

@@ -9,18 +9,23 @@ from pydantic import BaseModel
 
 from understudy.core.errors import ConfigError
 from understudy.core.event_loop import run_async
+from understudy.engines.local.config import LocalEngineConfig
 from understudy.runs.config import TrainConfig, parse_config
 from understudy.train.preparation import prepare_run
 from understudy.train.unused_settings import UNUSED_SETTINGS, unused_settings
 
 ALWAYS_USED = {
     *("domain", "data.train", "data.validation", "data.tests", "slice", "reward", "model", "seed", "steps", "epochs"),
-    *("save_every", "keep_checkpoints", "max_fault_rate", "cost_limit", "allow_noop_solvable", "engine", "endpoints"),
+    *("save_every", "keep_checkpoints", "max_fault_rate", "cost_limit", "allow_noop_solvable", "endpoints"),
     *("agent_endpoint", "eval.failure_judge_endpoint"),  # of `understudy eval RUN`, which reads the config of the run
     *("sampling.max_response_tokens", "sampling.temperature", "sampling.repetition_penalty", "sampling.stop"),
-    *("sampling.frequency_penalty", "sampling.presence_penalty", "format", "limits", "user.kind", "trackers"),
+    *("sampling.frequency_penalty", "sampling.presence_penalty", "format", "user.kind", "trackers"),
     *("sft.steps", "sft.dataset_file", "eval.split", "eval.tasks", "eval.base_tasks", "eval.trials"),
-    *("eval.temperature", "eval.seed", "eval.ood_domains", "health"),
+    *("eval.temperature", "eval.seed", "eval.ood_domains"),
+    *("limits.max_turns", "limits.max_episode_tokens", "limits.max_message_chars", "limits.max_retries"),
+    *("limits.max_step_seconds", "engine", "engine.kind", "engine.finetune", "engine.max_num_seqs", "engine.device"),
+    *("engine.sampler", "engine.dtype", "engine.threads"),
+    *("engine.sharding", "engine.collective_timeout"),  # the number of processes is no key
 }
 """Keys and sections that have an effect in every run, or whose values that have none are refused."""
 CASES = {
@@ -34,6 +39,29 @@ CASES = {
     "engine.lora.rank=3": "engine.finetune=lora",
     "engine.train_embeddings=true": "engine.finetune=full",
     "engine.vllm.max_model_len=4096": "engine.sampler=auto",
+    "engine.optimizer.beta1=0.8": "steps=4",
+    "engine.gradient_checkpointing=true": "steps=4",
+    "engine.max_tokens_per_microbatch=99": "steps=4",
+    "engine.trainable_layers=1": "sft.steps=4",
+    "engine.max_draft_rows=9": "engine.sampler=torch",
+    "engine.vllm.python=python": "engine.vllm.base_url=",
+    "engine.vllm.server_args=--seed": "engine.vllm.base_url=",
+    "engine.vllm.start_timeout=9": "engine.vllm.in_process=false",
+    "health.window=2": "steps=4",
+    "health.stop_on=entropy": "steps=4",
+    "health.max_grad_norm_spike=9": "steps=4",
+    "health.max_recomputation=9": "steps=4",
+    "health.max_clip_fraction=0.2": "algorithm.update_epochs=2",
+    "health.max_approx_kl=0.2": "algorithm.num_minibatches=2",
+    **dict.fromkeys(
+        (
+            *("health.max_ratio_error=0.2", "health.max_ratio_rmse=0.2", "health.min_entropy_ratio=0.2"),
+            *("health.max_zero_variance_groups=0.2", "health.min_noop_margin=0.2", "health.max_empty_replies=0.2"),
+            *("health.max_malformed_replies=0.2", "health.min_tool_call_ratio=0.2", "health.max_length_drift=3"),
+            *("health.max_faults=0.2", "health.min_initial_success=0.2"),
+        ),
+        "steps=4",
+    ),
     "sampling.top_p=0.9": "sampling.temperature=1",
     "sampling.top_k=9": "sampling.temperature=1",
     "sampling.min_p=0.2": "sampling.temperature=1",
@@ -79,6 +107,17 @@ NEEDED = {
     "certify.every": ["steps=0"],
     "certify": ["certify.every=0"],
     "engine.vllm": ["engine.sampler=torch"],
+    "engine.vllm.python": ["engine.vllm.base_url=http://x"],
+    "engine.vllm.server_args": ["engine.vllm.base_url=http://x"],
+    "engine.vllm.start_timeout": ["engine.vllm.in_process=true"],
+    "engine.optimizer": ["steps=0", "sft.steps=0"],
+    "engine.gradient_checkpointing": ["steps=0", "sft.steps=0"],
+    "engine.max_tokens_per_microbatch": ["steps=0", "sft.steps=0"],
+    "engine.trainable_layers": ["steps=0", "sft.steps=0"],
+    "engine.max_draft_rows": ["engine.sampler=vllm"],
+    "health": ["steps=0", "sft.steps=0"],
+    "health.max_clip_fraction": ["algorithm.update_epochs=1"],
+    "health.max_approx_kl": ["algorithm.update_epochs=1"],
     "engine.train_embeddings": ["engine.finetune=lora"],
     "algorithm.loss.clip_low": ["algorithm.loss.kind=nll"],
     "algorithm.loss.clip_high": ["algorithm.loss.kind=nll"],
@@ -112,9 +151,10 @@ def needed(key: str) -> list[str]:
 def test_every_key_is_in_the_table_or_always_used() -> None:
     table = {entry.key for entry in UNUSED_SETTINGS}
     assert not table & ALWAYS_USED
-    for key in keys(TrainConfig):
+    for key in [*keys(TrainConfig), *keys(LocalEngineConfig, "engine.")]:
         parts = key.split(".")
-        assert {".".join(parts[:count]) for count in range(1, len(parts) + 1)} & (table | ALWAYS_USED), key
+        prefixes = {".".join(parts[:count]) for count in range(1, len(parts) + 1)} - {"engine"} | {key}
+        assert prefixes & (table | ALWAYS_USED), key
     cases = {case.partition("=")[0] for case in CASES}
     for key in table:
         assert any(case == key or case.startswith(f"{key}.") for case in cases), f"{key} has no case"
@@ -149,6 +189,8 @@ def test_a_key_of_a_tracker_that_is_not_installed_is_named(monkeypatch: pytest.M
     [
         ("agent_endpoint=foo", "agent_endpoint = 'foo'"),
         ("eval.failure_judge_endpoint=foo", "eval.failure_judge_endpoint = 'foo'"),
+        ("algorithm.shaping.judge_endpoint=foo", "algorithm.shaping.judge_endpoint = 'foo'.*endpoints.foo.base_url"),
+        ("user.endpoint=foo", "user.endpoint = 'foo'.*endpoints.foo.base_url"),
         ("data.reward=nothing:foo", "nothing"),
     ],
 )

@@ -436,7 +436,7 @@ def freeze(options: FreezeOptions) -> None:
     from understudy.sources.references import load_domain
 
     source, out = load_domain(options.domain), options.out
-    folder = find_domain_folder(source.module_name)
+    folder = find_domain_folder(source.module_name, source.own_name)
     if out is not None and out.exists():
         raise ConfigError(f"{out} exists; give another --out")
     if out is None and folder and folder.tasks.exists():

@@ -240,12 +240,14 @@ def _folder(spec: "EvalSpec", out: Path | None) -> Path | None:
 
 def _resumed(folder: Path, arguments: Sequence[str]) -> "EvalSpec":
     from understudy.runs.eval_spec import read_spec
-    from understudy.runs.run import find_run
+    from understudy.runs.run import find_run, is_run_folder
 
     if arguments:
         raise ConfigError(f"--resume uses the config stored in {folder}; leave out {' '.join(arguments)}")
     if run := find_run(folder):
         raise ConfigError(f"{folder} belongs to the run {run}; resume the run: understudy train --resume {run}")
+    if is_run_folder(folder):
+        raise ConfigError(f"{folder} is a run and no evaluation; resume it: understudy train --resume {folder}")
     return read_spec(folder)
 
 
@@ -254,7 +256,7 @@ def _play(
 ) -> "EvalReport":
     """Play the evaluation. Ctrl-C prints one line and exits with 130; finished episodes are kept.
 
-    If a ConfigError ends the evaluation before any episode has finished, its new folder is removed.
+    If Ctrl-C or a ConfigError ends the evaluation before any episode has finished, its new folder is removed.
     """
     from understudy.cli.live import EvalView
     from understudy.core.event_loop import run_async
@@ -282,7 +284,13 @@ def _play(
         try:
             return run_async(run_eval(spec, context, folder, view.report))
         except (KeyboardInterrupt, PersonLeft) as e:
-            hint = f"; finished episodes are kept, resume with: understudy eval --resume {folder}" if folder else ""
+            hint = ""
+            if folder and has_progress(folder):
+                hint = f"; finished episodes are kept, resume with: understudy eval --resume {folder}"
+            elif folder:
+                hint = " before the first episode ended"
+                if new:
+                    shutil.rmtree(folder)
             print_message(f"stopped{hint}", "yellow")
             raise typer.Exit(130) from e
         except ConfigError as e:

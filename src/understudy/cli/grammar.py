@@ -125,7 +125,7 @@ def parse_words(options: type[T], words: Sequence[str], command: str = "understu
             continue
         owner, key, flag = _find_key(options, name)
         if owner is None and (is_option or not _is_other_word(options, word)):
-            raise _unknown_option(options, text, command)
+            raise _unknown_option(options, text, command, rest)
         if owner is None:
             rest.append(word)
             continue
@@ -225,7 +225,8 @@ def _make_options(options: type[T], given: Mapping[str, Sequence[str]], rest: li
             metavar = getattr(_typer_info(field), "metavar", None)
             raise ConfigError(f"{metavar or option_name(options, key)} is missing; see {command} --help")
     if rest:
-        raise ConfigError(f"unexpected argument {rest[0]!r}; see {command} --help")
+        hint = _explain_program(options, [*map(str, arguments.values()), *rest])
+        raise ConfigError(f"unexpected argument {rest[0]!r}; {hint}see {command} --help")
     return parse_overrides(options, overrides, {key: value for key, value in arguments.items() if value != []})
 
 
@@ -239,13 +240,28 @@ def _validate_given_once(options: type[Options], given: Mapping[str, Sequence[st
                 raise ConfigError(f"{key} is given twice, as {word} and as {key}={given[key][-1]}; give one of them")
 
 
-def _unknown_option(options: type[Options], text: str, command: str) -> ConfigError:
-    """Return the error for an unknown option or key: it names the nearest option or key."""
+def _explain_program(options: type[Options], words: Sequence[str]) -> str:
+    """Return a hint if one of the words begins another command, which is pasted or lacks quotes."""
+    from understudy.runs.targets import PROGRAMS
+
+    word = next((word for word in words if word.removeprefix("mcp:") in PROGRAMS), None)
+    if word is None:
+        return ""
+    if word.startswith("mcp:"):
+        return "mcp: takes a TOML file that has the command of a server, which `understudy new mcp` writes; "
+    if _takes_config(options):
+        return f"{word!r} begins another command: leave it out; "
+    return f"quote a command that is one argument, such as '{word} …'; "
+
+
+def _unknown_option(options: type[Options], text: str, command: str, before: Sequence[str]) -> ConfigError:
+    """Return the error for an unknown option or key: it names the nearest option or key. `before` are the words before
+    it."""
     known = [*_own_keys(options), *options.abbreviations]
     known += [key for owner in _owners(options)[1:] for key in owner.model_fields]
     close = difflib.get_close_matches(text.removeprefix("--").replace("-", "_"), known, n=1)
     spellings = [f"--{key.replace('_', '-')}" if text.startswith("-") else f"{key}=VALUE" for key in close]
-    hint = "".join(f"did you mean {key}? " for key in spellings)
+    hint = _explain_program(options, before) or "".join(f"did you mean {key}? " for key in spellings)
     keys = "; `understudy train --keys` prints the keys of the config" if _takes_config(options) else ""
     return ConfigError(f"unknown option {text!r}; {hint}`{command} --help` lists the options{keys}")
 

@@ -6,6 +6,7 @@ printed above it and stay. Where lines cannot be replaced (no terminal, TERM=dum
 
 import math
 import os
+import re
 import threading
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -16,7 +17,6 @@ from rich.console import Console, Group
 from rich.live import Live as Display
 from rich.text import Text
 
-from understudy.algorithms.config import is_custom
 from understudy.cli.run_clock import RunClock, TimeLeft, find_phase
 from understudy.core.terminal import escape_control_characters
 from understudy.core.trajectory import StopReason, Trajectory
@@ -122,7 +122,7 @@ class LiveView:
 
     def note(self, text: str) -> None:
         """Print lines that stay, such as a warning or the result of an evaluation."""
-        self._console.print(_safe(text), markup=False, highlight=False, soft_wrap=True)
+        self._console.print(_safe(text), markup=False, emoji=False, highlight=False, soft_wrap=True)
 
     def interrupt(self) -> None:
         """Say what the first Ctrl-C does. This may be called by a signal handler: another thread prints the line."""
@@ -203,7 +203,7 @@ class EvalView:
         line = format_evaluation(done, total, self._rewards, left)
         if self._console.is_terminal and not self._console.is_dumb_terminal:
             width = self._console.width - 1
-            self._console.file.write(f"\r{line[:width]:<{width}}" + ("\n" if done >= total else ""))
+            self._console.file.write(f"\r{_fit(line, width):<{width}}" + ("\n" if done >= total else ""))
             self._console.file.flush()
         elif self._clock.activity_seconds - self._printed >= self.LINE_SECONDS:
             self._printed = self._clock.activity_seconds
@@ -218,9 +218,12 @@ def describe_run(run: Run) -> list[str]:
         PREFERENCES_NAME: f" of {config.preferences.batch_size} preferences",
     }
     played = f" of {algorithm.groups_per_batch} tasks x {algorithm.group_size} episodes"
-    estimator = algorithm.advantage_estimator
-    if algorithm.max_resampled_groups and estimator not in ("gae", "zero") and not is_custom(estimator):
-        played += f" (up to {algorithm.max_resampled_groups} tasks more in place of those without a training signal)"
+    most = algorithm.most_played_episodes
+    if most > algorithm.groups_per_batch * algorithm.group_size:
+        played += (
+            f" (up to {most} episodes, with up to {algorithm.max_resampled_groups} tasks more in place of those "
+            "without a training signal)"
+        )
     spans = [span for span in phase_spans(config) if span.last_step > run.step]
     parts = [
         f"{PHASE_TITLES[span.name]} {_count(span.last_step - max(run.step, span.first_step - 1), 'step')}"
@@ -239,6 +242,8 @@ def format_step(step: int, total: int, phase: str, metrics: Mapping[str, object]
     """Return a finished step as one short line. Values that it does not have are left out."""
     names = {"success": "rollout/success_rate", "loss": "train/loss", "seconds": "time/step_seconds"}
     values = [f"{title}={value:.3g}" for title, name in names.items() if (value := _number(metrics, name)) is not None]
+    if (episodes := _number(metrics, "rollout/episodes")) is not None:
+        values.insert(0, f"episodes={episodes:.0f}")
     lower = ">" if left.unknown and left.seconds is not None else ""
     return " ".join([f"step {step}/{total} {phase}", *values, f"left{lower}={str(left).lstrip('>=')}"])
 
@@ -302,6 +307,13 @@ def format_evaluation(done: int, total: int, rewards: Mapping[str, Sequence[floa
     """Return the progress of an evaluation in one line."""
     rate = f", success so far {format_estimate(estimate_success(rewards))}" if rewards else ""
     return f"episode {done}/{total}{rate}" + (f", {format_seconds(left)} left" if left else "")
+
+
+def _fit(line: str, width: int) -> str:
+    """Return what fits of a line of parts with commas between. An interval is left out, and not cut."""
+    if len(line) > width:
+        line = re.sub(r" \[[^]]*\]", "", line)
+    return line if len(line) <= width else line[: width + 1].rpartition(", ")[0] or line[:width]
 
 
 def format_outcome(episode: Trajectory) -> str:

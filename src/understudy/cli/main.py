@@ -1,6 +1,7 @@
 """The command line. Each verb calls functions of the library and imports them when it runs."""
 
 import atexit
+import contextlib
 import errno
 import gc
 import json
@@ -64,13 +65,25 @@ _STOPPED = "understudy: stopped"
 class _CommandGroup(TyperGroup):
     """All commands. One that does not handle Ctrl-C itself prints one line."""
 
+    def make_context(self, *args: Any, **options: Any) -> Any:
+        """Parse the words before the command."""
+        with _interruptible():
+            return super().make_context(*args, **options)
+
     def invoke(self, ctx: Any) -> Any:
         """Run a command."""
-        try:
+        with _interruptible():
             return super().invoke(ctx)
-        except KeyboardInterrupt as e:  # typer would exit without a word
-            print_message(_STOPPED, "red")
-            raise typer.Exit(INTERRUPTED_STATUS) from e
+
+
+@contextlib.contextmanager
+def _interruptible() -> Iterator[None]:
+    """Print one line at Ctrl-C. typer would exit without a word."""
+    try:
+        yield
+    except KeyboardInterrupt as e:
+        print_message(_STOPPED, "red")
+        raise typer.Exit(INTERRUPTED_STATUS) from e
 
 
 app = typer.Typer(
@@ -438,7 +451,8 @@ def doctor(options: DoctorOptions) -> None:
     from understudy.runs.targets import resolve
 
     resolved = resolve(options.target)
-    if resolved.target.kind == "tasks":
+    target = resolved.target
+    if target.kind in ("tasks", "domain") and not target.text.startswith("hf:"):  # nothing is downloaded
         print_file_summaries(resolved.config.open_source())
     findings = doctors.run_checks(resolved.config)
     dumped = [finding.model_dump() for finding in findings]

@@ -1,6 +1,8 @@
 """Import of `module:attribute` references that users give. The current folder is searched too."""
 
 import importlib
+import inspect
+import re
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -8,6 +10,9 @@ from typing import Any
 
 from understudy.core.errors import ConfigError, TaskError, did_you_mean
 from understudy.core.user_code import describe_exception, locate_exception
+
+_MISSING_NAME = re.compile(r"cannot import name '(\w+)' from 'understudy' ")
+_WRONG_ARGUMENT = re.compile(r"(\w+)\.__init__\(\) got an unexpected keyword argument '(\w+)'")
 
 
 def import_object(reference: str) -> Any:
@@ -48,7 +53,20 @@ def _import_module(module: str, reference: str, folder: str) -> ModuleType:
             raise ConfigError(f"no module for {reference!r}: {e}; Python searches {folder} and PYTHONPATH") from e
         if module.partition(".")[0] == "understudy":
             raise
-        what, where = describe_exception(e), locate_exception(e)
+        what, where = describe_exception(e) + _hint(e), locate_exception(e)
         if isinstance(e, SyntaxError) and e.filename:
             what, where = f"{type(e).__name__}: {e.msg}", f"{Path(e.filename).name}:{e.lineno}"
         raise ConfigError(f"{reference!r} cannot be imported: {what} ({where})") from e
+
+
+def _hint(error: Exception) -> str:
+    """Return what to write in place of a wrong name of the public API, or of a wrong argument of one of its classes."""
+    public, text = sys.modules["understudy"], str(error)
+    if found := _MISSING_NAME.match(text):
+        return f"; {did_you_mean(found[1], public.__all__)}"
+    if "BaseModel.__init__() takes 1 positional argument" in text:
+        return "; give the fields of a record by name, such as prompt=…"
+    found = _WRONG_ARGUMENT.match(text)
+    if found and found[1] in public.__all__:
+        return f"; {did_you_mean(found[2], inspect.signature(getattr(public, found[1])).parameters)}"
+    return ""

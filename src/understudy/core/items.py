@@ -62,7 +62,9 @@ def describe_validation(error: ValidationError) -> tuple[str, str]:
     value, text = first["input"], first["msg"].removeprefix("Value error, ")
     if text.startswith("Input should be"):
         needed = (
-            text.removeprefix("Input should be").replace("valid tuple", "list").replace("valid dictionary", "object")
+            text.removeprefix("Input should be")
+            .replace("valid tuple", "list")
+            .replace("a valid dictionary", "an object")
         )
         text = f"it is {value!r:.{_SHOWN_VALUE}}; it must be{needed}"
     return field, text

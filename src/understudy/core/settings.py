@@ -29,7 +29,7 @@ from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
-from understudy.core.errors import ConfigError, did_you_mean
+from understudy.core.errors import ConfigError, did_you_mean, no_such_path
 from understudy.core.records import Record
 from understudy.core.secrets import MASK, is_secret_name, mask_secrets, validate_no_secrets
 
@@ -143,7 +143,8 @@ def parse_values(text: str, source: str) -> dict[str, Any]:
     try:
         return loads_toml(text)
     except ValueError as e:
-        raise ConfigError(f"{source}: not TOML: {e}") from e
+        hint = '; a text needs quotes, as in model = "tiny"' if "Invalid value" in str(e) else ""
+        raise ConfigError(f"{source}: not TOML: {e}{hint}") from e
 
 
 def loads_toml(text: str) -> dict[str, Any]:
@@ -296,6 +297,8 @@ def read_text(path: str | Path) -> str:
     """Return the text of a config file. Raise ConfigError if it cannot be read."""
     try:
         return Path(path).read_text(encoding="utf-8")
+    except FileNotFoundError as e:
+        raise ConfigError(no_such_path(str(path))) from e
     except OSError as e:
         raise ConfigError(f"config file {path} cannot be read: {e.strerror}") from e
     except UnicodeDecodeError as e:
@@ -468,7 +471,9 @@ def _override(section: _Section, values: dict[str, Any], override: str) -> None:
     section.check_key(key)
     if records := field_records(section.record, key):
         path = f"{section.path}{key}"
-        hint = f"; did you mean {path}.preset={text.strip()}?" if "preset" in records[0].model_fields else ""
+        others = [f"{path}.preset"] if "preset" in records[0].model_fields else []
+        others += [each for each in matching_keys(section.root, key) if each != path]
+        hint = f"; did you mean {others[0]}={text.strip()}?" if others else ""
         raise ConfigError(f"override {_shown(override)}: {path} is a section, not a value{hint}")
     if _is_mapping(section.record, key) and not text.strip().startswith("{"):
         _set_entry(section, values, key, text)
@@ -562,6 +567,8 @@ def _value(annotation: Any, text: str) -> Any:
     if str in get_args(annotation) and get_origin(annotation) in (Union, UnionType) and not isinstance(value, list):
         return text
     if get_origin(annotation) in (tuple, list) and not isinstance(value, list):
+        if text.startswith("[") and text.endswith("]"):  # a list without quotes, as in YAML
+            value = text[1:-1]
         return [part.strip() for part in str(value).split(",") if part.strip()]
     return value
 
@@ -574,6 +581,8 @@ def _explain(config_type: type[Record], error: ValidationError) -> str:
         allowed = re.findall(r"'([^']*)'", first["ctx"]["expected"])
         return f"{path}: unknown value {did_you_mean(_shortened(str(first['input'])), allowed)}"
     reason = first["msg"].replace("Input should be", "it should be", 1)
+    if first["type"] == "model_type":
+        reason = f"it should be a section with keys, [{path}]"
     return f"{path} = {_shortened(repr(first['input']))}: {reason}"
 
 

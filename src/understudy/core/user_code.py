@@ -20,6 +20,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from pydantic import ValidationError
+
 from understudy.core.errors import (
     ConfigError,
     ExceptionReport,
@@ -29,6 +31,7 @@ from understudy.core.errors import (
     TimeLimitError,
     ToolError,
 )
+from understudy.core.items import describe_validation
 from understudy.core.json_values import replace_surrogates
 from understudy.core.process_state import restore_process_state
 from understudy.core.secrets import mask_secrets
@@ -231,8 +234,21 @@ def task_code(what: str, called: object = None) -> Iterator[None]:
         restore_process_state()
 
 
+def _close_unawaited(error: BaseException) -> None:
+    """Close coroutines that asyncio refused to run, such as those of `asyncio.run` in a running loop.
+
+    Python would warn that nothing awaited them.
+    """
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        if frame.f_code.co_filename.startswith(_ASYNCIO):
+            for value in frame.f_locals.values():
+                if inspect.iscoroutine(value) and inspect.getcoroutinestate(value) == inspect.CORO_CREATED:
+                    value.close()
+
+
 def report_exception(error: BaseException, component: Fault, what: str, called: object = None) -> ExceptionReport:
     """Return the report of an exception of user code. `called` is the user's object that was called."""
+    _close_unawaited(error)
     location = locate_exception(error, called)
     return ExceptionReport(component, what, describe_exception(error), location, format_traceback(error))
 
@@ -246,7 +262,10 @@ def describe_exception(error: BaseException) -> str:
     """Return the type and the text of an exception in one line, such as `KeyError: 'W9'`, without secrets."""
     text = "its text cannot be shown"
     with suppress(Exception):  # the user's class of exceptions may have a bug of its own
-        text = mask_secrets(replace_surrogates(" ".join(str(error).split())))
+        text = str(error)
+        if isinstance(error, ValidationError):  # pydantic's own text has a line and an address for each field
+            text = ": ".join(filter(None, (error.title, *describe_validation(error))))
+        text = mask_secrets(replace_surrogates(" ".join(text.split())))
     if len(text) > MAX_TEXT_LENGTH:
         text = f"{text[:MAX_TEXT_LENGTH]}…"
     return f"{type(error).__name__}: {text}" if text else type(error).__name__

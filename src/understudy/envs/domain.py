@@ -9,6 +9,7 @@ import functools
 import inspect
 import itertools
 import re
+import sys
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -106,7 +107,8 @@ class Domain(StatefulSource):
     """
 
     module_name: str
-    """`__name__` of the module or package that defines the domain. Its last part is the domain's name."""
+    """`__name__` of the module or package that defines the domain. Its last part is the domain's name, unless it has an
+    `own_name`."""
     build_world: Callable[[], State]
     """Returns the initial state, which every episode shares."""
     toolkit: Callable[[State], Toolkit]
@@ -140,6 +142,8 @@ class Domain(StatefulSource):
     grade: GradeEpisode | None = None
     """Grades an episode; None means `score_episode`. Gold must earn 1.0, and an agent that does nothing 0.0."""
 
+    own_name: str = ""
+    """Name of the domain, if its module defines several. Two domains of one name have the same task ids and files."""
     reward_policy: RewardPolicy = "strict"
     """Whether violations of the policy (`Score.violations`) make the reward 0."""
     has_brief_policy = True
@@ -154,8 +158,20 @@ class Domain(StatefulSource):
 
     @property
     def name(self) -> str:
-        """The last part of `module_name`."""
-        return self.module_name.rpartition(".")[2]
+        """`own_name`, or the last part of `module_name`."""
+        return self.own_name or self.module_name.rpartition(".")[2]
+
+    def notes(self) -> Sequence[str]:
+        """Return a note if its module defines another domain of the same name."""
+        defined = vars(sys.modules.get(self.module_name, sys)).items()
+        domains = {attribute: value for attribute, value in defined if isinstance(value, Domain)}
+        names = [attribute for attribute, value in domains.items() if value.name == self.name]
+        if all(_definition(domains[attribute]) == _definition(self) for attribute in names):
+            return ()
+        return (
+            f"{', '.join(names)} of {self.module_name} are different domains of the same name {self.name!r}, so their "
+            "tasks and evaluations mix up; give each its own: Domain(…, own_name='NAME')",
+        )
 
     def slice(self, task_slice: Slice) -> "Domain":
         """Return this domain narrowed to `task_slice`. Raise `ConfigError` for unknown names."""
@@ -221,7 +237,7 @@ class Domain(StatefulSource):
         read. A split gets fewer tasks than `counts` if no more are distinct. Raise `TaskError` if the domain's tasks
         are a `task_list`, or if without `out` it is not defined in the module `module_name`.
         """
-        folder = find_domain_folder(self.module_name)
+        folder = find_domain_folder(self.module_name, self.own_name)
         if self._generator is None or (folder is None and out is None):
             why = "its tasks are a list" if self._generator is None else f"no module {self.module_name!r} defines it"
             raise TaskError(f"domain {self.name} cannot freeze tasks: {why}; use Domain(__name__, …, generate=…)")
@@ -382,7 +398,7 @@ class Domain(StatefulSource):
     def _find_tasks(self, split: Split) -> list[Task]:
         if self.task_list:
             return [task for task in self._listed_tasks if task.split == split]
-        folder = find_domain_folder(self.module_name)
+        folder = find_domain_folder(self.module_name, self.own_name)
         if folder and folder.tasks.is_dir():
             return read_tasks(folder.tasks / f"{split}.jsonl")
         return self._generate_distinct(split, GENERATED_TASK_COUNTS[split])
@@ -487,10 +503,16 @@ class Domain(StatefulSource):
 
     @functools.cached_property
     def _policies(self) -> dict[str, str]:
-        folder = find_domain_folder(self.module_name)
+        folder = find_domain_folder(self.module_name, self.own_name)
         full = folder.read_policy("policy.md") if folder and self.policy is None else self.policy
         brief = folder.read_policy("policy_brief.md") if folder else None
         return {"full": (full or "").strip(), "brief": ((full if brief is None else brief) or "").strip()}
+
+
+def _definition(domain: Domain) -> tuple[object, ...]:
+    """Return the parts of a domain that make its tasks and episodes."""
+    parts = ("build_world", "toolkit", "generate", "task_list", "policy", "user_tools", "grade", "confirm_writes")
+    return tuple(getattr(domain, part) for part in parts)
 
 
 def _strings(value: object) -> Iterator[str]:

@@ -30,8 +30,11 @@ class DomainFolder:
         return path.read_text(encoding="utf-8") if path and path.is_file() else None
 
 
-def find_domain_folder(module_name: str) -> DomainFolder | None:
-    """Return the files of the domain that an imported module defines, or None if no such module defines one."""
+def find_domain_folder(module_name: str, own_name: str = "") -> DomainFolder | None:
+    """Return the files of the domain that an imported module defines, or None if no such module defines one.
+
+    A domain with an `own_name` has its own folder of tasks.
+    """
     module = sys.modules.get(module_name)
     if module is None or not module.__file__:
         return None
@@ -39,8 +42,8 @@ def find_domain_folder(module_name: str) -> DomainFolder | None:
         return None
     folder = Path(module.__file__).parent
     if hasattr(module, "__path__"):
-        return DomainFolder(folder / "tasks", folder)
-    return DomainFolder(folder / f"{module_name.rpartition('.')[2]}_tasks", None)
+        return DomainFolder(folder / (f"{own_name}_tasks" if own_name else "tasks"), folder)
+    return DomainFolder(folder / f"{own_name or module_name.rpartition('.')[2]}_tasks", None)
 
 
 def assign_row_splits(tables: Mapping[str, Table[Any]]) -> dict[tuple[str, str], Split]:

@@ -101,6 +101,10 @@ class ToolkitBase:
             if _looks_like_tool(member)
         ]
         problems += [
+            f"tool {cls.__name__}.{name} is replaced by {public[name]!r:.50}; give the attribute another name"
+            for name in cls._models.keys() & public.keys() - methods.keys()
+        ]
+        problems += [
             f"tool_aliases of {cls.__name__}: {alias} is a tool itself, or {name} is none"
             for alias, name in cls.tool_aliases.items()
             if alias in methods or name not in {**cls._models, **methods}
@@ -111,13 +115,13 @@ class ToolkitBase:
             if name in cls._reserved_names or (name == "call" and not _runs_calls(member))
         ]
         for name, method in methods.items():
-            with _naming_the_tool(f"{cls.__name__}.{name}"):
+            with _naming_the_tool(f"{cls.__name__}.{name}", method):
                 problems += _find_parameter_problems(method)
         if problems:
             raise TaskError("; ".join(problems))
         models, specs = dict(cls._models), list[ToolSpec]()
         for name in {**models, **methods}:
-            with _naming_the_tool(f"{cls.__name__}.{name}"):
+            with _naming_the_tool(f"{cls.__name__}.{name}", getattr(cls, name)):
                 if name in methods:
                     models[name] = _arguments(methods[name])
                 spec = _spec(name, getattr(cls, name), models[name])
@@ -270,15 +274,25 @@ def _looks_like_tool(member: Any) -> bool:
 
 
 @contextmanager
-def _naming_the_tool(tool: str) -> Iterator[None]:
-    """Raise TaskError that names the tool if pydantic cannot use its annotations."""
+def _naming_the_tool(tool: str, method: Callable[..., Any]) -> Iterator[None]:
+    """Raise TaskError that names the tool and its argument if pydantic cannot use its annotations."""
     try:
         yield
     except (PydanticUserError, NameError, TypeError) as e:
-        reason = str(e).partition("\n")[0]
+        reason = str(e).partition("\n")[0] if isinstance(e, NameError) else _find_unusable_argument(method) or str(e)
         raise TaskError(
             f"tool {tool}: {reason}; annotate its arguments with types of JSON, pydantic models or dataclasses"
         ) from e
+
+
+def _find_unusable_argument(method: Callable[..., Any]) -> str | None:
+    """Return which argument has an annotation without a JSON schema."""
+    for name, hint in _hints(method).items():
+        try:
+            TypeAdapter(hint).json_schema()
+        except (PydanticUserError, TypeError):
+            return f"no JSON schema exists for `{name}: {inspect.formatannotation(hint)}`"
+    return None
 
 
 def _arguments(method: Callable[..., Any]) -> type[BaseModel]:

@@ -49,7 +49,7 @@ from understudy.rollouts.curriculum import CurriculumConfig
 from understudy.rollouts.reward_shaping import ShapingConfig
 from understudy.rollouts.rollout import EpisodeLimits
 from understudy.runs.conversions import translate
-from understudy.runs.health import HealthConfig
+from understudy.runs.health import HealthCheck, HealthConfig
 from understudy.runs.other_names import OTHER_NAMES
 from understudy.runs.presets import DEFAULT_PRESET, preset_names, preset_text
 from understudy.runs.trackers import TrackerName, TrackingConfig
@@ -86,6 +86,9 @@ class SFTConfig(Record):
         """Number of gold episodes that SFT plays."""
         places = self.steps * self.batch_size
         return self.num_demonstrations if self.dataset_file and self.steps else min(self.num_demonstrations, places)
+
+
+_DAPO_CLIP_HIGH = 0.28
 
 
 class AlgorithmConfig(Record):
@@ -152,6 +155,31 @@ class AlgorithmConfig(Record):
     def most_trained_episodes(self) -> int:
         """The number of episodes of a group that an update trains on at most."""
         return min(self.group_size, self.max_trained_episodes or self.group_size)
+
+    @property
+    def most_played_episodes(self) -> int:
+        """The number of episodes of an RL step at most, with those of resampled groups."""
+        estimator = self.advantage_estimator
+        resamples = estimator not in ("gae", "zero") and not is_custom(estimator)
+        return self.group_size * (self.groups_per_batch + (self.max_resampled_groups if resamples else 0))
+
+    @property
+    def health_remedies(self) -> dict[HealthCheck, str]:
+        """The remedies of health checks that depend on the algorithm: settings that have an effect with it."""
+        lower = "lower algorithm.learning_rate"
+        anchor = f"{'raise' if self.kl_coef else 'set'} algorithm.kl_coef"
+        reuse = [name for name in ("num_minibatches", "update_epochs") if getattr(self, name) > 1]
+        clips = self.loss.kind == "ppo" and self.loss.clip_high < _DAPO_CLIP_HIGH
+        wider = f"raise algorithm.loss.clip_high to {_DAPO_CLIP_HIGH}, " if clips else ""
+        resamples = self.advantage_estimator not in ("gae", "zero")
+        return {
+            "clip_fraction": " or ".join([lower, *(f"algorithm.{name}" for name in reuse)]),
+            "approx_kl": f"{lower}, or {anchor}",
+            "entropy": f"{lower}, {wider}or {anchor}",
+            "tool_calls": f"read episodes, {lower}, or {anchor}",
+            "zero_variance_groups": "if episodes fail, choose easier tasks or a longer SFT; if they succeed, choose "
+            "harder tasks" + ("; raise algorithm.max_resampled_groups to sample more groups" if resamples else ""),
+        }
 
     @property
     def num_optimizer_steps(self) -> int:

@@ -3,8 +3,8 @@
 A check reads the metrics of a step and of the steps before it. It returns a sentence if it finds an issue. docs/runs.md
 gives the meaning of each check and what to do.
 
-    results = check_step(metrics, earlier, config)     after every step, before its checkpoint is written
-    results = check_initial_eval(metrics, config)      after the evaluation before the first RL step
+    results = check_step(metrics, earlier, config, remedies)     after every step, before its checkpoint is written
+    results = check_initial_eval(metrics, config)                after the evaluation before the first RL step
 """
 
 import math
@@ -127,18 +127,25 @@ class HealthCheckResult:
         return f"{self.check}: {self.message}; {self.remedy}"
 
 
-def check_step(metrics: StepMetrics, earlier: Sequence[StepMetrics], config: HealthConfig) -> list[HealthCheckResult]:
+def check_step(
+    metrics: StepMetrics,
+    earlier: Sequence[StepMetrics],
+    config: HealthConfig,
+    algorithm_remedies: Mapping[HealthCheck, str],
+) -> list[HealthCheckResult]:
     """Return the results of all checks of a step that have enough data.
 
     `earlier` are the metrics of the steps before it, oldest first. Only those of the same phase are compared.
+    `algorithm_remedies` are `AlgorithmConfig.health_remedies`.
     """
     same = [step for step in earlier if _phase(step) == _phase(metrics)]
-    return _results({name: check(metrics, same, config) for name, check in _CHECKS.items()})
+    remedies = {**_REMEDIES, **algorithm_remedies}
+    return _results({name: check(metrics, same, config) for name, check in _CHECKS.items()}, remedies)
 
 
 def check_initial_eval(metrics: StepMetrics, config: HealthConfig) -> list[HealthCheckResult]:
     """Return the result of the check of the evaluation before the first RL step; none if it has no success rate."""
-    return _results({"initial_success": _initial_success(metrics, config)})
+    return _results({"initial_success": _initial_success(metrics, config)}, _REMEDIES)
 
 
 def health_metrics(results: Sequence[HealthCheckResult]) -> dict[str, float]:
@@ -154,8 +161,10 @@ def _phase(line: StepMetrics) -> str:
     return "preferences" if compared else "demonstrations"
 
 
-def _results(verdicts: Mapping[HealthCheck, CheckVerdict]) -> list[HealthCheckResult]:
-    return [HealthCheckResult(name, text, _REMEDIES[name]) for name, text in verdicts.items() if text is not None]
+def _results(
+    verdicts: Mapping[HealthCheck, CheckVerdict], remedies: Mapping[HealthCheck, str]
+) -> list[HealthCheckResult]:
+    return [HealthCheckResult(name, text, remedies[name]) for name, text in verdicts.items() if text is not None]
 
 
 def _finite(line: StepMetrics, earlier: Sequence[StepMetrics], config: HealthConfig) -> CheckVerdict:
@@ -369,19 +378,13 @@ _REMEDIES: dict[HealthCheck, str] = {
     "engine.finetune=lora or engine.dtype=float32",
     "sft_loss": "if they are control tokens, set engine.train_control_tokens=all, or format.tool_format=json",
     "grad_norm": "lower the learning rate; ignore a single spike, which engine.optimizer.max_grad_norm clips",
-    "clip_fraction": "lower algorithm.learning_rate or algorithm.num_minibatches",
-    "approx_kl": "lower algorithm.learning_rate, or set algorithm.kl_coef",
-    "entropy": "lower algorithm.learning_rate, raise algorithm.loss.clip_high to 0.28, or set algorithm.kl_coef",
     "prefix_sharing": "raise engine.max_tokens_per_microbatch to twice the tokens of an episode or more, with "
     "engine.gradient_checkpointing=true if memory is short",
-    "zero_variance_groups": "if episodes fail, choose easier tasks or a longer SFT; if they succeed, choose harder "
-    "tasks; raise algorithm.max_resampled_groups to sample more groups",
     "noop_baseline": "read episodes (understudy view RUN --episode 1); choose easier tasks, or a longer SFT",
     "empty_replies": "read episodes (understudy view RUN --episode 1); lower the learning rate, or raise "
     "sampling.max_response_tokens",
     "malformed_replies": "see rollout/replies/malformed/… for the kind; choose a longer SFT, a larger "
     "sampling.max_response_tokens or another format.tool_format",
-    "tool_calls": "read episodes, lower algorithm.learning_rate, or set algorithm.kl_coef",
     "episode_length": "read episodes; set algorithm.loss_aggregation=sequence_mean or seq_mean_token_sum_norm to "
     "weight long and short episodes differently",
     "faults": "see the errors (understudy view RUN): an endpoint or a server is down or slow, or a grader is broken",

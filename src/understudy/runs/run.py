@@ -317,11 +317,21 @@ class Run:
 
     def _warn_of_lost_records(self) -> None:
         """Warn if files lack records of steps and evaluations that came before the checkpoint."""
-        logged = {record["step"] for record in read_metrics(self.folder, "train")}
-        lost = [step for step in range(1, self.step + 1) if step not in logged]
-        if lost:
-            steps = f"{len(lost)} of the {self.step} steps, such as step {lost[0]}"
-            self.warnings.append(f"{self.folder / metrics.METRICS_FILE} has lost the metrics of {steps}")
+        logged = {record["step"]: record for record in read_metrics(self.folder, "train")}
+        rl_steps = [step for step in logged if step > self.config.steps_before_rl]
+        trained_steps = [step for step in rl_steps if "train/loss" in logged[step]]
+        if self.config.engine.kind == "skyrl":  # it stores none
+            trained_steps = []
+        evaluated = [record["step"] for record in read_metrics(self.folder, "eval")]
+        for name, what, due, found in (
+            (metrics.METRICS_FILE, "metrics", range(1, self.step + 1), logged),
+            ("trajectories", "episodes", rl_steps, episode_files(self.folder)),
+            (TRAINED_FOLDER, "training data", trained_steps, _steps_in(self.folder / TRAINED_FOLDER)),
+            ("evaluations", "evaluations", evaluated, _steps_in(self.folder / "evaluations")),
+        ):
+            if lost := [step for step in due if step not in found]:
+                steps = f"{len(lost)} of {len(due)} steps, such as step {lost[0]}"
+                self.warnings.append(f"{self.folder / name} has lost the {what} of {steps}")
         if self._tasks and self._tasks.was_cut_off:
             self.warnings.append(f"{self.folder / TASKS_FILE}: the last line was cut off and is removed")
         tasks = read_stored_tasks(self.folder)
@@ -357,14 +367,14 @@ def validate_config_file(folder: Path) -> None:
     A key that is missing has its default, so a file that is cut off would be read as another config.
     """
     file = folder / CONFIG_FILE
+    remedy = "restore it from a copy, or start a new run with another --out"
+    if not file.exists():
+        raise ConfigError(f"{file} is missing; {remedy}")
     text = read_text(file)
     if text.strip() and not _has_changed_config(folder):
         return
     if lost := missing_keys(load_config(file), parse_values(text, str(file))):
-        raise ConfigError(
-            f"{file} is damaged: it has lost {len(lost)} keys, such as {lost[0]!r}; restore it from a copy, "
-            "or start a new run with another --out"
-        )
+        raise ConfigError(f"{file} is damaged: it has lost {len(lost)} keys, such as {lost[0]!r}; {remedy}")
 
 
 def _validate_never_saved(folder: Path, config: TrainConfig) -> None:
@@ -442,6 +452,11 @@ def episode_files(folder: Path) -> dict[int, Path]:
     """Return the files of a run's stored episodes by step, in order."""
     files = {parse_step(path): path for path in sorted((folder / "trajectories").glob("step_*.jsonl"))}
     return {step: path for step, path in files.items() if step is not None}
+
+
+def _steps_in(folder: Path) -> set[int | None]:
+    """Return the steps in the names of a folder's files and folders."""
+    return {parse_step(path) for path in folder.iterdir()}
 
 
 def episode_file(folder: Path, step: int) -> Path:

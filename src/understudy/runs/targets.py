@@ -56,6 +56,12 @@ TARGET_KINDS: Mapping[TargetKind, str] = {
 CONFIG_KINDS: tuple[TargetKind, ...] = ("preset", "domain", "tasks", "config", "run", "checkpoint", "evaluation")
 """Kinds that have a config. Each command that takes TARGET takes all of them."""
 _SETTING = re.compile(r"[^=/:]*=")
+_MODULE = re.compile(r"(?:\./)?(?P<name>[A-Za-z_]\w*)(?:\.py)?(?:[.:](?P<attribute>\w+))?")
+"""The name of a module of this folder, or of an object in it, as people write it in place of `module:attribute`."""
+PROGRAMS = frozenset(
+    ["understudy", "python", "python3", "uv", "uvx", "pip", "npx", "node", "bash", "sh", "sudo", "env", "torchrun", "$"]
+)
+"""Words that begin another command, of a line that was pasted or is not quoted."""
 _DOMAIN_REFERENCE = re.compile(r"[\w.-]+:")
 _MODEL_FILES = ("config.json", "adapter_config.json")
 
@@ -130,7 +136,14 @@ def has_target(arguments: Sequence[str]) -> bool:
 def split_arguments(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     """Return the names (TARGET, if it is given, and the configs after it) and the settings."""
     words = _join_settings(arguments)
+    for word in words:
+        key, colon, value = word.partition(":")
+        is_key = key in TrainConfig.model_fields or matching_keys(TrainConfig, key)
+        if is_key and colon and (not value or value.startswith(" ")):
+            raise ConfigError(f"{word!r} is written as in YAML; write {key}={value.strip() or 'VALUE'}")
     names = [word for word in words if not _SETTING.match(word)]
+    if pasted := next((name for name in names if name in {*PROGRAMS, "#"}), None):
+        raise ConfigError(f"{pasted!r} begins another command or a comment; leave it out, or quote it")
     return names, [word for word in words if _SETTING.match(word)]
 
 
@@ -194,6 +207,10 @@ def find_target(text: str, allowed: Sequence[TargetKind] = CONFIG_KINDS) -> Targ
             raise ConfigError(explain_yaml(path))
         suffixes = did_you_mean(path.suffix, (*SUFFIXES, ".toml"))
         raise ConfigError(f"{text}: unknown file suffix {suffixes}")
+    module = _MODULE.fullmatch(text)
+    if target is None and module and Path(f"{module['name']}.py").is_file():
+        name, attribute = module["name"], module["attribute"] or "NAME"
+        raise ConfigError(f"{text!r} is no target; did you mean {name}:{attribute}, an object in {name}.py?")
     if target is None and ("/" in text or Path(text).suffix in (*SUFFIXES, ".toml", *YAML_SUFFIXES)):
         raise ConfigError(no_such_path(text))
     if target is None:

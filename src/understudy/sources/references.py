@@ -62,7 +62,9 @@ def load_reference(reference: str) -> TaskSource:
             raise ConfigError(f"{reference!r} is a function; name what it returns, such as SOURCE = {attribute}(...)")
         if type(found).__module__ == "builtins":
             kind = type(found).__name__
-            raise ConfigError(f"{reference!r} is a {kind} and no source of tasks; name a ToolDataset or a Domain")
+            raise ConfigError(
+                f"{reference!r} is no source of tasks, but of the type {kind}; name a ToolDataset or a Domain"
+            )
         raise ConfigError(
             f"{reference!r} is a {type(found).__name__} and not a TaskSource; derive its class from "
             f"understudy.envs.task_source.TaskSource, and define {', '.join(REQUIRED_MEMBERS)}"

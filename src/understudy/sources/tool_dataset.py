@@ -15,6 +15,7 @@ agent calls tools, and its first reply without calls is its answer. A `ToolDatas
     SUMS = ToolDataset("sums", "Answer with a number.", [ToolExample(prompt="What is 6 * 7?", answer="42")], Sum)
 """
 
+import difflib
 import functools
 import hashlib
 import inspect
@@ -48,6 +49,10 @@ def _answer_text(value: Any) -> Any:
     return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
 
 
+def _as_tuple(value: Any) -> Any:
+    return (value,) if isinstance(value, ToolCall) else value
+
+
 class ToolExample(Record):
     """One example of a `ToolDataset`. A wrong field raises TaskError."""
 
@@ -57,8 +62,8 @@ class ToolExample(Record):
     """The system message of this example; empty means that of the data set."""
     answer: Annotated[str, BeforeValidator(_answer_text)] = ""
     """The final reply of the gold demonstration, which SFT trains on; empty if unknown. A number becomes text."""
-    gold_calls: tuple[ToolCall, ...] = ()
-    """The calls of the gold demonstration, one reply each."""
+    gold_calls: Annotated[tuple[ToolCall, ...], BeforeValidator(_as_tuple)] = ()
+    """The calls of the gold demonstration, one reply each. A single call need not be in a list."""
     id: str = ""
     """The task id; empty means the data set's name and a hash of the prompt."""
     split: Split | None = None
@@ -76,8 +81,9 @@ class ToolExample(Record):
             return validate(value)
         except ValidationError as e:
             field, problem = describe_validation(e)
-            if field.partition(".")[0] not in cls.model_fields:
-                problem = f"there is no such field; allowed: {', '.join(cls.model_fields)}"
+            unknown = [name for name in value if name not in cls.model_fields] if isinstance(value, dict) else []
+            if unknown:
+                field, problem = unknown[0], f"there is no such field; allowed: {', '.join(cls.model_fields)}"
             raise TaskError(f"ToolExample: {field}: {problem}") from e
 
     @classmethod
@@ -140,7 +146,18 @@ class ToolEpisode(ToolkitBase, tools=False):
     _reserved_names = frozenset({"specs", "example"})
     _keeps_defaults = True
 
-    def __init__(self, example: ToolExample) -> None:
+    def __init_subclass__(cls, tools: bool = True) -> None:
+        for name in [name for name, member in vars(cls).items() if tools and inspect.isfunction(member)]:
+            for meant in difflib.get_close_matches(name.lower(), ("reward", "env_response"), 1):
+                is_given = getattr(cls, meant) is not getattr(ToolEpisode, meant)
+                if not is_given and name[0] != "_" and "transcript" in inspect.signature(getattr(cls, name)).parameters:
+                    raise TaskError(f"{cls.__name__} has no {meant}; did you mean {meant} instead of {name}?")
+        super().__init_subclass__(tools)
+
+    def __init__(self, example: ToolExample | None = None) -> None:
+        if example is None:
+            name = type(self).__name__
+            raise TaskError(f"{name}() makes an episode without an example; pass the class {name} itself, without ()")
         self.example = example
 
     async def call(self, call: ToolCall) -> str:
@@ -195,6 +212,17 @@ class ToolDataset(TaskSource):
                 f"the episode_class of {self.name} is {episode_class!r:.100}; pass the class itself, a subclass of "
                 "ToolEpisode, and not an object"
             )
+        for name, argument in (("__init__", "example"), ("reward", "transcript"), ("env_response", "transcript")):
+            if inspect.isfunction(method := inspect.getattr_static(episode_class, name)):
+                try:
+                    inspect.signature(method).bind(None, None)
+                except TypeError as e:
+                    raise TaskError(
+                        f"{episode_class.__name__}.{name} cannot be called with the {argument}: {e}; define "
+                        f"`def {name}(self, {argument})`"
+                    ) from e
+        if callable(tools):
+            raise TaskError(f"tools of {self.name} is one function; give a list of functions, such as tools=[f, g]")
         if tools:
             object.__setattr__(self, "episode_class", _add_tools(self.episode_class, tools))
         object.__setattr__(self, "examples", tuple(self.examples))  # a generator can be read only once

@@ -159,7 +159,7 @@ async def _step(context: TrainingContext, progress: TrainingProgress, step: int,
     metrics = await phase.run_step(step)
     peak = {"peak_memory_gib": peak_memory_bytes(context.device) / GIB}
     metrics = add_prefixes(metrics | peak | context.gpu_usage.pop_metrics())
-    results = check_step(metrics, progress.history, config.health)
+    results = check_step(metrics, progress.history, config.health, config.algorithm.health_remedies)
     metrics |= health_metrics(results)
     context.report("train", step, config.total_steps, metrics)
     halts = report_issues(context, progress, step, results)

@@ -25,6 +25,7 @@ from understudy.runs.endpoints import (
     AGENT_KEY,
     FAILURE_JUDGE_KEY,
     REWARD_JUDGE_KEY,
+    USER_KEY,
     endpoint_configs,
     training_endpoint_names,
 )
@@ -80,8 +81,13 @@ async def prepare_run(
     judge. Raise ConfigError if a setting is invalid, or TaskError if doing nothing solves tasks.
     """
     validate_trackers(config.trackers)
-    for key, name in ((AGENT_KEY, config.agent_endpoint), (FAILURE_JUDGE_KEY, config.eval.failure_judge_endpoint)):
-        if name != DEFAULT_ENDPOINT:  # it is called by understudy eval, not by the run
+    for key, name in (
+        (AGENT_KEY, config.agent_endpoint),
+        (FAILURE_JUDGE_KEY, config.eval.failure_judge_endpoint),
+        (REWARD_JUDGE_KEY, config.algorithm.shaping.judge_endpoint),
+        (USER_KEY, config.user.endpoint),
+    ):
+        if name != DEFAULT_ENDPOINT:  # the run may call none of them
             find_endpoint(config.endpoints, name, key)
     if config.data.reward:
         load_episode_class(config.data.reward)

@@ -31,6 +31,13 @@ def _has_no_model_user(config: TrainConfig) -> bool:
 
 _NO_FILES = "the run reads no file of tasks"
 _NO_RL = "steps = 0"
+_NO_TRAINING = "no phase has steps"
+_RL_CHECKS = (
+    *("max_ratio_error", "max_ratio_rmse", "max_clip_fraction", "max_approx_kl", "min_entropy_ratio"),
+    *("max_zero_variance_groups", "min_noop_margin", "max_empty_replies", "max_malformed_replies"),
+    *("min_tool_call_ratio", "max_length_drift", "max_faults", "min_initial_success"),
+)
+"""Thresholds of checks of RL steps."""
 UNUSED_SETTINGS: Sequence[_Unused] = (
     _Unused("data.sources", lambda c: not _reads_files(c), _NO_FILES),
     _Unused("data.reward", lambda c: not _reads_files(c), _NO_FILES),
@@ -41,6 +48,28 @@ UNUSED_SETTINGS: Sequence[_Unused] = (
     _Unused("eval.every", lambda c: not c.steps, _NO_RL),
     _Unused("engine.lora", lambda c: c.engine.finetune == "full", "engine.finetune = 'full'"),
     _Unused("engine.train_embeddings", lambda c: c.engine.uses_lora, "engine.finetune trains adapters only"),
+    *(
+        _Unused(f"engine.{key}", lambda c: not c.total_steps, _NO_TRAINING)
+        for key in ("optimizer", "gradient_checkpointing", "max_tokens_per_microbatch", "trainable_layers")
+    ),
+    _Unused(
+        "engine.max_draft_rows",
+        lambda c: c.engine.export_engine_config.sampler == "vllm",
+        "engine.sampler = 'vllm' has its own speculation",
+    ),
+    *(
+        _Unused(
+            f"engine.vllm.{key}",
+            lambda c: c.engine.export_engine_config.vllm.base_url,
+            "engine.vllm.base_url names a running server",
+        )
+        for key in ("python", "server_args")
+    ),
+    _Unused(
+        "engine.vllm.start_timeout",
+        lambda c: c.engine.export_engine_config.vllm.in_process,
+        "engine.vllm.in_process starts no server",
+    ),
     _Unused("engine.vllm", lambda c: c.engine.export_engine_config.sampler == "torch", "engine.sampler = 'torch'"),
     _Unused("sampling.top_p", lambda c: c.steps and c.sampling.temperature == 0, "sampling.temperature = 0"),
     _Unused("sampling.top_k", lambda c: c.steps and c.sampling.temperature == 0, "sampling.temperature = 0"),
@@ -125,7 +154,7 @@ UNUSED_SETTINGS: Sequence[_Unused] = (
     _Unused(
         "algorithm.shaping.judge_endpoint",
         lambda c: c.steps and not c.algorithm.shaping.judge_weight,
-        "algorithm.shaping.judge_weight = 0",
+        "algorithm.shaping.judge_weight = 0; set it too",
     ),
     _Unused(
         "algorithm.overlong.penalty",
@@ -133,6 +162,19 @@ UNUSED_SETTINGS: Sequence[_Unused] = (
         "algorithm.overlong.buffer_fraction = 0",
     ),
     _Unused("algorithm", lambda c: not c.steps, _NO_RL),
+    *(_Unused(f"health.{key}", lambda c: not c.steps, _NO_RL) for key in _RL_CHECKS),
+    *(
+        _Unused(
+            f"health.{key}",
+            lambda c: c.steps and c.engine.kind != "skyrl" and c.algorithm.num_optimizer_steps == 1,
+            "with one minibatch and one epoch the policy is the one that sampled",
+        )
+        for key in ("max_clip_fraction", "max_approx_kl")
+    ),
+    *(
+        _Unused(f"health.{key}", lambda c: not c.total_steps, _NO_TRAINING)
+        for key in ("window", "stop_on", "max_grad_norm_spike", "max_recomputation")
+    ),
 )
 
 

@@ -1,5 +1,6 @@
 """The files of a run: several files of one domain, domains of one file, and rows that a shipped domain may play."""
 
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -271,3 +272,23 @@ def test_a_named_source_that_plays_no_row_is_named(tmp_path: Path) -> None:
     assert by == {"tau-calls": 1}
     assert "retail can play 0 of the 1 rows" in text
     assert "unknown tool 'lend'" in text
+
+
+@pytest.mark.parametrize(("name", "content"), [("val.jsonl", ""), ("val.json", "[]"), ("val.csv", "prompt,answer\n")])
+def test_an_empty_file_is_named(tmp_path: Path, name: str, content: str) -> None:
+    train = str(write_lines(tmp_path / "train.jsonl", [call_row(number) for number in range(4)]))
+    held = tmp_path / name
+    held.write_text(content)
+    for load in (lambda: load_source(str(held)), lambda: load_source(train, DataConfig(validation=(str(held),)))):
+        with pytest.raises(ConfigError, match=f"^{re.escape(str(held))} has no rows; "):
+            load()
+
+
+def test_one_row_is_a_training_task(tmp_path: Path) -> None:
+    file = write_lines(tmp_path / "one.jsonl", [call_row(1)])
+    source = load_source(str(file))
+    assert [len(source.tasks(split)) for split in SPLITS] == [1, 0, 0]
+    with pytest.raises(ConfigError, match=r"no validation tasks .*eval\.split to train"):
+        make_eval_sets(parse_config("", [f"domain={file}"]), source)
+    sets = make_eval_sets(parse_config("", [f"domain={file}", "eval.split=train"]), source)
+    assert [len(each.tasks) for each in sets] == [1]

@@ -6,13 +6,15 @@ the training reward rises. `probe` then tries calls and replies that no good age
 
 import asyncio
 import itertools
+import json
 from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from understudy.core.errors import ConfigError, TaskError, ToolErrorKind
+from understudy.core.errors import ConfigError, TaskError, ToolErrorKind, did_you_mean
 from understudy.core.event_loop import run_async
+from understudy.core.messages import ERROR_PREFIX
 from understudy.core.records import Record
 from understudy.core.tasks import SPLITS, Score, Split, Task
 from understudy.core.trajectory import Trajectory
@@ -99,7 +101,8 @@ class SplitReport(Record):
     noop_reward: float
     """Mean reward of the noop agent; 0.0 in a sound domain."""
     gold_reward: float
-    """Mean reward of the gold turns, of the tasks that have some; 1.0 in a sound domain."""
+    """Mean reward of the gold turns, of the tasks that have some; 0 counts if a gold call fails. 1.0 in a sound
+    domain."""
     gold_turns: float
     """Mean number of replies in a gold episode."""
 
@@ -203,6 +206,8 @@ class _PlayedTask:
     """Whether a success check of the task passes before the agent has done anything."""
     lacks_gold: bool = False
     """Whether the task is an example without a reference solution, which RL does not need."""
+    gold_calls_fail: bool = False
+    """Whether a gold call has an error that no environment intends."""
 
     @property
     def gold(self) -> Score | None:
@@ -212,7 +217,7 @@ class _PlayedTask:
     @property
     def unsound_kind(self) -> IssueKind | None:
         """Why the task is not sound, or None."""
-        if self.gold is None or (self.gold.reward < 1.0 and not self.lacks_gold):
+        if self.gold is None or self.gold_calls_fail or (self.gold.reward < 1.0 and not self.lacks_gold):
             return "gold fails"
         if self.noop is None or self.noop.reward > 0.0:
             return "does nothing"
@@ -484,8 +489,8 @@ async def _play_task(source: TaskSource, split: Split, task: Task, max_step_seco
                 for problem in reward_problems
             ]
         problems += reward_problems
-    if wrong := [kind for kind in WRONG_CALLS if kind in gold.event_counts]:
-        text = f"task {task.id}: calls fail in its gold episode ({', '.join(wrong)}), and SFT would imitate them"
+    if fails := any(kind in gold.event_counts for kind in WRONG_CALLS):
+        text = f"task {task.id}: {_describe_failed_call(gold)}; SFT would imitate it"
         problems.append(_Problem("gold_fails", text, task))
     if gold.score and (unshown := find_unshown_argument(leaf, task, gold.messages)):
         problems.append(_Problem("unshown_value", f"task {task.id}: {describe_unshown(unshown)}", task))
@@ -494,7 +499,18 @@ async def _play_task(source: TaskSource, split: Split, task: Task, max_step_seco
     places = frozenset((*exception_places(gold), *exception_places(noop)))
     refused = gold.event_counts.get("refused", 0)
     passes = leaf.passes_at_start(task)
-    return _PlayedTask(task, problems, True, refused, places, gold, noop.score, passes, lacks_gold)
+    return _PlayedTask(task, problems, True, refused, places, gold, noop.score, passes, lacks_gold, fails)
+
+
+def _describe_failed_call(episode: Trajectory) -> str:
+    """Return the first call that failed, and the error that the model reads."""
+    calls = {call.id: call for message in episode.messages for call in message.tool_calls}
+    for message in episode.messages:
+        if message.role == "tool" and message.content.startswith(ERROR_PREFIX) and message.tool_call_id in calls:
+            call = calls[message.tool_call_id]
+            arguments = json.dumps(call.arguments, ensure_ascii=False)
+            return f"the gold call {call.name} {arguments:.200} fails: {message.content.removeprefix(ERROR_PREFIX)}"
+    return "a gold call fails"
 
 
 def _find_other_result(first: Trajectory, second: Trajectory) -> str | None:
@@ -533,7 +549,11 @@ async def _probe(
 
 
 def _report_split(split: Split, played: Sequence[_PlayedTask]) -> SplitReport:
-    gold = [result.gold.reward if result.gold and result.noop else 0.0 for result in played if not result.lacks_gold]
+    gold = [
+        result.gold.reward if result.gold and result.noop and not result.gold_calls_fail else 0.0
+        for result in played
+        if not result.lacks_gold
+    ]
     noop = [result.noop.reward if result.gold and result.noop else 0.0 for result in played]
     return SplitReport(
         split=split,
@@ -604,7 +624,8 @@ def find_task_problems(source: TaskSource, split: Split, task: Task) -> Iterator
     """Yield the problems of a single task."""
     tools = {spec.name for spec in source.tool_specs}
     for name in sorted({call.name for call in task.gold_calls} - tools):
-        yield f"task {task.id}: a gold turn calls {name}, which is not one of the agent's tools"
+        _, _, known = did_you_mean(name, tools).partition("; ")
+        yield f"task {task.id}: a gold turn calls {name}, which is not one of the agent's tools; {known}"
     if (task.domain, task.split) != (source.name, split):
         yield f"task {task.id}: it is stored in {source.name}/{split}, but its fields say {task.domain}/{task.split}"
     for text in filter(gives_consent, _user_texts(task) if task.scenario.goals else ()):

@@ -384,7 +384,11 @@ def choose_device(device: str) -> torch.device:
         return torch.device(next(name for name in ("cuda", "mps", "cpu") if is_available[name]))
     if not is_available[device]:
         have = ", ".join(name for name, there in is_available.items() if there)
-        raise ConfigError(f"engine.device = {device!r} is not available; available: {have}")
+        why = "no GPU was found" if torch.version.cuda else f"torch {torch.__version__} is built without CUDA"
+        raise ConfigError(
+            f"engine.device = {device!r} is not available{f': {why}' if device == 'cuda' else ''}; available: {have}; "
+            "see understudy doctor"
+        )
     return torch.device(device)
 
 

@@ -19,6 +19,9 @@ from understudy.evaluation.reports.tables import (
     success_cells,
 )
 
+_NARROW = 70
+"""Columns below which tables have no frame."""
+
 
 def report_to_text(report: EvalReport) -> str:
     """Return the report as text for a terminal."""
@@ -41,15 +44,22 @@ def format_causes(failures: Sequence[EpisodeFailure], title: str) -> str:
 
 def render_tables(tables: Mapping[str, TableCells]) -> str:
     """Return tables under their titles, as text for a terminal."""
-    console = Console(width=max(100, shutil.get_terminal_size().columns), file=io.StringIO())
+    columns = shutil.get_terminal_size().columns
+    is_narrow = columns < _NARROW
+    console = Console(width=columns if is_narrow else max(100, columns), file=io.StringIO())
     with console.capture() as capture:
         for title, cells in tables.items():
-            console.print(_render_table(title, cells))
+            console.print(_render_table(title, cells, is_narrow))
     return capture.get().rstrip()
 
 
-def _render_table(title: str, cells: TableCells) -> Table:
+def _render_table(title: str, cells: TableCells, is_narrow: bool) -> Table:
+    """Return a table. On a narrow terminal it has no frame, and intervals are below their rates."""
+    if is_narrow:
+        cells = [cells[0], *([cell.replace(" [", "\n[") for cell in line] for line in cells[1:])]
     table = Table(title=title, title_justify="left")
+    if is_narrow:
+        table.box, table.padding = None, (0, 1, 0, 0)
     for place, name in enumerate(cells[0]):
         table.add_column(Text(name), justify="right" if place else "left")
     for line in cells[1:]:

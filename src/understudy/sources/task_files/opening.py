@@ -91,13 +91,16 @@ def open_task_files(
     also name the sources `beside`. Without validation tasks, training tasks are taken. Raise `ConfigError` if a file is
     missing, or if none of the rows of a name has a task that can be played.
     """
-    files = [
-        InputFile(name, file, split)
-        for name, listed in given.items()
-        for split, each in listed
-        for file in list_row_files(each)
-    ]
+    files, named = list[InputFile](), list[tuple[str, Sequence[RowFile]]]()
+    for name, listed in given.items():
+        for split, each in listed:
+            named.append((each, list_row_files(each)))
+            files += [InputFile(name, file, split) for file in named[-1][1]]
     read = read_files(files, data, beside)
+    read_names = {row.file.file.name for row in read.rows}
+    for each, of_name in named:  # a folder may have an empty file
+        if all(file.name not in read_names and next(file.rows(), None) is None for file in of_name):
+            raise ConfigError(f"{each} has no rows; add some, or leave the file out")
     tasks = [row.item.value for row in read.rows if isinstance(row.item, Item)]
     taken = set[str]() if data.validation else _choose_validation(tasks)
     return [_make_task_file(name, files, read, taken, data) for name in given]

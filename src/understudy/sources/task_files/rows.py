@@ -203,7 +203,11 @@ def _read_sequences(item: Item[Mapping[str, Any]], identity: str) -> Iterator[It
 
 
 def _read_unknown(row: Any, identity: str) -> TaskRow:
+    if isinstance(row, dict) and "mcpServers" in row:
+        raise InvalidField("mcpServers", "MCP servers are named in a TOML file, which `understudy new mcp NAME` writes")
     known = " | ".join(kind.keys for kind in ROW_KINDS)
+    if isinstance(row, list):
+        raise InvalidField("", f"a line holds a {describe_row(row)}; a JSON array of rows needs the suffix .json")
     raise InvalidField("", f"unknown shape {describe_row(row)}; shapes of tasks: {known}; see docs/data.md")
 
 

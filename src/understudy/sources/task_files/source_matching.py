@@ -290,8 +290,8 @@ def load_episode_class(reference: str) -> type[ToolEpisode]:
         return found
     if isinstance(found, type) or not callable(found):
         raise ConfigError(
-            f"data.reward = {reference!r} is a {type(found).__name__}; name a function reward(transcript, example) "
-            "or a subclass of ToolEpisode"
+            f"data.reward = {reference!r} is of the type {type(found).__name__}; name a function "
+            "reward(transcript, example) or a subclass of ToolEpisode"
         )
     _validate_signature(reference, found)
     reward: Callable[[Sequence[Message], ToolExample], float] = found

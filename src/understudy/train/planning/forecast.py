@@ -70,6 +70,8 @@ class PhaseForecast(Record):
     """Seconds of all steps of the phase."""
     episodes: int = 0
     """Episodes that the phase plays."""
+    max_episodes: int = 0
+    """Episodes that it plays at most, with those of resampled groups."""
 
 
 class RunForecast(Record):
@@ -143,7 +145,13 @@ def forecast_run(
     phases = (
         PhaseForecast(name="sft", steps=sft.steps, seconds=imitated),
         *_preferred(config, episodes, training),
-        PhaseForecast(name="rl", steps=config.steps, seconds=config.steps * step, episodes=config.steps * played),
+        PhaseForecast(
+            name="rl",
+            steps=config.steps,
+            seconds=config.steps * step,
+            episodes=config.steps * played,
+            max_episodes=config.steps * algorithm.most_played_episodes,
+        ),
         PhaseForecast(name="evaluation", steps=evaluations, seconds=evaluation, episodes=evaluated),
     )
     return RunForecast(phases=phases, cost=_cost(config, episodes, sum(phase.episodes for phase in phases)))
@@ -161,12 +169,18 @@ def _preferred(config: TrainConfig, episodes: EpisodeSizes, training: TrainingSp
 
 def format_forecast(forecast: RunForecast, config: TrainConfig) -> str:
     """Return a table of the phases."""
-    lines = [f"  {'phase':<16}{'steps':>8}{'episodes':>10}{'time':>12}"]
+    lines = [f"  {'phase':<16}{'steps':>8}{'episodes':>12}{'time':>16}"]
     for phase in forecast.phases:
         lines.append(
-            f"  {phase.name:<16}{phase.steps:>8,}{phase.episodes or '':>10}{format_duration(phase.seconds):>12}"
+            f"  {phase.name:<16}{phase.steps:>8,}{phase.episodes or '':>12}{format_duration(phase.seconds):>16}"
         )
-    lines.append(f"  {'total':<16}{'':>18}{format_duration(forecast.seconds):>12}")
+    lines.append(f"  {'total':<16}{'':>20}{format_duration(forecast.seconds):>16}")
+    for phase in forecast.phases:
+        if phase.max_episodes > phase.episodes:
+            lines.append(
+                f"  {phase.name} plays up to {phase.max_episodes:,} episodes if groups without a training signal are "
+                "replaced (algorithm.max_resampled_groups)"
+            )
     if config.user.kind in REQUESTS_PER_MESSAGE:
         cap = f"; cost_limit = {config.cost_limit}" if config.cost_limit else "; cost_limit = 0 sets no limit"
         free = "" if forecast.cost else f" (endpoints.{config.user.endpoint} has no prices)"

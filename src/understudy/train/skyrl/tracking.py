@@ -104,7 +104,8 @@ class TrackingAdapter:
         """
         if self._logged is None:
             metrics = self._step_metrics(data) | self._usage_metrics()
-            results = check_step(metrics, self._progress.history, self._context.config.health)
+            config = self._context.config
+            results = check_step(metrics, self._progress.history, config.health, config.algorithm.health_remedies)
             self._issues = [result for result in results if not result.ok]
             self._halts = report_issues(self._context, self._progress, step, results)
             self._logged = metrics | health_metrics(results)
