@@ -248,7 +248,7 @@ def test_policy_trained_with_critic_is_exported_without_it(tiny: Path, tmp_path:
 def test_run_is_rejected_when_engine_lacks_critic_or_reference(
     tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: tuple[str, ...], key: str
 ) -> None:
-    monkeypatch.setattr("understudy.train.loop.open_engine", lambda *_: SimpleNamespace(close=lambda: None))
+    monkeypatch.setattr("understudy.train.loop.open_engine", lambda *_, **__: SimpleNamespace(close=lambda: None))
     with pytest.raises(ConfigError, match=key):
         train_tiny_run(tmp_path / "run", tiny, *settings, "sft.steps=0")
     assert not list((tmp_path / "run" / "evaluations").iterdir())

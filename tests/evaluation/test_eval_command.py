@@ -22,6 +22,7 @@ from support.run_evaluations import write_run_evaluation
 from toy import DOMAIN
 from understudy.cli.main import app as cli_app
 from understudy.cli.main import main
+from understudy.core.messages import Message
 from understudy.core.tasks import Score, write_tasks
 from understudy.core.terminal import PersonLeft
 from understudy.core.trajectory import read_trajectories
@@ -301,11 +302,16 @@ def test_the_folder_of_a_file_of_tasks_has_the_name_of_the_file(call: Any, tmp_p
 
 
 def test_ctrl_c_prints_the_resume_command(call: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    lines = iter(["/help"])
-    monkeypatch.setattr(
-        "understudy.cli.play.TerminalPlayer.act", lambda *_: next(lines) and (_ for _ in ()).throw(PersonLeft)
-    )
-    code, _, err = call("eval", "toy:DOMAIN", "--agent", "human", "--tasks", "2", "--out", "mine")
+    turns = iter(range(2))
+
+    def act(*_: Any) -> Message:
+        if next(turns):
+            raise PersonLeft
+        return Message(role="assistant", content="Goodbye.")
+
+    monkeypatch.setattr("understudy.cli.play.TerminalPlayer.act", act)
+    command = ("eval", "toy:DOMAIN", "--agent", "human", "--tasks", "2", "--out", "mine", "limits.max_turns=1")
+    code, _, err = call(*command)
     assert (code, len(err.splitlines()), "understudy eval --resume mine" in err) == (130, 1, True)
 
 

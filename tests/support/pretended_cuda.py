@@ -28,7 +28,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from understudy.engines.local import tree_attention
 from understudy.engines.local.cpu import kernels
-from understudy.engines.local.sampling import sampler
+from understudy.engines.local.sampling import passes
 
 CUDA, CPU = torch.device("cuda:0"), torch.device("cpu")
 TOTAL_MEMORY = 80 << 30
@@ -329,7 +329,7 @@ def pretended_cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[PretendedCuda]:
     monkeypatch.setattr(torch.cuda, "synchronize", lambda *_: device.synchronize("torch.cuda.synchronize"))
     monkeypatch.setattr(kernels, "call_kernel", _refuse_cuda(kernels.call_kernel))
     monkeypatch.setattr(tree_attention, "_compiled", lambda: _attend)
-    monkeypatch.setattr(sampler, "supports_graphs", lambda _: False)
+    monkeypatch.setattr(passes, "supports_graphs", lambda _: False)
     # A module that moves keeps its parameters, and so its tied weights, as on CUDA.
     monkeypatch.setattr(torch.__future__, "_swap_module_params_on_conversion", True)
     with device:

@@ -353,16 +353,12 @@ def test_teacher_with_a_shorter_context_than_the_episodes_is_rejected(tiny: Path
     validate_reference(parse_config("", [*settings, "limits.max_episode_tokens=9999"]), teacher)
 
 
-@pytest.mark.parametrize(("model_type", "named"), [("unheard", r"\bunheard\b"), ("mamba", "max_position_embeddings")])
-def test_teacher_of_an_unsupported_architecture_is_named(
-    model_type: str, named: str, tiny: Path, tmp_path: Path
-) -> None:
+def test_teacher_of_an_unknown_architecture_is_named(tiny: Path, tmp_path: Path) -> None:
     teacher = make_tiny_model(tmp_path / "teacher")
     about = json.loads((teacher / "config.json").read_text(encoding="utf-8"))
-    del about["max_position_embeddings"]
-    (teacher / "config.json").write_text(json.dumps(about | {"model_type": model_type}), encoding="utf-8")
+    (teacher / "config.json").write_text(json.dumps(about | {"model_type": "unheard"}), encoding="utf-8")
     settings = ("algorithm.kl_coef=1", "algorithm.reference.kind=model", f"algorithm.reference.model={teacher}")
-    with pytest.raises(ConfigError, match=named):
+    with pytest.raises(ConfigError, match=r"\bunheard\b"):
         validate_reference(parse_config("", [f"model={tiny}", *settings]), tiny)
 
 

@@ -24,7 +24,7 @@ ALWAYS_USED = {
     *("eval.temperature", "eval.seed", "eval.ood_domains"),
     *("limits.max_turns", "limits.max_episode_tokens", "limits.max_message_chars", "limits.max_retries"),
     *("limits.max_step_seconds", "engine", "engine.kind", "engine.finetune", "engine.max_num_seqs", "engine.device"),
-    *("engine.sampler", "engine.dtype", "engine.threads"),
+    *("engine.sampler", "engine.dtype", "engine.threads", "engine.batching"),
     *("engine.sharding", "engine.collective_timeout"),  # the number of processes is no key
 }
 """Keys and sections that have an effect in every run, or whose values that have none are refused."""
@@ -43,10 +43,12 @@ CASES = {
     "engine.gradient_checkpointing=true": "steps=4",
     "engine.max_tokens_per_microbatch=99": "steps=4",
     "engine.trainable_layers=1": "sft.steps=4",
+    "engine.train_control_tokens=all": "sft.steps=4",
     "engine.max_draft_rows=9": "engine.sampler=torch",
     "engine.vllm.python=python": "engine.vllm.base_url=",
     "engine.vllm.server_args=--seed": "engine.vllm.base_url=",
     "engine.vllm.start_timeout=9": "engine.vllm.in_process=false",
+    "health.max_sft_loss_ratio=0.5": "sft.steps=4",
     "health.window=2": "steps=4",
     "health.stop_on=entropy": "steps=4",
     "health.max_grad_norm_spike=9": "steps=4",
@@ -114,6 +116,7 @@ NEEDED = {
     "engine.gradient_checkpointing": ["steps=0", "sft.steps=0"],
     "engine.max_tokens_per_microbatch": ["steps=0", "sft.steps=0"],
     "engine.trainable_layers": ["steps=0", "sft.steps=0"],
+    "engine.train_control_tokens": ["steps=0", "sft.steps=0"],
     "engine.max_draft_rows": ["engine.sampler=vllm"],
     "health": ["steps=0", "sft.steps=0"],
     "health.max_clip_fraction": ["algorithm.update_epochs=1"],

@@ -50,7 +50,10 @@ UNUSED_SETTINGS: Sequence[_Unused] = (
     _Unused("engine.train_embeddings", lambda c: c.engine.uses_lora, "engine.finetune trains adapters only"),
     *(
         _Unused(f"engine.{key}", lambda c: not c.total_steps, _NO_TRAINING)
-        for key in ("optimizer", "gradient_checkpointing", "max_tokens_per_microbatch", "trainable_layers")
+        for key in (
+            *("optimizer", "gradient_checkpointing", "max_tokens_per_microbatch", "trainable_layers"),
+            "train_control_tokens",
+        )
     ),
     _Unused(
         "engine.max_draft_rows",
@@ -163,6 +166,7 @@ UNUSED_SETTINGS: Sequence[_Unused] = (
     ),
     _Unused("algorithm", lambda c: not c.steps, _NO_RL),
     *(_Unused(f"health.{key}", lambda c: not c.steps, _NO_RL) for key in _RL_CHECKS),
+    _Unused("health.max_sft_loss_ratio", lambda c: not c.sft.steps, "sft.steps = 0"),
     *(
         _Unused(
             f"health.{key}",

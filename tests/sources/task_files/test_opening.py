@@ -138,7 +138,7 @@ def test_prompts_of_common_shapes_are_scored_by_a_function(tmp_path: Path) -> No
     assert not any("gold" in note for note in summary.notes)
     with pytest.raises(ConfigError, match=r"data\.reward=module:attribute"):
         load_source(path)
-    with pytest.raises(ConfigError, match="'toy:DOMAIN' is a Domain"):
+    with pytest.raises(ConfigError, match=r"'toy:DOMAIN'.*Domain"):
         load_source(path, DataConfig(reward="toy:DOMAIN"))
 
 

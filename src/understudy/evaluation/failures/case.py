@@ -4,10 +4,12 @@ If the episode can be replayed, the kinds of errors and the changes of the state
 errors are recognized by the start of tool results, and changes are unknown.
 """
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from understudy.core.errors import TaskError
 from understudy.core.messages import ERROR_PREFIX, Message, ToolCall
 from understudy.core.tasks import Task
 from understudy.core.trajectory import Trajectory
@@ -134,10 +136,11 @@ def build_case(
 
 def _reading_tools(source: TaskSource, task: Task) -> frozenset[str]:
     """Return the tools of gold calls that only read: by their names if the source does not report exactly which
-    calls write."""
+    calls write, or refuses the gold calls of a stored task."""
     names = {call.name for call in task.gold_calls}
-    if source.reports_writes and not isinstance(source, ExternalSource):
-        return frozenset(names - {call.name for call in source.gold_writes(task)})
+    if not isinstance(source, ExternalSource) and source.reports_writes:
+        with contextlib.suppress(TaskError):
+            return frozenset(names - {call.name for call in source.gold_writes(task)})
     return frozenset(filter(only_reads, names))
 
 
