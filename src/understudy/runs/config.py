@@ -388,7 +388,9 @@ class TrainConfig(Record):
         source = with_reward_policy(load_source(self.domain, self.data), self.reward)
         try:
             part = source.slice(self.slice)
-            if hidden := [] if any(part.tasks(split) for split in SPLITS) else list_hidden_tasks(part):
+            # Only then, because listing the tasks of an MCP environment starts its servers.
+            is_empty = self.slice.tools and not any(part.tasks(split) for split in SPLITS)
+            if is_empty and (hidden := list_hidden_tasks(part)):
                 names = ", ".join(sorted({call.name for task in hidden for call in task.gold_calls}))
                 raise ConfigError(f"slice.tools leaves out all {len(hidden)} tasks, because their gold calls {names}")
             return part
