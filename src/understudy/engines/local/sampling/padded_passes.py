@@ -94,10 +94,6 @@ def _with_states(found: Any, combine: Any, layers: Sequence[Any], length: int) -
 class StateCache(SequenceCache):
     """Slots whose rows are in the batch that is being decoded, or stored alone."""
 
-    def __init__(self, num_slots: int) -> None:
-        super().__init__(num_slots)
-        self.clear()
-
     def clear(self) -> None:
         """Clear the cache, because the weights have changed."""
         super().clear()
