@@ -75,7 +75,7 @@ class UserGoal(Record):
     accepted_steps: tuple[tuple[str, ...], ...] = ()
     """Intermediate steps that the user agrees to. Each is the tuple of terms that a correct proposal must contain."""
     success_check: SuccessCheck | None = None
-    """If set, only this check settles the goal, and no proposal does; `required_terms` may then be empty."""
+    """If set, the user is satisfied only when this check passes; `required_terms` may then be empty."""
     facts: tuple[Fact, ...] = ()
     """What the user knows about this goal. The user tells these facts only while this goal is the current one."""
     contests_refusal: bool = False
@@ -110,7 +110,7 @@ class Scenario(Record):
     facts: tuple[Fact, ...] = ()
     """What the user knows and tells when asked, such as their name."""
     goals: tuple[UserGoal, ...] = ()
-    """What the user wants, in order. Without goals the agent's first statement ends the episode."""
+    """What the user wants, in order. Without goals the user leaves after the agent's first text that asks nothing."""
     user_actions: tuple[UserAction, ...] = ()
     """What the user can do with their own tools."""
     persona: Persona = "plain"
