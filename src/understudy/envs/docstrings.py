@@ -1,4 +1,4 @@
-"""Docstrings of tools: the description of a tool and those of its parameters, in the styles of Google, NumPy, Sphinx."""
+"""Docstrings of tools in the styles of Google, NumPy and Sphinx: descriptions of a tool and of its parameters."""
 
 import inspect
 import re

@@ -369,3 +369,32 @@ def test_a_row_of_the_file_wins_over_the_name_of_the_file(tmp_path: Path) -> Non
     (tmp_path / "val.json").write_text(json.dumps(tau_rows()[8:]))
     source = load_source(str(tmp_path), DataConfig(sources=("toy:DOMAIN",)))
     assert [len(source.tasks(split)) for split in SPLITS] == [2, 4, 0]
+
+
+@pytest.mark.parametrize(
+    ("reward", "gold", "tools"),
+    [
+        ("", 1.0, ["add"]),
+        ("support.task_rows:reward_nothing", 0.0, ["add"]),
+        ("support.task_rows:Answering", 1.0, []),
+    ],
+)
+def test_questions_are_played_with_the_tools_of_the_dataset_that_domain_names(
+    tmp_path: Path, reward: str, gold: float, tools: list[str]
+) -> None:
+    path = write_lines(tmp_path / "clean.jsonl", [{"question": f"{n}+1?", "answer": str(n + 1)} for n in range(9)])
+    source = load_source("support.train_verdict:ADDING", DataConfig(train=(str(path),), reward=reward))
+    assert [spec.name for spec in source.tool_specs] == tools
+    assert source.domain_policy == ("Add." if tools else "")
+    (summary,) = list_file_summaries(source)
+    assert (summary.played_by, sum("adding" in note for note in summary.notes)) == ({"clean": 9}, 1)
+    assert {each.gold_reward for each in check(source).splits if each.tasks} == {gold}
+
+
+def test_questions_are_played_without_tools_if_two_datasets_are_named(tmp_path: Path) -> None:
+    path = write_lines(tmp_path / "clean.jsonl", prompt_rows())
+    sources = ("support.train_verdict:ADDING", "support.shelves:SHELVES")
+    source = load_source(str(path), DataConfig(sources=sources, reward="support.task_rows:reward_answer"))
+    (summary,) = list_file_summaries(source)
+    assert source.tool_specs == ()
+    assert any("adding, shelves" in note for note in summary.notes)
