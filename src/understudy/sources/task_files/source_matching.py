@@ -26,7 +26,7 @@ from understudy.sources.references import list_domains, load_reference
 from understudy.sources.task_files.call_matching import is_call_matching, match_calls, source_name
 from understudy.sources.task_files.call_sequences import CallSequence, SequenceSource
 from understudy.sources.task_files.config import RowConfig
-from understudy.sources.task_files.prompt_rows import listed_tools
+from understudy.sources.task_files.prompt_rows import column_notes, listed_tools
 from understudy.sources.task_files.rows import ReadRow
 from understudy.sources.task_files.task_row import TaskRow
 from understudy.sources.task_files.tau_rows import to_tau_values
@@ -174,6 +174,7 @@ class SourceMatcher:
             examples.setdefault(item.value.content.task_id(name), item.value.content)
         source = ToolDataset(name, "", tuple(examples.values()), episode_class)
         notes = answer_notes([(item.location, item.value.content) for item in items])
+        notes += column_notes([item.value.content.info for item in items])
         if player and issubclass(episode_class, player.episode_class):
             source = replace(source, domain_policy=player.domain_policy, user_factory=player.user_factory)
             self.used.setdefault(player.name, player)
