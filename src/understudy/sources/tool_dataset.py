@@ -314,6 +314,11 @@ class ToolDataset(TaskSource):
         return found
 
 
+def list_datasets(sources: Iterable[TaskSource]) -> list[ToolDataset]:
+    """Return the data sets among sources. They can play further examples."""
+    return [source for source in sources if isinstance(source, ToolDataset)]
+
+
 def answer_notes(examples: Sequence[tuple[str, ToolExample]]) -> list[str]:
     """Return notes on answers that a reward function may not read. Each example has the name of its row.
 

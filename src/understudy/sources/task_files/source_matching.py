@@ -30,7 +30,7 @@ from understudy.sources.task_files.prompt_rows import column_notes, listed_tools
 from understudy.sources.task_files.rows import ReadRow
 from understudy.sources.task_files.task_row import TaskRow
 from understudy.sources.task_files.tau_rows import to_tau_values
-from understudy.sources.tool_dataset import ToolDataset, ToolEpisode, ToolExample, answer_notes
+from understudy.sources.tool_dataset import ToolDataset, ToolEpisode, ToolExample, answer_notes, list_datasets
 
 _OTHER_PARAMETERS = {"prompts", "completions", "solution_str"}
 """Parameters of the reward functions of TRL and verl."""
@@ -161,7 +161,7 @@ class SourceMatcher:
         ]
 
     def _score_prompts(self, name: str, items: Sequence[Item[TaskRow]]) -> list[Item[TaskRow] | RowError]:
-        datasets = [source for source in self.allowed if isinstance(source, ToolDataset)]
+        datasets = list_datasets(self.allowed)
         player = datasets[0] if len(datasets) == 1 else None
         if not (self.data.reward or player):
             problem = "a question needs a reward function; name one: data.reward=module:attribute"
