@@ -32,6 +32,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         ("import sys\nsys.exit(0)\n", r"sys\.exit \(my_module\.py:2\).*__main__"),
         ("from understudy import Toolepisode\n", r"did you mean 'ToolEpisode'.*\(my_module\.py:1\)"),
         ("import understudy\nunderstudy.ToolDataset(polciy='')\n", r"'polciy'; did you mean 'domain_policy'"),
+        ("import understudy\nunderstudy.ToolDataset(system_prompt='')\n", r"'system_prompt'; write domain_policy \("),
+        ("import understudy\nunderstudy.ToolDataset(reward_funcs=[])\n", r"'reward_funcs'; the method reward"),
+        ("import understudy\nunderstudy.ToolDataset(xyz=1)\n", r"argument 'xyz'; allowed: domain_policy"),
         ("import understudy\nunderstudy.ToolCall('a')\n", r"give the fields .* by name"),
         (
             "import understudy\nunderstudy.ToolCall(name='a', arg={})\n",
@@ -41,7 +44,15 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     ],
     ids=[
         *("syntax", "exception", "missing package", "missing name", "imported module", "exit", "wrong public name"),
-        *("wrong argument", "positional field", "wrong field", "missing attribute"),
+        *(
+            "wrong argument",
+            "argument of TRL",
+            "rewards of TRL",
+            "unknown argument",
+            "positional field",
+            "wrong field",
+            "missing attribute",
+        ),
     ],
 )
 def test_mistake_in_module_is_one_line(folder: Path, code: str, expected: str) -> None:
@@ -64,3 +75,13 @@ def test_task_error_of_module_names_the_line(folder: Path) -> None:
     )
     with pytest.raises(TaskError, match=r"\bfind\b.*annotation.* \(my_tools\.py:4\)$"):
         import_object("my_tools:Tools")
+
+
+def test_mistake_is_located_in_the_users_module(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    library = folder / "other" / "site-packages"
+    library.mkdir(parents=True)
+    (library / "my_library.py").write_text("def fail():\n    return {}['a']\n")
+    monkeypatch.syspath_prepend(str(library))
+    (folder / "my_module.py").write_text("import my_library\n\nmy_library.fail()\n")
+    with pytest.raises(ConfigError, match=r"KeyError: 'a' \(my_module\.py:3\)"):
+        import_object("my_module:TASKS")

@@ -293,6 +293,14 @@ def test_fields_of_a_row_are_those_of_its_example(tmp_path: Path) -> None:
         )
 
 
+@pytest.mark.parametrize("question", [None, "", " "])
+def test_an_example_without_a_question_is_named_as_the_command_line_names_it(
+    tmp_path: Path, question: str | None
+) -> None:
+    with pytest.raises(TaskError, match=r"rows\.jsonl:1: question: the row has no question; give it one"):
+        load_tool_examples(write_lines(tmp_path / "rows.jsonl", [{"question": question, "answer": "4"}]))
+
+
 @pytest.mark.parametrize(
     "calls",
     [

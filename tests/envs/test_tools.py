@@ -11,6 +11,7 @@ from pydantic import Field
 from understudy.core.errors import TaskError, ToolError, ToolErrorKind
 from understudy.core.messages import ToolCall, tool_to_openai
 from understudy.core.records import Record
+from understudy.envs.docstrings import parse_docstring
 from understudy.envs.state import State, Table
 from understudy.envs.tools import Alias, Toolkit, ToolkitBase, render_result
 
@@ -374,3 +375,84 @@ def test_staticmethods_are_tools() -> None:
     with pytest.raises(ToolError) as refused:
         kitchen.call_sync(ToolCall(name="boil", arguments={"minutes": "long"}))
     assert refused.value.kind == "invalid_arguments"
+
+
+GOOGLE = """Find orders
+of a customer.
+
+Args:
+    customer: The id,
+        such as C1.
+    limit (int, optional): Most orders: all if 0.
+    status: From the docstring.
+
+Only recent orders are found.
+
+Returns:
+    The ids.
+
+Raises:
+    ToolError: if there is none.
+"""
+NUMPY = """Find orders
+of a customer.
+
+Only recent orders are found.
+
+Parameters
+----------
+customer : str
+    The id,
+    such as C1.
+limit : int, optional
+    Most orders: all if 0.
+status
+    From the docstring.
+
+Returns
+-------
+list
+    The ids.
+"""
+SPHINX = """Find orders
+of a customer.
+
+Only recent orders are found.
+
+:param str customer: The id,
+    such as C1.
+:param limit: Most orders: all if 0.
+:type limit: int
+:param status: From the docstring.
+:returns: The ids.
+:raises ToolError: if there is none.
+"""
+
+
+@pytest.mark.parametrize("docstring", [GOOGLE, NUMPY, SPHINX])
+def test_docstrings_describe_arguments_that_the_signature_does_not(docstring: str) -> None:
+    def find_orders(self: Any, customer: str, status: Annotated[str, "From the signature."], limit: int = 0) -> str:
+        return ""
+
+    find_orders.__doc__ = docstring
+    (spec,) = type("Orders", (Toolkit,), {"find_orders": find_orders}).specs()
+    assert spec.description == "Find orders\nof a customer.\n\nOnly recent orders are found."
+    assert {name: field["description"] for name, field in spec.parameters["properties"].items()} == {
+        "customer": "The id, such as C1.",
+        "status": "From the signature.",
+        "limit": "Most orders: all if 0.",
+    }
+
+
+@pytest.mark.parametrize(
+    "docstring",
+    [
+        "Add.\n\nArgs:\n    zahl: The number.",
+        "Add.\n\nArgs:\nnothing is indented",
+        "Parameters: see the manual.",
+        "Add.\n\n:param zahl: The number.",
+        "Add\n---\nReturns the sum: n + 1.",
+    ],
+)
+def test_text_that_describes_no_argument_stays_in_the_description(docstring: str) -> None:
+    assert parse_docstring(docstring, ["n"]) == (docstring, {})

@@ -1,6 +1,7 @@
 """Tests of `domains.tool_dataset` and of custom sources and agents given as `module:attribute`."""
 
 import asyncio
+import inspect
 import json
 import re
 import sys
@@ -431,6 +432,10 @@ def test_a_single_gold_call_and_a_single_tool() -> None:
     assert ToolExample(prompt="a", gold_calls=call).gold_calls == (call,)  # type: ignore[arg-type]
     with pytest.raises(TaskError, match=r"tools=\[f, g\]"):
         ToolDataset("d", "", [ToolExample(prompt="a")], Doubling, tools=count_items)  # type: ignore[arg-type]
+    with pytest.raises(TaskError, match=r"module.*tools=\[f, g\]"):
+        ToolDataset("d", "", [ToolExample(prompt="a")], Doubling, tools=inspect)  # type: ignore[arg-type]
+    with pytest.raises(TaskError, match=r"examples of d .*NoneType.*ToolExample"):
+        ToolDataset("d", "", None, Doubling)  # type: ignore[arg-type]
     with pytest.raises(TaskError, match=r"tool Three\.double is replaced by 3"):
         type("Three", (Doubling,), {"double": 3})
 

@@ -14,7 +14,7 @@ from toy import DOMAIN
 from understudy.core.messages import Message
 from understudy.core.tasks import Task
 from understudy.sources.task_files.skyrl_rows import to_skyrl_row
-from understudy.sources.tool_dataset import ToolExample
+from understudy.sources.tool_dataset import ToolEpisode, ToolExample
 
 Row = dict[str, Any]
 TOY = "data.sources=toy:DOMAIN"
@@ -134,6 +134,11 @@ def prompt_rows() -> list[Row]:
 def reward_answer(transcript: Sequence[Message], example: ToolExample) -> float:
     """Return 1.0 for the answer of the example."""
     return float(transcript[-1].content == example.answer)
+
+
+class Answering(ToolEpisode):
+    def reward(self, transcript: Sequence[Message]) -> float:
+        return reward_answer(transcript, self.example)
 
 
 def reward_nothing(transcript: Sequence[Message], example: ToolExample) -> float:

@@ -4,6 +4,7 @@ import importlib
 import inspect
 import re
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -13,6 +14,16 @@ from understudy.core.user_code import describe_exception, locate_exception
 
 _MISSING_NAME = re.compile(r"cannot import name '(\w+)' from 'understudy' ")
 _WRONG_ARGUMENT = re.compile(r"(\w+)\.__init__\(\) got an unexpected keyword argument '(\w+)'")
+
+_OTHER_ARGUMENTS = {
+    **dict.fromkeys(("system_prompt", "system", "instructions"), "write domain_policy"),
+    **dict.fromkeys(("train_dataset", "dataset", "rows"), "give examples, a list of ToolExample"),
+    **dict.fromkeys(("environment_factory", "env_class"), "write episode_class"),
+    **dict.fromkeys(
+        ("reward_funcs", "reward_func", "reward_fn", "reward"), "the method reward of the episode_class is the reward"
+    ),
+}
+"""What to write in place of arguments that other libraries have, and `ToolDataset` does not."""
 
 
 def import_object(reference: str) -> Any:
@@ -63,10 +74,17 @@ def _hint(error: Exception) -> str:
     """Return what to write in place of a wrong name of the public API, or of a wrong argument of one of its classes."""
     public, text = sys.modules["understudy"], str(error)
     if found := _MISSING_NAME.match(text):
-        return f"; {did_you_mean(found[1], public.__all__)}"
+        return _suggest(found[1], public.__all__)
     if "BaseModel.__init__() takes 1 positional argument" in text:
         return "; give the fields of a record by name, such as prompt=…"
     found = _WRONG_ARGUMENT.match(text)
     if found and found[1] in public.__all__:
-        return f"; {did_you_mean(found[2], inspect.signature(getattr(public, found[1])).parameters)}"
+        if found[1] == "ToolDataset" and found[2] in _OTHER_ARGUMENTS:
+            return f"; {_OTHER_ARGUMENTS[found[2]]}"
+        return _suggest(found[2], inspect.signature(getattr(public, found[1])).parameters)
     return ""
+
+
+def _suggest(name: str, known: Iterable[str]) -> str:
+    """Return which name is meant, for the end of a text that has the wrong name."""
+    return did_you_mean(name, known).removeprefix(repr(name))

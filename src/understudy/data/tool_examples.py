@@ -3,11 +3,13 @@
 import functools
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from understudy.core.items import InvalidField, Item, RowError, describe_row, items_or_raise
 from understudy.data.conversations.shapes import find_shape, list_shapes
 from understudy.sources.dataset_files import read_dataset
-from understudy.sources.task_files.prompt_rows import is_prompt_row, to_tool_example
+from understudy.sources.task_files.prompt_rows import QUESTION_COLUMNS, is_prompt_row, to_tool_example
+from understudy.sources.task_files.rows import match_kind
 from understudy.sources.task_files.task_row import read_one
 from understudy.sources.tool_dataset import ToolExample
 
@@ -26,10 +28,16 @@ def read_tool_examples(path: Path) -> Iterator[Item[ToolExample] | RowError]:
     for item in read_dataset(path):
         if isinstance(item, RowError):
             yield item
-        elif isinstance(item.value, dict) and is_prompt_row(item.value):
+        elif isinstance(item.value, dict) and (is_prompt_row(item.value) or _lacks_question(item.value)):
             yield read_one(item.location, functools.partial(to_tool_example, item.value))
         else:
             yield RowError(item.location, *_explain(item.value))
+
+
+def _lacks_question(row: dict[str, Any]) -> bool:
+    """Return whether a row is one with a question that is null."""
+    given = [row[name] for name in QUESTION_COLUMNS if name in row]
+    return bool(given) and given.count(None) == len(given) and match_kind(row) is None
 
 
 def _explain(row: object) -> tuple[str, str]:

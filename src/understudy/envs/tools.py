@@ -1,9 +1,9 @@
 """Toolkit: a class whose public methods and staticmethods are tools.
 
 Annotations define the JSON schema: `Literal` becomes an enum, `Annotated[str, "…"]` adds a description. The docstring
-is the tool description that the model reads. A tool rejects a call with `raise ToolError(text)`, which undoes the
-call's writes. Any other exception undoes them too: the model reads its type and text, and `rollout/tool_exceptions`
-counts it.
+is the tool description that the model reads; its section `Args:` describes the arguments. A tool rejects a call with
+`raise ToolError(text)`, which undoes the call's writes. Any other exception undoes them too: the model reads its type
+and text, and `rollout/tool_exceptions` counts it.
 """
 
 import inspect
@@ -23,6 +23,7 @@ from understudy.core.event_loop import BACKGROUND_LOOP
 from understudy.core.json_values import replace_surrogates
 from understudy.core.messages import ToolCall, ToolSpec
 from understudy.core.user_code import tool_code, tool_time_limit
+from understudy.envs.docstrings import parse_docstring
 from understudy.envs.state import State
 
 _JSON: TypeAdapter[Any] = TypeAdapter(Any)
@@ -343,9 +344,11 @@ def _with_description(hint: Any) -> Any:
 def _spec(name: str, method: Callable[..., Any], model: type[BaseModel]) -> ToolSpec:
     schema: dict[str, Any] = _simplify_schema(model.model_json_schema())
     schema.pop("description", None)
-    return ToolSpec(
-        name=name, description=inspect.getdoc(method) or "", parameters=schema, aliases=dict(_aliases(method))
-    )
+    shown = {field: info.alias or field for field, info in model.model_fields.items()}
+    description, of_parameters = parse_docstring(inspect.getdoc(method) or "", shown)
+    for parameter, text in of_parameters.items():
+        schema["properties"][shown[parameter]].setdefault("description", text)
+    return ToolSpec(name=name, description=description, parameters=schema, aliases=dict(_aliases(method)))
 
 
 def _aliases(method: Callable[..., Any]) -> Iterator[tuple[str, str]]:

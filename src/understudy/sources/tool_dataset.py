@@ -20,7 +20,7 @@ import functools
 import hashlib
 import inspect
 import re
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import InitVar, dataclass, replace
 from typing import Annotated, Any, Protocol, Self, runtime_checkable
 
@@ -221,8 +221,12 @@ class ToolDataset(TaskSource):
                         f"{episode_class.__name__}.{name} cannot be called with the {argument}: {e}; define "
                         f"`def {name}(self, {argument})`"
                     ) from e
-        if callable(tools):
-            raise TaskError(f"tools of {self.name} is one function; give a list of functions, such as tools=[f, g]")
+        listed: Mapping[str, object] = {"tools": tools, "examples": self.examples}
+        for name, value in listed.items():
+            if callable(value) or not isinstance(value, Iterable):
+                what = "one function" if inspect.isroutine(value) else f"of the type {type(value).__name__}"
+                of = "functions, such as tools=[f, g]" if name == "tools" else "ToolExample"
+                raise TaskError(f"{name} of {self.name} is {what}; give a list of {of}")
         if tools:
             object.__setattr__(self, "episode_class", _add_tools(self.episode_class, tools))
         object.__setattr__(self, "examples", tuple(self.examples))  # a generator can be read only once
@@ -308,6 +312,11 @@ class ToolDataset(TaskSource):
                 )
             found[task.id], numbers[task.id] = (task, example), number
         return found
+
+
+def list_datasets(sources: Iterable[TaskSource]) -> list[ToolDataset]:
+    """Return the data sets among sources. They can play further examples."""
+    return [source for source in sources if isinstance(source, ToolDataset)]
 
 
 def answer_notes(examples: Sequence[tuple[str, ToolExample]]) -> list[str]:

@@ -13,9 +13,10 @@ from support.data_kit import write_lines
 from support.mcp_environment import write_environment
 from support.task_rows import own_rows, prompt_rows, skyrl_rows, tasks, tau_rows, write_jsonl
 from toy import DOMAIN
-from understudy.core.errors import ConfigError
+from understudy.core.errors import ConfigError, TaskError
 from understudy.core.tasks import SPLITS, write_tasks
 from understudy.data.checks.check import check
+from understudy.data.tool_examples import load_tool_examples
 from understudy.envs.task_source import Slice, find_source, list_file_summaries, list_sources
 from understudy.evaluation.evaluate import select_tasks
 from understudy.evaluation.runner import load_eval_tasks
@@ -157,11 +158,11 @@ def test_rows_without_an_answer_are_counted(tmp_path: Path) -> None:
 
 
 def test_a_row_of_unknown_shape_names_its_keys_and_the_known_shapes(tmp_path: Path) -> None:
-    path = str(write_lines(tmp_path / "math.jsonl", [{"problem": "2+2?", "solution": "4"}]))
+    path = str(write_lines(tmp_path / "math.jsonl", [{"puzzle": "2+2?", "solution": "4"}]))
     with pytest.raises(ConfigError) as error:
         load_source(path, DataConfig(reward="support.task_rows:reward_answer"))
     text = str(error.value)
-    assert "math.jsonl:1: unknown shape {problem: string, solution: string}; shapes of tasks: {" in text
+    assert "math.jsonl:1: unknown shape {puzzle: string, solution: string}; shapes of tasks: {" in text
     assert "{question, answer} | {prompt, answer}" in text
 
 
@@ -369,3 +370,70 @@ def test_a_row_of_the_file_wins_over_the_name_of_the_file(tmp_path: Path) -> Non
     (tmp_path / "val.json").write_text(json.dumps(tau_rows()[8:]))
     source = load_source(str(tmp_path), DataConfig(sources=("toy:DOMAIN",)))
     assert [len(source.tasks(split)) for split in SPLITS] == [2, 4, 0]
+
+
+@pytest.mark.parametrize(
+    ("reward", "gold", "tools"),
+    [
+        ("", 1.0, ["add"]),
+        ("support.task_rows:reward_nothing", 0.0, ["add"]),
+        ("support.task_rows:Answering", 1.0, []),
+    ],
+)
+def test_questions_are_played_with_the_tools_of_the_dataset_that_domain_names(
+    tmp_path: Path, reward: str, gold: float, tools: list[str]
+) -> None:
+    path = write_lines(tmp_path / "clean.jsonl", [{"question": f"{n}+1?", "answer": str(n + 1)} for n in range(9)])
+    source = load_source("support.train_verdict:ADDING", DataConfig(train=(str(path),), reward=reward))
+    assert [spec.name for spec in source.tool_specs] == tools
+    assert source.domain_policy == ("Add." if tools else "")
+    (summary,) = list_file_summaries(source)
+    assert (summary.played_by, sum("adding" in note for note in summary.notes)) == ({"clean": 9}, 1)
+    assert {each.gold_reward for each in check(source).splits if each.tasks} == {gold}
+
+
+def test_questions_are_played_without_tools_if_two_datasets_are_named(tmp_path: Path) -> None:
+    path = write_lines(tmp_path / "clean.jsonl", prompt_rows())
+    sources = ("support.train_verdict:ADDING", "support.shelves:SHELVES")
+    source = load_source(str(path), DataConfig(sources=sources, reward="support.task_rows:reward_answer"))
+    (summary,) = list_file_summaries(source)
+    assert source.tool_specs == ()
+    assert any("adding, shelves" in note for note in summary.notes)
+
+
+@pytest.mark.parametrize(
+    ("header", "advice"),
+    [
+        ("Question,Solution", "rename Question to question, Solution to answer"),
+        ("Prompt,Target", "rename Prompt to prompt, Target to answer"),
+        ("problem,answer", "rename problem to question"),
+    ],
+)
+def test_a_row_with_a_question_under_another_name_says_what_to_rename(tmp_path: Path, header: str, advice: str) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_text(f"{header}\n2+2?,4\n")
+    with pytest.raises(ConfigError, match=rf"; {advice}$"):
+        load_source(str(path), DataConfig(reward="support.task_rows:reward_answer"))
+    with pytest.raises(TaskError, match=rf"; {advice}$"):
+        load_tool_examples(path)
+
+
+def test_columns_that_only_a_reward_reads_are_named_once(tmp_path: Path) -> None:
+    rows = [{**row, "level": "hard", "Topic": "words", "uid": 1} for row in prompt_rows()]
+    path = str(write_lines(tmp_path / "sums.jsonl", rows))
+    (summary,) = list_file_summaries(load_source(path, DataConfig(reward="support.task_rows:reward_answer")))
+    (note,) = [note for note in summary.notes if "example.info" in note]
+    assert note.startswith("columns that only example.info has: Topic, level; ")
+    assert note.endswith("rename level to difficulty")
+
+
+def test_difficulties_of_questions_are_read_in_any_case_and_unknown_ones_are_named(tmp_path: Path) -> None:
+    given = ["Hard", "2", "complex", "expert"]
+    rows = [{"id": str(n), "question": f"{n}?", "answer": "1", "difficulty": each} for n, each in enumerate(given)]
+    source = load_source(
+        str(write_lines(tmp_path / "sums.jsonl", rows)), DataConfig(reward="support.task_rows:reward_answer")
+    )
+    found = {task.id: task.difficulty for split in SPLITS for task in source.tasks(split)}
+    assert found == {"0": "hard", "1": "medium", "2": "hard", "3": "easy"}
+    (summary,) = list_file_summaries(source)
+    assert len([note for note in summary.notes if "'expert'" in note and "'complex'" not in note]) == 1

@@ -27,6 +27,7 @@ from understudy.sources.row_messages import (
     unknown_tool_keys,
 )
 from understudy.sources.sharegpt import messages_from_sharegpt
+from understudy.sources.task_files.prompt_rows import rename_hint
 
 Use = Literal["sft", "dpo", "kto", "reward"]
 USES: dict[Use, str] = {"sft": "SFT", "dpo": "DPO", "kto": "KTO", "reward": "a reward function"}
@@ -91,7 +92,7 @@ def find_shape(value: Any, uses: Sequence[Use] = ("sft", "dpo", "kto")) -> tuple
     columns = _columns(value)
     found = next((shape for shape in SHAPES if columns.keys() >= {*shape.keys}), None)
     if found is None:
-        raise InvalidField("", f"unknown shape {describe_row(value)}; {list_shapes(uses)}")
+        raise InvalidField("", f"unknown shape {describe_row(value)}; {rename_hint(value) or list_shapes(uses)}")
     if not set(found.uses) & set(uses):
         names = " and ".join(USES[use] for use in found.uses)
         hint = "".join(f"{_KIND_HINTS[use]}; " for use in found.uses if use in _KIND_HINTS and "sft" not in uses)

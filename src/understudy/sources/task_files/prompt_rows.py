@@ -4,19 +4,33 @@ verl, "Prepare Data for Post-Training": `prompt` is a list of messages, `reward_
 "Reward Functions": its examples name the answer `solution` or `ground_truth`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from understudy.core.items import InvalidField
 from understudy.core.records import Record
-from understudy.core.tasks import DIFFICULTIES, Split
-from understudy.sources.row_messages import find_system, normalize_tools
-from understudy.sources.task_files.task_row import TaskRow, calls_of, decode, messages_of, split_of_row
+from understudy.core.tasks import Split
+from understudy.sources.row_messages import SYSTEM_COLUMNS, TOOL_COLUMNS, find_system, normalize_tools
+from understudy.sources.task_files.task_row import TaskRow, calls_of, decode, difficulty_of, messages_of, split_of_row
 from understudy.sources.tool_dataset import ToolExample
 
 QUESTION_COLUMNS = ("question", "prompt")
 _CONTINUATION_COLUMNS = {"completion", "chosen", "rejected", "messages", "conversations"}
 """Columns of rows of conversations, which have no question for a reward function."""
+
+_ANSWER_COLUMNS = ("answer", "ground_truth", "solution")
+_READ_COLUMNS = {
+    *(*QUESTION_COLUMNS, *_ANSWER_COLUMNS, *SYSTEM_COLUMNS, *TOOL_COLUMNS, "domain_policy", "reward_model"),
+    *("id", "split", "family", "difficulty", "gold_calls", "extra_info"),
+    *("task_id", "uid", "index", "source", "data_source", "ability"),  # they only name a row
+}
+_MEANT_COLUMNS: Mapping[str, str] = {
+    **{name: name for name in (*_READ_COLUMNS, *_CONTINUATION_COLUMNS)},
+    **dict.fromkeys(("problem", "query", "user_query"), "question"),
+    **dict.fromkeys(("solution", "target", "response", "expected_answer", "final_answer"), "answer"),
+    **dict.fromkeys(("level", "complexity", "hardness"), "difficulty"),
+}
+"""Columns that a column of another name may mean, by that name in lower case."""
 
 
 class PromptRow(Record, extra="allow", ser_json_inf_nan="null"):
@@ -29,6 +43,44 @@ def is_prompt_row(row: Mapping[str, Any]) -> bool:
     """Return whether a row has a question."""
     columns = {name for name, value in row.items() if value is not None}
     return bool(columns & {*QUESTION_COLUMNS}) and not columns & _CONTINUATION_COLUMNS
+
+
+def rename_hint(row: object) -> str:
+    """Return which columns to rename so that a row has a question; empty if it has none under another name."""
+    columns = [str(name) for name, value in row.items() if value is not None] if isinstance(row, Mapping) else []
+    renamed = _meant_columns(columns)
+    if not {*QUESTION_COLUMNS} & {*renamed.values()}:
+        return ""
+    return f"rename {_list_renamed(renamed)}"
+
+
+def column_notes(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return notes on columns that only a reward function or a tool can read, and on unknown difficulties."""
+    notes = list[str]()
+    columns = {name for row in rows for name, value in row.items() if value is not None}
+    if unread := sorted(columns - _READ_COLUMNS):
+        renamed = {name: meant for name, meant in _meant_columns(unread).items() if meant not in columns}
+        hint = f"; if they mean the same, rename {_list_renamed(renamed)}" if renamed else ""
+        notes.append(f"columns that only example.info has: {', '.join(unread)}{hint}")
+    difficulties = dict.fromkeys(str(row["difficulty"]) for row in rows if row.get("difficulty") is not None)
+    if unknown := [each for each in difficulties if difficulty_of(each, 0) != difficulty_of(each, 9)]:
+        shown = ", ".join(f"{each!r:.40}" for each in unknown[:3])
+        notes.append(f"{len(unknown)} values of difficulty count as easy: {shown}; write easy, medium or hard")
+    return notes
+
+
+def _meant_columns(columns: Sequence[str]) -> dict[str, str]:
+    """Return the known column that each unknown one may mean, each once."""
+    found = dict[str, str]()
+    for name in columns:
+        meant = _MEANT_COLUMNS.get(name.strip().casefold().replace(" ", "_"), name)
+        if meant not in (*columns, *found.values()):
+            found[name] = meant
+    return found
+
+
+def _list_renamed(renamed: Mapping[str, str]) -> str:
+    return ", ".join(f"{name} to {meant}" for name, meant in renamed.items())
 
 
 def read_prompt_row(row: Mapping[str, Any], identity: str) -> TaskRow:
@@ -67,7 +119,7 @@ def to_tool_example(row: Mapping[str, Any]) -> ToolExample:
         id=str(id) if isinstance(id, str | int) and not isinstance(id, bool) else "",
         split=split_of_row(row),
         family=_text(row, "family") or "question",
-        difficulty=next((each for each in DIFFICULTIES if each == row.get("difficulty")), "easy"),
+        difficulty=difficulty_of(row.get("difficulty"), 0),
         info=dict(row),
     )
 

@@ -31,7 +31,7 @@ from understudy.sources.task_files.call_sequences import (
 )
 from understudy.sources.task_files.conversation_rows import is_conversation_row, read_conversation_row
 from understudy.sources.task_files.episode_rows import is_episode_row, read_episode_row
-from understudy.sources.task_files.prompt_rows import QUESTION_COLUMNS, is_prompt_row, read_prompt_row
+from understudy.sources.task_files.prompt_rows import QUESTION_COLUMNS, is_prompt_row, read_prompt_row, rename_hint
 from understudy.sources.task_files.skyrl_rows import is_skyrl_row, read_skyrl_row
 from understudy.sources.task_files.task_row import TaskRow, prompt_notes, read_one
 from understudy.sources.task_files.tau_rows import is_tau_row, read_tau2_row, read_tau_row
@@ -208,7 +208,8 @@ def _read_unknown(row: Any, identity: str) -> TaskRow:
     known = " | ".join(kind.keys for kind in ROW_KINDS)
     if isinstance(row, list):
         raise InvalidField("", f"a line holds a {describe_row(row)}; a JSON array of rows needs the suffix .json")
-    raise InvalidField("", f"unknown shape {describe_row(row)}; shapes of tasks: {known}; see docs/data.md")
+    help = rename_hint(row) or f"shapes of tasks: {known}; see docs/data.md"
+    raise InvalidField("", f"unknown shape {describe_row(row)}; {help}")
 
 
 _KEYS_OF_TASKS = frozenset({"domain", "scenario", "gold"})

@@ -10,7 +10,7 @@ import functools
 import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, runtime_checkable
 
 from pydantic import ValidationError
@@ -26,11 +26,11 @@ from understudy.sources.references import list_domains, load_reference
 from understudy.sources.task_files.call_matching import is_call_matching, match_calls, source_name
 from understudy.sources.task_files.call_sequences import CallSequence, SequenceSource
 from understudy.sources.task_files.config import RowConfig
-from understudy.sources.task_files.prompt_rows import listed_tools
+from understudy.sources.task_files.prompt_rows import column_notes, listed_tools
 from understudy.sources.task_files.rows import ReadRow
 from understudy.sources.task_files.task_row import TaskRow
 from understudy.sources.task_files.tau_rows import to_tau_values
-from understudy.sources.tool_dataset import ToolDataset, ToolEpisode, ToolExample, answer_notes
+from understudy.sources.tool_dataset import ToolDataset, ToolEpisode, ToolExample, answer_notes, list_datasets
 
 _OTHER_PARAMETERS = {"prompts", "completions", "solution_str"}
 """Parameters of the reward functions of TRL and verl."""
@@ -161,22 +161,36 @@ class SourceMatcher:
         ]
 
     def _score_prompts(self, name: str, items: Sequence[Item[TaskRow]]) -> list[Item[TaskRow] | RowError]:
-        if not self.data.reward:
+        datasets = list_datasets(self.allowed)
+        player = datasets[0] if len(datasets) == 1 else None
+        if not (self.data.reward or player):
             problem = "a question needs a reward function; name one: data.reward=module:attribute"
             return [RowError(item.location, "", problem, "no reward") for item in items]
+        episode_class = player.episode_class if player else ToolEpisode
+        if self.data.reward:
+            episode_class = load_episode_class(self.data.reward, episode_class)
         examples: dict[str, ToolExample] = {}
         for item in items:  # the first of repeated rows is the one that is played
             examples.setdefault(item.value.content.task_id(name), item.value.content)
-        source = ToolDataset(name, "", tuple(examples.values()), load_episode_class(self.data.reward))
+        source = ToolDataset(name, "", tuple(examples.values()), episode_class)
+        notes = answer_notes([(item.location, item.value.content) for item in items])
+        notes += column_notes([item.value.content.info for item in items])
+        if player and issubclass(episode_class, player.episode_class):
+            source = replace(source, domain_policy=player.domain_policy, user_factory=player.user_factory)
+            self.used.setdefault(player.name, player)
+            notes.append(f"the questions of {name} are played with the tools and the system message of {player.name}")
+        elif datasets:
+            reason = "data.reward names a ToolEpisode" if player else "only one source can play questions"
+            unused = ", ".join(each.name for each in datasets)
+            notes.append(f"the questions of {name} are played without the tools of {unused}: {reason}")
         self.used[source.name] = source
         self.has_questions = True
-        notes = answer_notes([(item.location, item.value.content) for item in items])
         shown = {spec.name for spec in source.tool_specs}
         hidden = [names for item in items if (names := {*listed_tools(item.value.content.info)} - shown)]
         if hidden:
             notes.append(
                 f"the tools that {len(hidden)} rows list ({', '.join(sorted(set.union(*hidden)))}) are shown to no "
-                "model: tools are the methods of a ToolEpisode that data.reward names"
+                "model: tools are those of a ToolEpisode that data.reward names, or of a ToolDataset that domain names"
             )
         self.prompt_notes += [Item(items[0].location, note) for note in notes]
         return [
@@ -280,8 +294,8 @@ def _plain_name(tool: str) -> str:
     return re.sub(r"[^A-Za-z0-9]+", "_", tool)
 
 
-def load_episode_class(reference: str) -> type[ToolEpisode]:
-    """Return the class of the episodes that `data.reward` names: a `ToolEpisode`, or one with its function as reward.
+def load_episode_class(reference: str, base: type[ToolEpisode] = ToolEpisode) -> type[ToolEpisode]:
+    """Return the class that `data.reward` names, or a class derived from `base` with the function that it names.
 
     Raise ConfigError if it names neither.
     """
@@ -296,12 +310,11 @@ def load_episode_class(reference: str) -> type[ToolEpisode]:
     _validate_signature(reference, found)
     reward: Callable[[Sequence[Message], ToolExample], float] = found
 
-    class ScoredEpisode(ToolEpisode):
-        def reward(self, transcript: Sequence[Message]) -> float:
-            with user_code("grader", "the reward function", reward):
-                return reward(transcript, self.example)
+    def score(self: ToolEpisode, transcript: Sequence[Message]) -> float:
+        with user_code("grader", "the reward function", reward):
+            return reward(transcript, self.example)
 
-    return ScoredEpisode
+    return type("ScoredEpisode", (base,), {"reward": score})
 
 
 def _validate_signature(reference: str, function: Callable[..., Any]) -> None:
