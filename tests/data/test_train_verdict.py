@@ -91,6 +91,8 @@ CASES: Sequence[tuple[Sequence[str], Sequence[str]]] = [
     (["limits.max_turns=1"], ("limits.max_turns=",)),
     (["limits.max_turns=1", "sft.steps=0"], ()),
     (["limits.max_episode_tokens=50"], ("limits.max_episode_tokens=",)),
+    (["limits.max_episode_tokens=50", "sft.steps=0"], ("limits.max_episode_tokens=",)),
+    (["domain=support.train_verdict:NO_GOLD", "sft.steps=0", "limits.max_episode_tokens=50"], ("the first prompt",)),
     (["domain=support.train_verdict:ODD_NAME", "format.tool_format=glm"], ("'add up'", "format.tool_format")),
     (["domain=support.train_verdict:ODD_NAME"], ()),
     (["domain=support.train_verdict:TYPED", "format.tool_format=qwen3_coder"], ("its argument code", "hermes")),

@@ -153,7 +153,7 @@ class CheckOptions(Options):
     """Also play strategies that must earn nothing, such as guessing."""
     tasks: int | None = Field(default=None, ge=1)
     """Number of tasks for --adversarial. Default: 100, or 4 if episodes start servers."""
-    seed: int = 0
+    seed: int = Field(default=0, ge=0)
     """The seed of the tasks that --adversarial plays."""
     strategy: tuple[str, ...] = ()
     """module:attribute of a strategy of your own for --adversarial. May be given several times."""
@@ -655,7 +655,8 @@ async def _check_one(
     except (ConfigError, TaskError) as e:
         refusal = str(e)
     gold = config.sft.num_gold_episodes
-    demands = TrainDemands(config.seed, gold, config.allow_noop_solvable, config.limits, format)
+    reply = config.sampling.max_response_tokens if config.steps else 0
+    demands = TrainDemands(config.seed, gold, config.allow_noop_solvable, config.limits, reply, format)
     report = await check_async(source, track, adversarial, _given_step_seconds(config), demands)
     return report.replace(train_refusal=refusal or report.train_refusal, format_unknown=unknown)
 
