@@ -96,6 +96,12 @@ def test_wrong_seeds_and_folders_are_one_line(call: Call, start: Started) -> Non
     Path("b-seed1", "notes").touch()
     for words, said in (
         ("seed=0,x", "seed = 'x'"),
+        ("seed=0-1", "seed=0,1"),
+        ("seed=-1", "seed = -1"),
+        ("seed=0,-1", "seed = -1"),
+        ("seed=0 1", "seed=0,1"),
+        ("seed=0, 1 2", "seed=0,1"),
+        ("steps=0-5", "steps should be a number"),
         ("seed=0,1,0", "seed=0,1,0"),
         ("seed=0,1 --resume a-seed0", "a-seed0"),
         ("seed=0,1 steps=77 --out a", "77"),

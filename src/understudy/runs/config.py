@@ -58,8 +58,8 @@ from understudy.sources.mixture import parse_weight
 from understudy.sources.task_files.config import NO_DATA, DataConfig
 from understudy.sources.task_files.files import is_task_file
 
-Seed = Annotated[int, Field(ge=-(2**63), lt=2**63)]
-"""A seed of random numbers: torch and vLLM take 64 bits, and so does TOML."""
+Seed = Annotated[int, Field(ge=0, lt=2**63)]
+"""A seed of random numbers: torch, vLLM and TOML take 64 bits."""
 
 
 class SFTConfig(Record):
