@@ -180,9 +180,7 @@ async def validate_room(
 ) -> None:
     """Play the start of a few train tasks, and their gold episodes.
 
-    Raise GoldCutOffError if `max_episode_tokens` cuts off a gold episode, and TaskError if it leaves no room for a first
-    reply.
-
+    Raise GoldCutOffError if `max_episode_tokens` cuts off a gold episode, and TaskError if a first reply has no room.
     A task without gold turns needs room for a reply of `max_response_tokens`.
     """
     tasks = list(itertools.islice(source.stream("train", seed), NUM_SIZED_TASKS))
