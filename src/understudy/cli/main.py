@@ -25,6 +25,7 @@ from understudy.cli.arguments import (
     SplitName,
     TargetWords,
     print_file_summaries,
+    print_unused_data_settings,
 )
 from understudy.cli.collect import collect
 from understudy.cli.grammar import Options, validate_unused_options, verb
@@ -188,6 +189,7 @@ def check(options: CheckOptions) -> None:
     sources = [config.open_source() for config in configs]
     for source in sources:
         print_file_summaries(source)
+    print_unused_data_settings(configs[0])
 
     async def check_all(track: "ProgressTracker") -> list[DomainReport]:
         return [
@@ -686,7 +688,7 @@ def _format_domain_report(report: "DomainReport", target: str) -> str:
         if groups
         else []
     )
-    accepts = "train will accept these tasks"
+    accepts = "train will accept these tasks" + (", but correct the problems above first" if report.problems else "")
     if report.format_unknown:
         accepts += f", if the model's chat format can express their calls ({report.format_unknown})"
     if report.train_refusal:

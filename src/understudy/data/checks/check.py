@@ -346,8 +346,10 @@ def _warnings(source: TaskSource, results: Sequence[_PlayedTask], alike: Sequenc
                 f"{count} of {len(results)} tasks are nearly the same as an earlier task {where}, such as {task.id} "
                 f"and {first.id}"
             )
-    undescribed = [spec.name for spec in source.tool_specs if not spec.description]
-    warnings += (f"the tool {name} has no docstring; the model reads it as the description" for name in undescribed)
+    if undescribed := [spec.name for spec in source.tool_specs if not spec.description]:
+        warnings.append(
+            f"tools without a docstring, which the model reads as the description: {', '.join(undescribed)}"
+        )
     return warnings
 
 
@@ -384,7 +386,8 @@ async def _find_train_refusal(
         gold[task.id] = (task, episode)
         if episode.score is None or episode.reward < 1.0:
             earned = f"earns {episode.reward:g}" if episode.score else "has no score"
-            failing[task.id] = f"the gold episode of task {task.id} {earned}; correct it, or set sft.steps=0"
+            cause = episode.error or "correct it, or set sft.steps=0"  # an error fails episodes of RL too
+            failing[task.id] = f"the gold episode of task {task.id} {earned}; {cause}"
     if not failing and demands.format:
         failing = await _find_unusable(source, gold, demands.limits, demands.format)
     if not failing and demands.format and demands.max_response_tokens:
