@@ -184,15 +184,20 @@ async def validate_room(
     A task without gold turns needs room for a reply of `max_response_tokens`.
     """
     tasks = list(itertools.islice(source.stream("train", seed), NUM_SIZED_TASKS))
+    with_gold, gold = [task for task in tasks if task.gold_turns], list[Trajectory]()
     try:
-        with_gold = [task for task in tasks if task.gold_turns]
-        await play_demonstrations(source, with_gold, format, limits.replace(max_turns=_NO_LIMITS.max_turns), seed)
+        gold = await play_demonstrations(
+            source, with_gold, format, limits.replace(max_turns=_NO_LIMITS.max_turns), seed
+        )
     except GoldCutOffError:
         raise
     except (ConfigError, TaskError):
         pass  # RL needs no gold that earns 1 or that the format can express
-    for task, episode in [(task, await play_prompt(source, task, format, limits, seed)) for task in tasks]:
-        prompt, reply = len(episode.tokens), 1 if task.gold_turns else max_response_tokens
+    known = {episode.task_id: episode for episode in gold}
+    for task in tasks:
+        episode = known.get(task.id) or await play_prompt(source, task, format, limits, seed)
+        prompt = next((start for start, _ in episode.reply_spans()), len(episode.tokens))
+        reply = 1 if task.gold_turns else max_response_tokens
         if prompt + reply > limits.max_episode_tokens:
             found = f"the first prompt of task {task.id} has {prompt} tokens of this model"
             needed = prompt + max_response_tokens

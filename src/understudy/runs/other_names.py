@@ -220,7 +220,8 @@ _NAMES_OF_REASONS = {
     "algorithm.max_resampled_groups decides: it replaces groups of equal rewards": (
         "algorithm.filter_groups algorithm.filter_groups."
     ),
-    "there is none: docs/migration.md has a table of keys": "actor_rollout_ref actor_rollout_ref. critic critic.",
+    "the keys of the critic are those of algorithm.critic": "critic critic.",
+    "there is none: docs/migration.md has a table of keys": "actor_rollout_ref actor_rollout_ref.",
     _MICROBATCHES: (
         "gradient_accumulation_steps micro_train_batch_size_per_gpu micro_forward_batch_size_per_gpu "
         "per_device_train_batch_size ppo_micro_batch_size_per_gpu"
