@@ -141,11 +141,11 @@ async def play_demonstrations(
 
     episodes = await play_all(limits)
     failures = [episode for episode in episodes if episode.score is None or episode.reward < 1.0]
-    cut_off = [each for each in failures if each.stop_reason in (StopReason.MAX_TURNS, StopReason.MAX_TOKENS)]
+    limits_reached = (StopReason.MAX_TURNS, StopReason.MAX_TOKENS)
     if failures:
-        failed = [*cut_off, *failures][0]
+        failed = min(failures, key=lambda episode: episode.stop_reason not in limits_reached)
         earned = f"earns {failed.reward:g}" if failed.score else "has no score"
-        if cut_off:
+        if failed.stop_reason in limits_reached:
             cause = _limit_hint(failed.stop_reason, await play_all(_NO_LIMITS), limits)
             raise GoldCutOffError(f"the gold episode of task {failed.task_id} {earned}; {cause}")
         cause = failed.error or "see: understudy check"

@@ -182,16 +182,16 @@ UNUSED_SETTINGS: Sequence[_Unused] = (
 )
 
 
-def unused_settings(config: TrainConfig, section: str = "") -> Iterator[str]:
+def unused_settings(config: TrainConfig, prefix: str = "") -> Iterator[str]:
     """Yield a line about the settings that differ from their defaults and cannot have an effect in this run.
 
-    `section`, such as `data.`, leaves out all others.
+    `prefix`, such as `data.`, leaves out all others.
     """
     for key, applies, reason in UNUSED_SETTINGS:
-        if key.startswith(section) and applies(config) and (changed := _changed_settings(config, key)):
+        if key.startswith(prefix) and applies(config) and (changed := _changed_settings(config, key)):
             more = f" and {len(changed) - _MAX_NAMED} more" if len(changed) > _MAX_NAMED else ""
             yield f"{', '.join(changed[:_MAX_NAMED])}{more}: no effect, since {reason}"
-    if section:
+    if prefix:
         return
     phases = {"algorithm": config.steps, "sft": config.sft.steps, "preferences": config.preferences.steps}
     for name, steps in phases.items():
