@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -19,6 +19,7 @@ from understudy.cli.seed_runs import split_seeds
 from understudy.runs.run import Run
 from understudy.runs.storage.status import StatusRecorder, read_run_status
 from understudy.runs.targets import resolve
+from understudy.train.processes import BRIEF_VARIABLE
 
 __all__ = ["call"]
 
@@ -31,7 +32,8 @@ class Started:
     def __init__(self, statuses: dict[int, int] | None = None) -> None:
         self.statuses, self.commands = statuses or {}, list[list[str]]()
 
-    def __call__(self, command: Sequence[str]) -> int:
+    def __call__(self, command: Sequence[str], variables: Mapping[str, str]) -> int:
+        assert variables == {BRIEF_VARIABLE: "1"}
         words = [*command[command.index("train") + 1 :]]
         self.commands.append(words)
         if "--resume" in words:
@@ -63,6 +65,7 @@ def test_each_seed_is_a_run_and_the_table_of_all_follows(call: Call, start: Star
     ]
     assert "0.833" in out
     assert "runs/smoke-seed2" in out
+    assert out.count("Hardest tasks") == 1
     assert "understudy view runs/smoke-seed0 runs/smoke-seed2 runs/smoke-seed3" in out
 
 
@@ -96,6 +99,12 @@ def test_wrong_seeds_and_folders_are_one_line(call: Call, start: Started) -> Non
     Path("b-seed1", "notes").touch()
     for words, said in (
         ("seed=0,x", "seed = 'x'"),
+        ("seed=0-1", "seed=0,1"),
+        ("seed=-1", "seed = -1"),
+        ("seed=0,-1", "seed = -1"),
+        ("seed=0 1", "seed=0,1"),
+        ("seed=0, 1 2", "seed=0,1"),
+        ("steps=0-5", "steps should be a number"),
         ("seed=0,1,0", "seed=0,1,0"),
         ("seed=0,1 --resume a-seed0", "a-seed0"),
         ("seed=0,1 steps=77 --out a", "77"),

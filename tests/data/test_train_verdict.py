@@ -29,6 +29,8 @@ class Adding(ToolEpisode):
     def reward(self, transcript: Sequence[Message]) -> float:
         if self.example.info.get("free"):
             return float(self.example.info["free"])
+        if transcript[-1].content and self.example.info.get("gold"):
+            return float(self.example.info["gold"])
         return float(self.example.answer in transcript[-1].content and bool(transcript[-1].content))
 
 
@@ -85,12 +87,32 @@ def test_demonstration_that_fails_blocks_only_training_with_demonstrations(field
     assert found.num_blocking_tasks == 1
 
 
+def test_reward_above_1_is_named() -> None:
+    found, _ = report(example(1, info={"gold": 10.0}), num_gold_episodes=1)
+    assert "the reward is 10.0" in found.train_refusal
+    assert "sft.steps" not in found.train_refusal
+
+
+def test_key_without_effect_is_named_by_check_and_eval(call: Call) -> None:
+    given = ("support.train_verdict:ADDING", "data.reward=support.task_rows:reward_nothing")
+    for command in (("check", *given), ("eval", *given, "--agent", "noop", "--tasks", "1")):
+        assert "data.reward = 'support.task_rows:reward_nothing': no effect" in call(*command)[2], command
+
+
+def test_accepted_tasks_with_problems_are_to_be_corrected(call: Call) -> None:
+    given = ("support.train_verdict:TYPED", "model=tiny", "format.tool_format=qwen3_coder", "sft.steps=0")
+    code, text, _ = call("check", *given)
+    assert (code, text.splitlines()[-1].endswith("correct the problems above first")) == (1, True)
+
+
 # settings of the run, texts of the last line
 CASES: Sequence[tuple[Sequence[str], Sequence[str]]] = [
     ([], ()),
     (["limits.max_turns=1"], ("limits.max_turns=",)),
     (["limits.max_turns=1", "sft.steps=0"], ()),
     (["limits.max_episode_tokens=50"], ("limits.max_episode_tokens=",)),
+    (["limits.max_episode_tokens=50", "sft.steps=0"], ("limits.max_episode_tokens=",)),
+    (["domain=support.train_verdict:NO_GOLD", "sft.steps=0", "limits.max_episode_tokens=50"], ("the first prompt",)),
     (["domain=support.train_verdict:ODD_NAME", "format.tool_format=glm"], ("'add up'", "format.tool_format")),
     (["domain=support.train_verdict:ODD_NAME"], ()),
     (["domain=support.train_verdict:TYPED", "format.tool_format=qwen3_coder"], ("its argument code", "hermes")),
@@ -109,9 +131,12 @@ CASES: Sequence[tuple[Sequence[str], Sequence[str]]] = [
 def test_last_line_of_check_agrees_with_train(settings: Sequence[str], parts: Sequence[str], call: Call) -> None:
     base = ["domain=support.train_verdict:ADDING", "model=tiny", "sft.steps=2", "sft.batch_size=2"]
     given = [*base, "sft.num_demonstrations=4", *settings]
-    last = call("check", *given)[1].splitlines()[-1]
+    code, text, _ = call("check", *given)
+    last = text.splitlines()[-1]
     refusal = refusal_of_train(parse_config("", given))
-    assert last == (f"train will refuse: {refusal}" if refusal else "train will accept these tasks")
+    accepts = "train will accept these tasks"
+    assert last == f"train will refuse: {refusal}" if refusal else last.startswith(accepts)
+    assert refusal or (code == 0) == (last == accepts)
     assert bool(parts) == bool(refusal)
     assert all(part in last for part in parts)
 

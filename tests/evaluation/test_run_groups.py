@@ -1,6 +1,7 @@
 """Test comparing groups of runs over seeds, with values worked by hand."""
 
 import json
+import re
 import statistics
 from pathlib import Path
 from typing import Any
@@ -141,5 +142,11 @@ def test_compare_takes_patterns_and_prints_all_forms(
     found: dict[str, Any] = json.loads(capsys.readouterr().out)
     assert [len(group["runs"]) for group in found["groups"]] == [2, 1]
     assert found["differences"][0]["gains_by_seed"] == [0.5]
+    for groups, wanted in (
+        (("old", "new-*"), "'old-*'"),
+        (("old-seed0", "old-seed1", "new-seed0", "new-seed1"), "'old-*' 'new-*'"),
+    ):
+        with pytest.raises(ConfigError, match=re.escape(wanted)):
+            compare(CompareOptions(groups=groups))
     compare(CompareOptions(groups=("old-seed0", "old-seed1")))
     assert "seed: 0 and 1" in capsys.readouterr().out, "two runs are compared as before, and their settings too"

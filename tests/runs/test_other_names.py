@@ -77,6 +77,12 @@ def error_of(*settings: str) -> str:
         ("reference_ema_decay=0.9", "algorithm.reference.kind", "ema"),
         ("trainer.ref.model.path=org/teacher", "algorithm.reference.model", "org/teacher"),
         ("use_kl_estimator_k3=true", "algorithm.kl_estimator", "k3"),
+        ("delta=4.0", "algorithm.loss.dual_clip", 4.0),
+        ("vllm_mode=colocate", "engine.vllm.in_process", True),
+        ("vllm_server_base_url=http://a:1", "engine.vllm.base_url", "http://a:1"),
+        ("ref_model_sync_steps=9", "algorithm.reference.sync_steps", 9),
+        ("actor_rollout_ref.rollout.multi_turn.max_assistant_turns=5", "limits.max_turns", 5),
+        ("actor_rollout_ref.model.lora_rank=8", "engine.lora.rank", 8),
         ("num-samples-per-prompt=4", "", None),
         ("max-new-tokens=64", "sampling.max_response_tokens", 64),
     ],
@@ -148,6 +154,19 @@ def test_reference_of_the_same_model_is_the_default() -> None:
         ("min_unforced_tokens=16", "no action is forced"),
         ("trainer.placement.colocate_all=true", "engine.kind=skyrl"),
         ("environment.other=1", "TARGET"),
+        ("reward_funcs=rewards:reward", "data.reward"),
+        ("reward_weights=[1,2]", "data.reward"),
+        ("custom_reward_function.path=r.py", "data.reward"),
+        ("tools=t:add", "tools=.*ToolDataset"),
+        ("data.tools=t:add", "tools=.*ToolDataset"),
+        ("max_tool_calling_iterations=4", "limits.max_turns"),
+        ("vllm_mode=server", "engine.vllm.base_url"),
+        ("loss_type=dapo", "algorithm.loss_aggregation=token_mean; algorithm.preset=dapo"),
+        ("loss_type=grpo", "algorithm.loss_aggregation=sequence_mean; algorithm.preset=grpo"),
+        ("loss_type=sapo", "docs/extending.md"),
+        ("top_entropy_quantile=0.2", "algorithm.loss.kind"),
+        ("actor_rollout_ref.actor.strategy=fsdp2", "engine.sharding"),
+        ("actor_rollout_ref.actor.whatever=1", "docs/migration.md"),
     ],
 )
 def test_name_without_a_key_is_explained(setting: str, reason: str, call: Call) -> None:
@@ -238,3 +257,8 @@ def test_yaml_without_settings_is_one_line(tmp_path: Path, text: str) -> None:
     path.write_text(text)
     assert "\n" not in explain_yaml(path)
     assert explain_yaml(path).startswith(f"{path}: a YAML config")
+
+
+@pytest.mark.parametrize("key", ["algorithm.loss.kind", "algorithm.loss_aggregation", "algorithm.advantage_estimator"])
+def test_algorithm_as_a_value_names_the_preset(key: str) -> None:
+    assert "algorithm.preset=dapo" in error_of(f"{key}=dapo")

@@ -47,3 +47,4 @@ TYPED = ToolDataset("adding", "Add.", examples(code="12"), Adding)  # a number i
 NO_USERS = NoUsers("adding", "Add.", examples(), Adding)
 ONLY_TEST = ToolDataset("adding", "Add.", examples(["test", "validation"]), Adding)
 ONLY_TRAIN = ToolDataset("adding", "Add.", examples(["train", "train"]), Adding)
+NO_GOLD = ToolDataset("adding", "Add.", [e.replace(gold_calls=(), answer="") for e in examples()], Adding)

@@ -7,6 +7,7 @@ import typer
 
 if TYPE_CHECKING:
     from understudy.envs.task_source import TaskSource
+    from understudy.runs.config import TrainConfig
 
 TARGET_HELP = (
     "TARGET is a preset, a domain (also module:attribute, mcp:FILE, tau-bench:PATH#NAME, tau2:PATH#NAME, "
@@ -28,6 +29,14 @@ ModelArgument = Annotated[
     str,
     typer.Argument(metavar="MODEL", help="A model of `understudy list`, a folder, or owner/model on Hugging Face."),
 ]
+
+
+def print_unused_data_settings(config: "TrainConfig") -> None:
+    """Print to stderr which keys of [data] have no effect."""
+    from understudy.train.unused_settings import unused_settings
+
+    for line in unused_settings(config, "data."):
+        typer.echo(line, err=True)
 
 
 def print_file_summaries(source: "TaskSource") -> None:

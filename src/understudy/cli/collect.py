@@ -43,7 +43,7 @@ class CollectOptions(Options):
     """The split of the tasks."""
     allow_test_data: bool = False
     """Allow validation and test tasks, on which the trained model cannot be evaluated."""
-    seed: int = 0
+    seed: int = Field(default=0, ge=0)
     """The seed of tasks, users and random choices."""
     concurrency: int = Field(default=16, ge=1)
     """Number of episodes at once."""

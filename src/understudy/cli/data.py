@@ -67,7 +67,7 @@ class RowFileOptions(CheckedDatasetOptions):
 
     skip_unfindable: bool = False
     """Leave out tasks whose gold calls need a value that nothing shows before; the exit code is then 1."""
-    seed: int = 0
+    seed: int = Field(default=0, ge=0)
     """The seed of random choices."""
     format: Literal["parquet", "jsonl"] = "parquet"
     """The format of the files of a folder of SkyRL rows."""
@@ -113,7 +113,7 @@ class SynthesizeOptions(Options):
     """Number of tasks."""
     split: SplitName | None = None
     """The split whose users and rows the tasks use. Default: train; for a folder, all."""
-    seed: int = 0
+    seed: int = Field(default=0, ge=0)
     """The seed of random choices."""
     families: tuple[str, ...] = ()
     """Only tasks of these families, separated by commas."""

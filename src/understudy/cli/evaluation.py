@@ -12,7 +12,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from pydantic import Field
 
-from understudy.cli.arguments import JsonOption, MarkdownOption, SettingWords, TargetWords, print_file_summaries
+from understudy.cli.arguments import (
+    JsonOption,
+    MarkdownOption,
+    SettingWords,
+    TargetWords,
+    print_file_summaries,
+    print_unused_data_settings,
+)
 from understudy.cli.grammar import Options, validate_unused_options
 from understudy.cli.messages import print_message, print_result
 from understudy.core.errors import ConfigError
@@ -27,6 +34,7 @@ if TYPE_CHECKING:
 
 SCRIPTED_AGENTS = ("gold", "noop", "refusing", "hasty")
 """Agents without a model. Their episodes are cheap to play again, so they are stored only if --out is given."""
+_SEED_SUFFIX = re.compile(r"-seed\d+/?$")
 _NEW_EVAL_OPTIONS = ("agent", "model", "repeats", "judge_failures", "out")
 """Options that cannot change when an evaluation is resumed."""
 
@@ -120,6 +128,12 @@ def compare(options: CompareOptions) -> None:
 
     _validate_writable(options.markdown)
     found = {text: find_evaluated(text) for text in options.groups}
+    patterns = list(dict.fromkeys(_SEED_SUFFIX.sub("-*", text) for text in options.groups))
+    if len(options.groups) > 2 and len(patterns) < len(options.groups):
+        raise ConfigError(
+            f"{len(options.groups)} runs are given, and each would be a group of its own; a pattern needs quotes: "
+            f"understudy compare {' '.join(map(repr, patterns))}"
+        )
     if [*map(len, found.values())] == [1]:
         raise ConfigError(f"{options.groups[0]} is one evaluation; give another one, or a quoted pattern of several")
     if len(options.groups) == 2 and [*map(len, found.values())] in ([1], [1, 1]):
@@ -176,6 +190,7 @@ def make_spec(arguments: Sequence[str], agent: str, model: str, repeats: int, ju
         print_message(warning, "yellow")
     config = resolved.config
     validate_endpoint_overrides(agent, config, arguments, judge_failures)
+    print_unused_data_settings(config)
     return EvalSpec(
         name=model or _display_name(agent, config),
         agent=agent,

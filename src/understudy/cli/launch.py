@@ -36,7 +36,7 @@ from understudy.runs.trackers import default_trackers
 from understudy.train.planning import bench, fitting
 from understudy.train.planning.memory import MemoryPlan, format_measured_peak, summarize_memory_plan
 from understudy.train.planning.preflight import PreflightReport, run_preflight
-from understudy.train.processes import TEMP_FOLDER_VARIABLE, exit_with_parent, run_processes
+from understudy.train.processes import BRIEF_VARIABLE, TEMP_FOLDER_VARIABLE, exit_with_parent, run_processes
 
 if TYPE_CHECKING:
     from understudy.train.planning.gpu import GPUPlan
@@ -168,6 +168,8 @@ def _train(opened: OpenedRun, process_group: ProcessGroup, debug: bool) -> str:
     except RolloutError:
         run.discard()
         raise
+    if BRIEF_VARIABLE in os.environ:
+        return run_report_to_text(result, is_brief=True)
     return f"{run_report_to_text(result)}\n\n{format_training_end(run.folder, sys.stdout.isatty())}"
 
 

@@ -25,6 +25,7 @@ from understudy.cli.arguments import (
     SplitName,
     TargetWords,
     print_file_summaries,
+    print_unused_data_settings,
 )
 from understudy.cli.collect import collect
 from understudy.cli.grammar import Options, validate_unused_options, verb
@@ -153,7 +154,7 @@ class CheckOptions(Options):
     """Also play strategies that must earn nothing, such as guessing."""
     tasks: int | None = Field(default=None, ge=1)
     """Number of tasks for --adversarial. Default: 100, or 4 if episodes start servers."""
-    seed: int = 0
+    seed: int = Field(default=0, ge=0)
     """The seed of the tasks that --adversarial plays."""
     strategy: tuple[str, ...] = ()
     """module:attribute of a strategy of your own for --adversarial. May be given several times."""
@@ -188,6 +189,7 @@ def check(options: CheckOptions) -> None:
     sources = [config.open_source() for config in configs]
     for source in sources:
         print_file_summaries(source)
+    print_unused_data_settings(configs[0])
 
     async def check_all(track: "ProgressTracker") -> list[DomainReport]:
         return [
@@ -655,7 +657,8 @@ async def _check_one(
     except (ConfigError, TaskError) as e:
         refusal = str(e)
     gold = config.sft.num_gold_episodes
-    demands = TrainDemands(config.seed, gold, config.allow_noop_solvable, config.limits, format)
+    reply = config.sampling.max_response_tokens if config.steps else 0
+    demands = TrainDemands(config.seed, gold, config.allow_noop_solvable, config.limits, reply, format)
     report = await check_async(source, track, adversarial, _given_step_seconds(config), demands)
     return report.replace(train_refusal=refusal or report.train_refusal, format_unknown=unknown)
 
@@ -685,7 +688,7 @@ def _format_domain_report(report: "DomainReport", target: str) -> str:
         if groups
         else []
     )
-    accepts = "train will accept these tasks"
+    accepts = "train will accept these tasks" + (", but correct the problems above first" if report.problems else "")
     if report.format_unknown:
         accepts += f", if the model's chat format can express their calls ({report.format_unknown})"
     if report.train_refusal:

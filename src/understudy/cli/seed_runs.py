@@ -18,7 +18,7 @@ from understudy.runs.resumption import fixed_differences
 from understudy.runs.run import is_run_folder, read_run_config, validate_new_folder
 from understudy.runs.storage.status import read_run_status
 from understudy.runs.targets import resolve, split_arguments
-from understudy.train.processes import STOPPED_STATUSES, run_process
+from understudy.train.processes import BRIEF_VARIABLE, STOPPED_STATUSES, run_process
 
 _WRONG_ARGUMENT = 2
 """The exit status of a run that other seeds would repeat: a wrong argument or setting."""
@@ -83,7 +83,7 @@ def train_seeds(words: Sequence[str], seeds: Sequence[int], out: Path | None, pr
             continue
         new = [*words, f"seed={run.seed}", "--out", str(run.folder)]
         arguments = new if run.state == "new" else ["--resume", str(run.folder)]
-        status = run_process([sys.executable, "-m", "understudy", "train", *arguments, *options])
+        status = run_process([sys.executable, "-m", "understudy", "train", *arguments, *options], {BRIEF_VARIABLE: "1"})
         if status in (_WRONG_ARGUMENT, *STOPPED_STATUSES):
             if number > 1:
                 print_message("earlier seeds are kept; the same command again trains the others", "yellow")

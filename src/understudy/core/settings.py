@@ -40,6 +40,7 @@ _TOO_LARGE = 2**63
 _MAX_SHOWN = 200
 """The largest number of characters of a value that an error text shows."""
 NO_VALUES: Mapping[str, Any] = {}
+_RANGE = re.compile(r"\d+\s*(-|\.\.+|:)\s*\d+")
 _TABLE_NAME = "NAME"
 """Stands for the name of an entry of a table of records in a dotted key."""
 
@@ -357,11 +358,14 @@ class _Section:
         return _Section(by_kind[kind], self.root, self.source, f"{path}.", f"{path}.kind = {kind!r}")
 
     def check_value(self, key: str, value: Any) -> None:
-        """Raise ConfigError for a boolean in place of a number, which pydantic would read as 0 or 1."""
+        """Raise ConfigError for what is no number but pydantic would read as one: `true` as 1, and `0-1` as -1."""
         allowed = _members(self.record.model_fields[key].annotation)
         is_number = any(kind in allowed for kind in (int, float, Decimal)) and bool not in allowed
         if is_number and isinstance(value, bool):
             raise ConfigError(f"{self.source}: {self.path}{key} should be a number, not {_toml(value)}")
+        if is_number and str not in allowed and isinstance(value, str) and _RANGE.fullmatch(value):
+            hint = "; name each, such as seed=0,1" if key == "seed" else ""
+            raise ConfigError(f"{self.source}: {self.path}{key} should be a number, not the range {value}{hint}")
 
     def enter_table(self, key: str, name: str) -> "_Section | None":
         """Return the section of one name of a table of records, or None if the key holds no such table."""

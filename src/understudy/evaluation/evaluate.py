@@ -13,6 +13,7 @@ from typing import Any
 
 from understudy.core.errors import ConfigError, TaskError
 from understudy.core.event_loop import gather_or_cancel
+from understudy.core.messages import Message, ToolSpec
 from understudy.core.tasks import SPLITS, Split, Task
 from understudy.core.trajectory import StopReason, Trajectory
 from understudy.envs.task_source import TaskSource
@@ -33,6 +34,9 @@ from understudy.runs.storage.episode_store import EpisodeStore
 
 _MIN_REPEATED_TASKS = 100
 """Successive repetitions after which a generator is taken to have no other tasks, if few are wanted."""
+
+NUM_SIZED_TASKS = 8
+"""Number of the first train tasks whose episodes are measured before a run."""
 
 
 class GoldCutOffError(TaskError):
@@ -136,10 +140,12 @@ async def play_demonstrations(
         return [await play_episode(source, task, agent, limits, episode_seed(seed, task, 0)) for task in chosen]
 
     episodes = await play_all(limits)
-    failed = next((episode for episode in episodes if episode.score is None or episode.reward < 1.0), None)
-    if failed:
+    failures = [episode for episode in episodes if episode.score is None or episode.reward < 1.0]
+    limits_reached = (StopReason.MAX_TURNS, StopReason.MAX_TOKENS)
+    if failures:
+        failed = min(failures, key=lambda episode: episode.stop_reason not in limits_reached)
         earned = f"earns {failed.reward:g}" if failed.score else "has no score"
-        if failed.stop_reason in (StopReason.MAX_TURNS, StopReason.MAX_TOKENS):
+        if failed.stop_reason in limits_reached:
             cause = _limit_hint(failed.stop_reason, await play_all(_NO_LIMITS), limits)
             raise GoldCutOffError(f"the gold episode of task {failed.task_id} {earned}; {cause}")
         cause = failed.error or "see: understudy check"
@@ -159,11 +165,63 @@ def _limit_hint(reached: StopReason, unlimited: Sequence[Trajectory], limits: Ep
             f"set limits.max_turns={longest + 4}"
         )
     longest = max(len(episode.tokens) for episode in unlimited)
-    enough = -(-longest * 5 // 4 // 500) * 500  # a margin of a quarter: other tasks may be longer
+    return _token_limit_hint(limits, f"gold episodes have up to {longest} tokens of this model", longest)
+
+
+def _token_limit_hint(limits: EpisodeLimits, found: str, needed: int) -> str:
+    enough = -(-needed * 5 // 4 // 500) * 500  # a margin of a quarter: other tasks may be longer
     return (
-        f"limits.max_episode_tokens = {limits.max_episode_tokens}, but gold episodes have up to {longest} tokens "
-        f"of this model; set limits.max_episode_tokens={enough}"
+        f"limits.max_episode_tokens = {limits.max_episode_tokens}, but {found}; set limits.max_episode_tokens={enough}"
     )
+
+
+async def validate_room(
+    source: TaskSource, format: ChatFormat, limits: EpisodeLimits, max_response_tokens: int, seed: int
+) -> None:
+    """Play the start of a few train tasks, and their gold episodes.
+
+    Raise GoldCutOffError if `max_episode_tokens` cuts off a gold episode, and TaskError if a first reply has no room.
+    A task without gold turns needs room for a reply of `max_response_tokens`.
+    """
+    tasks = list(itertools.islice(source.stream("train", seed), NUM_SIZED_TASKS))
+    with_gold, gold = [task for task in tasks if task.gold_turns], list[Trajectory]()
+    try:
+        gold = await play_demonstrations(
+            source, with_gold, format, limits.replace(max_turns=_NO_LIMITS.max_turns), seed
+        )
+    except GoldCutOffError:
+        raise
+    except (ConfigError, TaskError):
+        pass  # RL needs no gold that earns 1 or that the format can express
+    known = {episode.task_id: episode for episode in gold}
+    for task in tasks:
+        episode = known.get(task.id) or await play_prompt(source, task, format, limits, seed)
+        prompt = next((start for start, _ in episode.reply_spans()), len(episode.tokens))
+        reply = 1 if task.gold_turns else max_response_tokens
+        if prompt + reply > limits.max_episode_tokens:
+            found = f"the first prompt of task {task.id} has {prompt} tokens of this model"
+            needed = prompt + max_response_tokens
+            raise TaskError(_token_limit_hint(limits, f"{found}, and its reply up to {max_response_tokens}", needed))
+
+
+async def play_prompt(
+    source: EnvironmentFactory, task: Task, format: ChatFormat, limits: EpisodeLimits, seed: int
+) -> Trajectory:
+    """Return an episode that ends after its first prompt, in a model's tokens."""
+    return await play_episode(source, task, _PromptAgent(format), limits, seed)
+
+
+class _PromptAgent:
+    """An agent that appends the tokens of the first prompt and ends the episode there."""
+
+    def __init__(self, format: ChatFormat) -> None:
+        self._format = format
+
+    async def act(
+        self, task: Task, episode: Trajectory, new_messages: Sequence[Message], tools: Sequence[ToolSpec]
+    ) -> None:
+        """Append the new messages with their tokens."""
+        episode.observe(new_messages, self._format.encode(new_messages, tools, episode.tokens))
 
 
 def replace_users(source: TaskSource, users: UserSimulatorFactory) -> TaskSource:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self, get_args
 
 from pydantic import Field, model_validator
 
@@ -24,12 +24,12 @@ from understudy.algorithms.config import (
     is_custom,
 )
 from understudy.algorithms.preference_config import PreferenceConfig
-from understudy.algorithms.presets import load_algorithm_preset
+from understudy.algorithms.presets import algorithm_presets, load_algorithm_preset
 from understudy.clients.chat import DEFAULT_ENDPOINT, EndpointConfig, Endpoints
 from understudy.core.errors import ConfigError, did_you_mean
 from understudy.core.records import Record
 from understudy.core.secrets import validate_no_secrets
-from understudy.core.settings import OtherNames, merge_nested, parse_toml, parse_values, read_text
+from understudy.core.settings import OtherNames, flatten_config, merge_nested, parse_toml, parse_values, read_text
 from understudy.core.tasks import SPLITS, Split
 from understudy.engines.config import EngineConfig
 from understudy.engines.interface import SamplingParams, Temperature
@@ -58,8 +58,8 @@ from understudy.sources.mixture import parse_weight
 from understudy.sources.task_files.config import NO_DATA, DataConfig
 from understudy.sources.task_files.files import is_task_file
 
-Seed = Annotated[int, Field(ge=-(2**63), lt=2**63)]
-"""A seed of random numbers: torch and vLLM take 64 bits, and so does TOML."""
+Seed = Annotated[int, Field(ge=0, lt=2**63)]
+"""A seed of random numbers: torch, vLLM and TOML take 64 bits."""
 
 
 class SFTConfig(Record):
@@ -89,6 +89,14 @@ class SFTConfig(Record):
 
 
 _DAPO_CLIP_HIGH = 0.28
+
+
+_PRESET_LIKE: Mapping[str, Sequence[str]] = {
+    "advantage_estimator": get_args(get_args(AdvantageEstimator)[0]),
+    "loss_aggregation": get_args(LossAggregation),
+    "loss.kind": get_args(get_args(LossConfig.model_fields["kind"].annotation)[0]),
+}
+"""Keys that people set to the name of an algorithm, and their values."""
 
 
 class AlgorithmConfig(Record):
@@ -205,7 +213,14 @@ class AlgorithmConfig(Record):
     @model_validator(mode="before")
     @classmethod
     def _apply_preset(cls, given: Any) -> Any:
-        return with_preset_keys(given)
+        values = with_preset_keys(given)
+        for key, value in flatten_config(values) if isinstance(values, Mapping) else ():
+            if key in _PRESET_LIKE and value in algorithm_presets() and value not in _PRESET_LIKE[key]:
+                raise ConfigError(
+                    f"algorithm.{key} = {value!r}: {value} is an algorithm; set algorithm.preset={value}, or one of "
+                    f"{', '.join(_PRESET_LIKE[key])}"
+                )
+        return values
 
     @model_validator(mode="after")
     def _validate_group_size(self) -> Self:

@@ -166,6 +166,31 @@ def _if_true(setting: str, if_false: str = "") -> Conversion:
     return convert
 
 
+_LOSSES = {
+    "grpo": "algorithm.loss_aggregation=sequence_mean; algorithm.preset=grpo",
+    "dapo": "algorithm.loss_aggregation=token_mean; algorithm.preset=dapo",
+    "bnpo": "algorithm.loss_aggregation=token_mean; algorithm.preset=dapo",
+    "dr_grpo": "algorithm.loss_aggregation=seq_mean_token_sum_norm; algorithm.preset=dr_grpo",
+    "cispo": "algorithm.loss.kind=cispo; algorithm.preset=cispo",
+}
+"""TRL's `loss_type`, without sequence-level and soft losses: what it sets here, and the preset that sets more."""
+
+
+def _to_loss(kind: str, known: Mapping[str, str]) -> Sequence[str]:
+    if kind not in _LOSSES:
+        raise ValueError(
+            f"known are {', '.join(_LOSSES)}; algorithm.loss.kind has ppo, gspo, cispo, nll, or module:attribute, a "
+            "loss of your own (docs/extending.md)"
+        )
+    raise ValueError(f"{_LOSSES[kind]} sets clipping, KL and minibatches too; give one of them")
+
+
+def _to_vllm_mode(mode: str, known: Mapping[str, str]) -> Sequence[str]:
+    if mode == "colocate":
+        return "engine.sampler=vllm", "engine.vllm.in_process=true"
+    raise ValueError("engine.sampler=vllm starts a server, and engine.vllm.base_url=URL names a running one")
+
+
 CONVERSIONS: Mapping[str, Conversion] = {
     "adam_betas": _to_betas,
     "load_in_4bit": _if_true("engine.finetune=qlora"),
@@ -180,5 +205,8 @@ CONVERSIONS: Mapping[str, Conversion] = {
     "retail_val_data": _to_test_set,
     "trainer.ref.model.path": _to_reference,
     "use_kl_estimator_k3": _if_true("algorithm.kl_estimator=k3", "algorithm.kl_estimator=k1"),
+    "ref_model_sync_steps": _to_ema_reference("sync_steps"),
+    "loss_type": _to_loss,
+    "vllm_mode": _to_vllm_mode,
 }
 """Conversions by the name of another library. A later one may use what an earlier one gave."""

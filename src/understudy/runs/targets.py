@@ -17,6 +17,7 @@ A name wins over a file or folder of the same name; `./NAME` is always the file 
 `TARGET_KINDS` and a test in `detect_target`; a new kind with a config needs a branch in `_load_target_config` too.
 """
 
+import itertools
 import json
 import os
 import re
@@ -141,6 +142,9 @@ def split_arguments(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
         is_key = key in TrainConfig.model_fields or matching_keys(TrainConfig, key)
         if is_key and colon and (not value or value.startswith(" ")):
             raise ConfigError(f"{word!r} is written as in YAML; write {key}={value.strip() or 'VALUE'}")
+    for before, word in itertools.pairwise(words):
+        if _SETTING.match(before) and word.isdecimal() and not Path(word).exists():
+            raise ConfigError(f"{word!r} is an argument of its own; did you mean {before.rstrip(',')},{word}?")
     names = [word for word in words if not _SETTING.match(word)]
     if pasted := next((name for name in names if name in {*PROGRAMS, "#"}), None):
         raise ConfigError(f"{pasted!r} begins another command or a comment; leave it out, or quote it")

@@ -14,7 +14,7 @@ from understudy.engines.models import find_model
 from understudy.engines.unsupported import raise_unsupported
 from understudy.envs.task_source import TaskSource, list_file_summaries, list_notes
 from understudy.envs.users import UserSimulatorFactory
-from understudy.evaluation.evaluate import validate_noop_reward
+from understudy.evaluation.evaluate import validate_noop_reward, validate_room
 from understudy.formats import ChatFormat
 from understudy.rollouts.agent import NoopAgent
 from understudy.rollouts.reward_shaping import RewardJudge, ShapedEnvironmentFactory, ShapingConfig
@@ -112,6 +112,9 @@ async def prepare_run(
     validate_source_tools(model_format.format, sources)
     summaries = [summary for source in sources for summary in list_file_summaries(source)]
     files = read_data_files(config, domain, model_format.format, done_steps, summaries)
+    if config.steps and done_steps < config.total_steps:
+        reply = config.sampling.max_response_tokens
+        await validate_room(domain, model_format.format, config.limits, reply, config.seed)
     return PreparedRun(folder, model_format, domain, eval_sets, users, noop_reward, files, reward_judge, cost_tracker)
 
 

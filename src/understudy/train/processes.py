@@ -13,11 +13,13 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 
 PARENT_VARIABLE = "UNDERSTUDY_PARENT"
+BRIEF_VARIABLE = "UNDERSTUDY_BRIEF"
+"""If set, a run is one of several seeds, and ends without the tables that follow for all."""
 TEMP_FOLDER_VARIABLE = "UNDERSTUDY_TEMP_FOLDER"
 """The variable with the path of a temporary folder, removed when all processes have ended."""
 POLL_SECONDS = 0.1  # seconds between checks of the processes
@@ -47,14 +49,16 @@ def run_processes(command: Sequence[str], num_processes: int) -> int:
         return _exit_status(processes, failed, logs)
 
 
-def run_process(command: Sequence[str]) -> int:
+def run_process(command: Sequence[str], variables: Mapping[str, str]) -> int:
     """Run a command in a process with this terminal, which ends with this one. Return its status.
+
+    `variables` are added to its environment.
 
     SIGINT and SIGTERM are sent to it, and this process waits until it has handled them.
     """
     processes: list[subprocess.Popen[bytes]] = []
     with _forward_signals(processes):
-        environment = os.environ | {PARENT_VARIABLE: str(os.getpid())}
+        environment = os.environ | variables | {PARENT_VARIABLE: str(os.getpid())}
         processes.append(subprocess.Popen(command, env=environment, start_new_session=True))
         status = processes[0].wait()
     return status if status >= 0 else 128 - status

@@ -182,12 +182,17 @@ UNUSED_SETTINGS: Sequence[_Unused] = (
 )
 
 
-def unused_settings(config: TrainConfig) -> Iterator[str]:
-    """Yield a line about the settings that differ from their defaults and cannot have an effect in this run."""
+def unused_settings(config: TrainConfig, prefix: str = "") -> Iterator[str]:
+    """Yield a line about the settings that differ from their defaults and cannot have an effect in this run.
+
+    `prefix`, such as `data.`, leaves out all others.
+    """
     for key, applies, reason in UNUSED_SETTINGS:
-        if applies(config) and (changed := _changed_settings(config, key)):
+        if key.startswith(prefix) and applies(config) and (changed := _changed_settings(config, key)):
             more = f" and {len(changed) - _MAX_NAMED} more" if len(changed) > _MAX_NAMED else ""
             yield f"{', '.join(changed[:_MAX_NAMED])}{more}: no effect, since {reason}"
+    if prefix:
+        return
     phases = {"algorithm": config.steps, "sft": config.sft.steps, "preferences": config.preferences.steps}
     for name, steps in phases.items():
         section = getattr(config, name)

@@ -39,7 +39,13 @@ from understudy.envs.task_source import (
     list_sources,
 )
 from understudy.envs.users import gives_consent
-from understudy.evaluation.evaluate import NO_GOLD, find_noop_refusal, play_demonstrations, validate_train_tasks
+from understudy.evaluation.evaluate import (
+    NO_GOLD,
+    find_noop_refusal,
+    play_demonstrations,
+    validate_room,
+    validate_train_tasks,
+)
 from understudy.evaluation.result import FULL_REWARD
 from understudy.formats import ChatFormat
 from understudy.formats.round_trip import validate_gold
@@ -177,6 +183,8 @@ class TrainDemands:
     """Number of demonstrations, of the first train tasks."""
     allow_noop_solvable: bool = False
     limits: EpisodeLimits = DEFAULT_LIMITS
+    max_response_tokens: int = 0
+    """Tokens of a reply of RL; 0 without RL."""
     format: ChatFormat | None = None
     """The model's chat format. Without one, neither calls nor the lengths of demonstrations are checked."""
 
@@ -338,8 +346,10 @@ def _warnings(source: TaskSource, results: Sequence[_PlayedTask], alike: Sequenc
                 f"{count} of {len(results)} tasks are nearly the same as an earlier task {where}, such as {task.id} "
                 f"and {first.id}"
             )
-    undescribed = [spec.name for spec in source.tool_specs if not spec.description]
-    warnings += (f"the tool {name} has no docstring; the model reads it as the description" for name in undescribed)
+    if undescribed := [spec.name for spec in source.tool_specs if not spec.description]:
+        warnings.append(
+            f"tools without a docstring, which the model reads as the description: {', '.join(undescribed)}"
+        )
     return warnings
 
 
@@ -376,9 +386,15 @@ async def _find_train_refusal(
         gold[task.id] = (task, episode)
         if episode.score is None or episode.reward < 1.0:
             earned = f"earns {episode.reward:g}" if episode.score else "has no score"
-            failing[task.id] = f"the gold episode of task {task.id} {earned}; correct it, or set sft.steps=0"
+            cause = episode.error or "correct it, or set sft.steps=0"  # an error fails episodes of RL too
+            failing[task.id] = f"the gold episode of task {task.id} {earned}; {cause}"
     if not failing and demands.format:
         failing = await _find_unusable(source, gold, demands.limits, demands.format)
+    if not failing and demands.format and demands.max_response_tokens:
+        try:
+            await validate_room(source, demands.format, demands.limits, demands.max_response_tokens, demands.seed)
+        except TaskError as e:
+            return str(e), set()
     return next(iter(failing.values()), ""), set(failing)
 
 

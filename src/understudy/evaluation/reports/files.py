@@ -164,6 +164,9 @@ def _repair_hint(file: Path) -> str:
 def _missing_reason(path: Path) -> str:
     wanted = "give the folder of an evaluation or of a run, or output of eval --json"
     if not path.exists():
+        pattern = f"{path}-*"
+        if any(map(is_run_folder, map(Path, glob.glob(pattern)))):
+            return f"no such file or folder; did you mean {pattern!r}, with quotes?"
         return f"no such file or folder; {wanted}"
     if unfinished := format_unfinished(path):
         return f"it is {unfinished}"

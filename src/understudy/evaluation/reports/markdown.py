@@ -1,14 +1,21 @@
 """A report as Markdown."""
 
 from understudy.evaluation.reports.report import EvalReport, RunReport, title_eval_set
-from understudy.evaluation.reports.tables import TableCells, detail_tables, group_cells, report_notes, success_cells
+from understudy.evaluation.reports.tables import (
+    TableCells,
+    detail_tables,
+    group_cells,
+    hardest_tables,
+    report_notes,
+    success_cells,
+)
 
 
 def report_to_markdown(report: EvalReport) -> str:
     """Return the report as Markdown."""
     lines = [f"**{report.title}**", "", *render_markdown_table(success_cells(report)), "", report.verdict, ""]
     lines += [*render_markdown_table(group_cells(report)), ""]
-    for title, cells in detail_tables(report).items():
+    for title, cells in (detail_tables(report) | hardest_tables(report)).items():
         lines += [f"**{title}**", "", *render_markdown_table(cells), ""]
     return "\n".join([*lines, *report_notes(report)]).rstrip() + "\n"
 

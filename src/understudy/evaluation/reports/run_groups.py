@@ -7,7 +7,7 @@ from typing import Any
 from understudy.evaluation.reports.as_json import nan_to_none
 from understudy.evaluation.reports.markdown import render_markdown_table
 from understudy.evaluation.reports.report import NO_SCORE, EvalReport, format_rate
-from understudy.evaluation.reports.tables import TableCells, format_number, group_cells
+from understudy.evaluation.reports.tables import TableCells, format_number, group_cells, hardest_tables
 from understudy.evaluation.reports.text import render_tables
 from understudy.evaluation.result import EvalResult, success_gain
 from understudy.evaluation.run_groups import GroupedRun, GroupReport, RunGroup, pair_runs
@@ -55,7 +55,8 @@ def group_tables(report: GroupReport) -> Mapping[str, TableCells]:
         over.append(
             [row.name, str(len(group.runs)), format_rate(rate), _format_interval(group.seed_interval), str(rate.tasks)]
         )
-    return {rows.title: over, "Each seed": _seed_cells(report), "By family and difficulty": group_cells(rows)}
+    tables = {rows.title: over, "Each seed": _seed_cells(report), "By family and difficulty": group_cells(rows)}
+    return tables | (hardest_tables(rows) if len(report.groups) == 1 else {})
 
 
 def _seed_cells(report: GroupReport) -> TableCells:

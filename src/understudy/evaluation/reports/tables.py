@@ -53,17 +53,21 @@ def group_cells(report: EvalReport) -> TableCells:
 
 
 def detail_tables(report: EvalReport) -> dict[str, TableCells]:
-    """Return the tables that follow the verdict: title -> cells."""
+    """Return the tables that follow the verdict, except that of the hardest tasks: title -> cells."""
     trials = max((row.result.trials for row in report.agent_rows), default=1)
     tables = {"pass^k and pass@k [95%]": _pass_k_cells(report, trials)} if trials > 1 else {}
     if report.failures:
         tables["Why episodes failed"] = cause_cells(report.failures)
-    if hardest := [[task, str(failures), str(episodes)] for task, failures, episodes in report.hardest_tasks]:
-        tables[f"Hardest tasks of {(report.pooled_row or report.agent_rows[-1]).name}"] = [
-            ["", "failures", "episodes"],
-            *hardest,
-        ]
     return tables
+
+
+def hardest_tables(report: EvalReport) -> dict[str, TableCells]:
+    """Return the table of the hardest tasks, if there are failures: title -> cells."""
+    hardest = [[task, str(failures), str(episodes)] for task, failures, episodes in report.hardest_tasks]
+    if not hardest:
+        return {}
+    title = f"Hardest tasks of {(report.pooled_row or report.agent_rows[-1]).name}"
+    return {title: [["", "failures", "episodes"], *hardest]}
 
 
 def _pass_k_cells(report: EvalReport, trials: int) -> TableCells:

@@ -15,6 +15,7 @@ from understudy.evaluation.reports.tables import (
     cause_cells,
     detail_tables,
     group_cells,
+    hardest_tables,
     report_notes,
     success_cells,
 )
@@ -23,18 +24,22 @@ _NARROW = 70
 """Columns below which tables have no frame."""
 
 
-def report_to_text(report: EvalReport) -> str:
-    """Return the report as text for a terminal."""
-    results = {report.title: success_cells(report), "By family and difficulty": group_cells(report)}
+def report_to_text(report: EvalReport, is_brief: bool = False) -> str:
+    """Return the report as text for a terminal; if brief, without the tables of single tasks and of their groups."""
+    results = {report.title: success_cells(report)}
+    details = detail_tables(report)
+    if not is_brief:
+        results["By family and difficulty"] = group_cells(report)
+        details |= hardest_tables(report)
     usage = [f"{row.name}, {role}: {used}" for row in report.rows for role, used in row.result.usage.items()]
     lines = [render_tables(results), "", *usage, report.verdict]
-    return "\n".join([*lines, *filter(None, [render_tables(detail_tables(report))]), *report_notes(report)])
+    return "\n".join([*lines, *filter(None, [render_tables(details)]), *report_notes(report)])
 
 
-def run_report_to_text(report: RunReport) -> str:
+def run_report_to_text(report: RunReport, is_brief: bool = False) -> str:
     """Return the results as text for a terminal."""
-    others = (f"{title_eval_set(name)}\n{report_to_text(other)}" for name, other in report.others.items())
-    return "\n\n".join([report_to_text(report.held_out), *others])
+    others = (f"{title_eval_set(name)}\n{report_to_text(other, is_brief)}" for name, other in report.others.items())
+    return "\n\n".join([report_to_text(report.held_out, is_brief), *others])
 
 
 def format_causes(failures: Sequence[EpisodeFailure], title: str) -> str:

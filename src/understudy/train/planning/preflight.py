@@ -7,22 +7,17 @@ The sizes of episodes come from the gold episodes of a few tasks. The machine's 
 import contextlib
 import itertools
 import shutil
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from understudy.core.errors import ConfigError, TaskError
-from understudy.core.messages import Message, ToolSpec
 from understudy.core.records import Record
-from understudy.core.tasks import Task
-from understudy.core.trajectory import Trajectory
 from understudy.engines.local.machine import detect_machine
 from understudy.engines.tinker.client import TinkerClient
 from understudy.engines.tinker.config import TinkerEngineConfig
 from understudy.engines.vllm.client import VllmHttpClient
-from understudy.evaluation.evaluate import GoldCutOffError, play_demonstrations
-from understudy.formats import ChatFormat, FormatTokenizer
-from understudy.rollouts.rollout import play_episode
+from understudy.evaluation.evaluate import NUM_SIZED_TASKS, GoldCutOffError, play_demonstrations, play_prompt
+from understudy.formats import FormatTokenizer
 from understudy.runs.config import TrainConfig
 from understudy.runs.phases import has_checkpoint_after
 from understudy.train.planning import bench, forecast, memory
@@ -33,9 +28,6 @@ from understudy.train.planning.memory import GIB, MemoryPlan
 
 if TYPE_CHECKING:
     from understudy.train.preparation import PreparedRun
-
-NUM_GOLD_EPISODES = 8
-"""Number of gold episodes to play."""
 
 
 class DiskPlan(Record):
@@ -160,7 +152,7 @@ async def measure_gold_episodes(config: TrainConfig, prepared: "PreparedRun") ->
     episode has no prompt.
     """
     domain = prepared.domain
-    tasks = list(itertools.islice(domain.stream("train", config.seed), NUM_GOLD_EPISODES))
+    tasks = list(itertools.islice(domain.stream("train", config.seed), NUM_SIZED_TASKS))
     vocabulary = FormatTokenizer.load(prepared.model_folder / "tokenizer.json")
     try:
         played = await play_demonstrations(domain, tasks, prepared.format, config.limits, config.seed)
@@ -169,25 +161,11 @@ async def measure_gold_episodes(config: TrainConfig, prepared: "PreparedRun") ->
         if config.sft.num_gold_episodes or isinstance(e, GoldCutOffError):
             raise
         problem = str(e)
-    agent = _PromptAgent(prepared.format)
-    played = [await play_episode(domain, task, agent, config.limits, config.seed) for task in tasks]
+    played = [await play_prompt(domain, task, prepared.format, config.limits, config.seed) for task in tasks]
     if failed := next((episode for episode in played if episode.fault), None):
         raise TaskError(f"the episode of task {failed.task_id} has no prompt: {failed.error}")
     sizes = forecast.measure_episodes(played, vocabulary).with_one_reply(config.sampling.max_response_tokens)
     return sizes.replace(gold_problem=problem)
-
-
-class _PromptAgent:
-    """An agent that appends the tokens of the first prompt and ends the episode there."""
-
-    def __init__(self, format: ChatFormat) -> None:
-        self._format = format
-
-    async def act(
-        self, task: Task, episode: Trajectory, new_messages: Sequence[Message], tools: Sequence[ToolSpec]
-    ) -> None:
-        """Append the new messages with their tokens."""
-        episode.observe(new_messages, self._format.encode(new_messages, tools, episode.tokens))
 
 
 def _sizes(episodes: EpisodeSizes, config: TrainConfig) -> str:
