@@ -98,7 +98,7 @@ def test_gold_that_omits_a_required_output_is_reported() -> None:
 def test_reward_for_doing_nothing_is_reported() -> None:
     nothing = TASK.replace(gold=(Message(role="assistant", content="I cannot do that."),))
     (problem,) = check_tasks(nothing).problems
-    assert re.match(rf"task {TASK.id}: .*\b1$", problem)
+    assert re.match(rf"task {TASK.id}: .*\b1; .*outputs$", problem)
 
 
 def test_setup_with_an_unknown_table_is_reported() -> None:

@@ -366,6 +366,8 @@ class Domain(StatefulSource):
                 text = toolkit.call_sync(call)
             except ToolError as e:
                 why = f"raises {e.report.exception} ({e.report.location})" if e.report else f"is refused: {e}"
+                if role == "assistant" and user_toolkit and call.name in {spec.name for spec in user_toolkit.specs()}:
+                    why = "is of a tool of the user; write Message(role='user', tool_calls=(…,)) for it in gold"
                 raise TaskError(f"task {task.id}: the gold call {call.name}({call.arguments}) {why}") from e
             if results is not None and role == "assistant":
                 results.append(_GoldResult(call, text, bool(state.tables_modified_since(before))))

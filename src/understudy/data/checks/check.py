@@ -617,7 +617,8 @@ def _reward_problems(task: Task, gold: Score | None, noop: Score) -> Iterator[_P
     elif gold is not None and gold.parts.get("policy_compliance", 1.0) < 1.0:
         yield _Problem("gold_not_rewarded", f"task {task.id}: its gold turns break a rule of the policy", task)
     if noop.reward > 0.0:
-        yield _Problem("noop_rewarded", f"task {task.id}: doing nothing earns {noop.reward:g}", task)
+        hint = "" if task.outputs else "; if gold changes nothing, name what the agent must tell in outputs"
+        yield _Problem("noop_rewarded", f"task {task.id}: doing nothing earns {noop.reward:g}{hint}", task)
 
 
 def find_task_problems(source: TaskSource, split: Split, task: Task) -> Iterator[str]:
