@@ -147,11 +147,14 @@ def option_name(options: type[Options], field: str) -> str:
     return next(f"--{key.replace('_', '-')}" for key, name in _own_keys(options).items() if name == field)
 
 
-def validate_unused_options(options: Options, fields: Iterable[str], beside: str = "the other options") -> None:
-    """Raise ConfigError if one of these options is given, since it has no effect."""
+def validate_unused_options(
+    options: Options, fields: Iterable[str], beside: str = "the other options", needs: str = ""
+) -> None:
+    """Raise ConfigError if one of these options is given, since it has no effect `beside` others, or without `needs`."""
+    why = f"without {needs}; add it, or leave this out" if needs else f"beside {beside}; leave it out"
     for field in fields:
         if field in options.model_fields_set and getattr(options, field) not in (None, ()):
-            raise ConfigError(f"{option_name(type(options), field)} has no effect beside {beside}; leave it out")
+            raise ConfigError(f"{option_name(type(options), field)} has no effect {why}")
 
 
 def _find_key(options: type[Options], name: str) -> tuple[type[Record] | None, str, str]:
