@@ -150,7 +150,7 @@ def option_name(options: type[Options], field: str) -> str:
 def validate_unused_options(
     options: Options, fields: Iterable[str], beside: str = "the other options", needs: str = ""
 ) -> None:
-    """Raise ConfigError if one of these options is given, since it has no effect `beside` others, or without `needs`."""
+    """Raise ConfigError if one of these options is given, since it has no effect `beside` others or without one."""
     why = f"without {needs}; add it, or leave this out" if needs else f"beside {beside}; leave it out"
     for field in fields:
         if field in options.model_fields_set and getattr(options, field) not in (None, ()):
