@@ -145,6 +145,7 @@ def test_reference_of_the_same_model_is_the_default() -> None:
         ("user_model=gpt-4o", "endpoints.default.model"),
         ("user_llm=gpt-4o", "endpoints.default.model"),
         ("agent_llm=gpt-4o", "--agent api"),
+        ("agent-llm=gpt-4o", "--agent api"),
         ("task_ids=1", "slice.families"),
         ("TAXONOMY_ALPHA=0.5", "algorithm.shaping.judge_weight"),
         ("early_termination_reward=0.1", "on purpose"),

@@ -20,7 +20,7 @@ from pydantic.fields import FieldInfo
 from typer.core import TyperCommand
 from typer.models import ArgumentInfo, ParameterInfo
 
-from understudy.cli.messages import reserve_stdout
+from understudy.cli.messages import print_message, reserve_stdout
 from understudy.core.errors import ConfigError
 from understudy.core.records import Record
 
@@ -133,6 +133,8 @@ def parse_words(options: type[T], words: Sequence[str], command: str = "understu
             value = _next_value(word, left, flag)
         elif flag == "false":
             raise ConfigError(f"{text} takes no value, but {value!r} is given; leave it out")
+        if (plain := name.replace("-", "_")) in _OTHER_NAMES and key == _OTHER_NAMES[plain]:
+            print_message(f"{text} is --{key} here")
         if owner is options:
             given.setdefault(key, []).append(value)
         else:

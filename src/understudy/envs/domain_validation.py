@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePath
+from typing import Any
 
 from understudy.core.errors import TaskError, did_you_mean
 from understudy.core.user_code import task_code
@@ -54,7 +55,8 @@ def find_policy_problem(policy: object) -> str:
 
 
 def _find_tool_problems(domain: Domain, state: State) -> Iterator[str]:
-    for field, make in (("toolkit", domain.toolkit), ("user_tools", domain.user_tools)):
+    makers: dict[str, Any] = {"toolkit": domain.toolkit, "user_tools": domain.user_tools}
+    for field, make in makers.items():
         if make is None:
             continue
         if isinstance(make, Toolkit):
@@ -73,10 +75,11 @@ def _find_tool_problems(domain: Domain, state: State) -> Iterator[str]:
 
 
 def _find_task_problems(domain: Domain) -> Iterator[str]:
-    if domain.generate is None and not domain.task_list:
+    generate: object = domain.generate
+    if generate is None and not domain.task_list:
         yield "there are no tasks: pass generate={'FAMILY': function} or task_list=[Task(…), …]"
-    elif domain.generate is not None and not isinstance(domain.generate, Mapping) and not callable(domain.generate):
-        kind = type(domain.generate).__name__
+    elif generate is not None and not isinstance(generate, Mapping) and not callable(generate):
+        kind = type(generate).__name__
         yield f"generate is a {kind}: pass a dict, {{'FAMILY': function}}, or tasks as task_list=[Task(…), …]"
     elif domain.generate is not None and domain.task_list:
         yield "it has both generate and task_list: pass one of them"

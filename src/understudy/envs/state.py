@@ -175,7 +175,7 @@ def _rows(row_type: type[Record]) -> TypeAdapter[dict[str, Record]]:
 def _find_problems(state: type[State], hints: Mapping[str, Any]) -> Iterator[str]:
     """Yield each table whose rows are no records, and each value without a default."""
     for name, hint in hints.items():
-        rows = state._rows.get(name)
+        rows: Any = state._rows.get(name)
         if isinstance(rows, type) and not issubclass(rows, Record):
             yield f"rows of {state.__name__}.{name} must be records: derive {rows.__name__} from understudy.Record"
         elif rows is None and not hasattr(state, name) and not name.startswith("_"):
