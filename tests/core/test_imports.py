@@ -63,6 +63,12 @@ def test_mistake_in_module_is_one_line(folder: Path, code: str, expected: str) -
     assert "\n" not in str(raised.value)
 
 
+def test_only_attributes_of_the_wanted_type_are_suggested(folder: Path) -> None:
+    (folder / "my_module.py").write_text("domains = [1]\nDOMAIN = 2\n")
+    with pytest.raises(ConfigError, match=r"has no 'domain'; allowed: DOMAIN$"):
+        import_object("my_module:domain", wanted=int)
+
+
 @pytest.mark.parametrize("reference", ["no_module:TASKS", "no_package.module:TASKS"])
 def test_missing_module_is_named_with_the_folder(folder: Path, reference: str) -> None:
     with pytest.raises(ConfigError, match=rf"no module for '{reference}'.*{folder}"):

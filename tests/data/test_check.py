@@ -2,6 +2,8 @@
 
 import asyncio
 import dataclasses
+import itertools
+import random
 import re
 import shutil
 import subprocess
@@ -92,13 +94,13 @@ def test_gold_without_user_confirmation_is_reported() -> None:
 
 def test_gold_that_omits_a_required_output_is_reported() -> None:
     (problem,) = check_tasks(REFUSED.replace(outputs=("pink",))).problems
-    assert re.match(rf"task {REFUSED.id}: .*\b0\b.*\b1\.0\b.*: facts_told$", problem)
+    assert re.match(rf"task {REFUSED.id}: .*\b0\b.*\b1\.0\b.*: facts_told; not told: 'pink'$", problem)
 
 
 def test_reward_for_doing_nothing_is_reported() -> None:
     nothing = TASK.replace(gold=(Message(role="assistant", content="I cannot do that."),))
     (problem,) = check_tasks(nothing).problems
-    assert re.match(rf"task {TASK.id}: .*\b1$", problem)
+    assert re.match(rf"task {TASK.id}: .*\b1; .*outputs$", problem)
 
 
 def test_setup_with_an_unknown_table_is_reported() -> None:
@@ -222,6 +224,37 @@ def test_tool_that_changes_a_shared_row_in_place_is_reported() -> None:
     groups = {group.kind: group.example for group in check(make_library(SharedRowTools)).problem_groups}
     assert "loans.Ada" in groups["shared_rows"]
     assert check(make_library(NewRowTools)).problems == ()
+
+
+def test_world_that_differs_each_time_is_not_blamed_on_tools() -> None:
+    numbers = itertools.count()
+    domain = dataclasses.replace(
+        make_library(NewRowTools), build_world=lambda: Library(loans={"Ada": Loan(books=[str(next(numbers))])})
+    )
+    groups = {group.kind: group.example for group in check(domain).problem_groups}
+    assert "build_world" in groups["unstable"]
+    assert "loans.Ada" in groups["unstable"]
+    assert "shared_rows" not in groups
+
+
+def test_family_that_does_not_draw_with_rng_only_is_named() -> None:
+    number = itertools.count()
+
+    def lend(rng: random.Random) -> Task:
+        book = f"Book {rng.random()}"
+        calls = (ToolCall(name="lend", arguments={"member": "Ada", "book": book}),)
+        scenario = Scenario(instructions=f"Lend {book} to Ada.", opening=f"Lend {book} to Ada.")
+        return Task(scenario=scenario, gold=(Message(role="assistant", tool_calls=calls),))
+
+    def drift(rng: random.Random) -> Task:
+        return lend(random.Random(next(number)))
+
+    domain = dataclasses.replace(
+        make_library(NewRowTools), generate={"lend": lend, "drift": drift}, task_list=(), families=("lend", "drift")
+    )
+    (problem,) = domain.find_unstable_parts()
+    assert re.search(r"family drift .* library/drift/0-\d+; .*rng", problem)
+    assert dataclasses.replace(domain, generate={"lend": lend}, families=("lend",)).find_unstable_parts() == []
 
 
 class RaisingTools(Toolkit):

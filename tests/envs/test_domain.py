@@ -188,11 +188,40 @@ def test_all_problems_of_a_definition_are_raised_at_once(tmp_path: Path, monkeyp
         ({"generate": {"on": "L1"}}, "'on'"),
         ({"task_list": [make_task("L1", domain="other")]}, "'other'"),
         ({"generate": {"on": switch_on}, "user_tools": State}, "user_tools"),
+        ({"generate": [switch_on]}, "generate is a list.*dict"),
+        ({"generate": {"on": switch_on}, "policy": "rules.md"}, "policy 'rules.md'.*read_text"),
+        ({"generate": {"on": switch_on}, "policy": Path("docs/rules")}, "policy 'docs/rules'.*read_text"),
+        ({"generate": {"on": switch_on}, "policy": __file__}, "policy .*read_text"),
+        ({"generate": {"on": switch_on}, "toolkit": LampTools(build_house())}, "class, toolkit=LampTools"),
+        ({"generate": {"on": switch_on}, "user_tools": LampTools(build_house())}, "class, user_tools=LampTools"),
+        ({"generate": {"on": switch_on}, "build_world": build_house()}, "build_world .* function"),
     ],
 )
 def test_problem_of_a_definition(fields: dict[str, Any], part: str) -> None:
     with pytest.raises(TaskError, match=part):
-        validate_domain(Domain("lamps", build_house, LampTools, **fields))
+        validate_domain(Domain("lamps", **{"build_world": build_house, "toolkit": LampTools, **fields}))
+
+
+def test_toolkit_whose_constructor_sets_no_state_is_named() -> None:
+    class OwnTools(LampTools):
+        def __init__(self, db: House) -> None:
+            self.db = db
+
+    domain = Domain("lamps", build_house, OwnTools, {"on": switch_on})
+    for use in (validate_domain, lambda domain: domain.gold_changes(make_task("L1"))):
+        with pytest.raises(TaskError, match=r"OwnTools.*super\(\)\.__init__\(state\)"):
+            use(domain)
+
+
+def test_gold_of_the_agent_with_a_tool_of_the_user_is_named() -> None:
+    class Agent(Toolkit):
+        def look(self) -> str:
+            """Look."""
+            return "dark"
+
+    domain = Domain("lamps", build_house, Agent, {"on": switch_on}, user_tools=LampTools)
+    with pytest.raises(TaskError, match=r"switch_lamp.*tool of the user.*role='user'"):
+        domain.gold_changes(make_task("L1"))
 
 
 def test_world_without_tables_is_a_problem() -> None:

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import BaseModel
 
 from understudy.core.errors import TaskError
 from understudy.core.records import Record
@@ -116,6 +117,26 @@ def test_invalid_patch_raises_task_error() -> None:
         small_state().patch({"rows": {"a": {"n": "many"}}})
     with pytest.raises(TaskError, match=r"'c'.*: n: "):
         small_state().patch({"rows": {"c": {}}})
+    with pytest.raises(TaskError, match=r"'a' of rows .*'nota'; did you mean 'note'\?"):
+        small_state().patch({"rows": {"a": {"nota": "x"}}})
+
+
+def test_wrong_annotations_of_a_state_are_named() -> None:
+    class Loan(BaseModel):
+        due: str
+
+    with pytest.raises(
+        TaskError, match=r"Desk\.loans .*Loan from understudy\.Record; Desk\.rows .*`rows: Table\[Row\]`"
+    ):
+
+        class Desk(State):
+            loans: Table[Loan]  # type: ignore[type-var]
+            rows: dict[str, Row]
+
+
+def test_rows_of_an_unknown_table_are_an_error() -> None:
+    with pytest.raises(TaskError, match=r"'row'; did you mean 'rows'\?"):
+        type(small_state())(row={})
 
 
 def test_missing_row_raises_key_error() -> None:

@@ -26,7 +26,7 @@ from understudy.core.errors import ConfigError, RolloutError, TaskError, ToolErr
 from understudy.core.event_loop import run_async
 from understudy.core.interruption import handle_sigterm_as_interrupt
 from understudy.core.messages import Message, ToolCall
-from understudy.core.tasks import Score, Task
+from understudy.core.tasks import Score, Task, UserGoal
 from understudy.core.trajectory import StopReason, Trajectory, trajectory_to_jsonl
 from understudy.core.user_code import (
     MAX_TEXT_LENGTH,
@@ -405,6 +405,12 @@ def test_records_with_wrong_fields_are_one_line_without_an_address() -> None:
     with pytest.raises(ValidationError) as error:
         ToolCall(name="get", argumnts={})  # type: ignore[call-arg]
     assert describe_exception(error.value) == "ValidationError: ToolCall: argumnts: this key is unknown; remove it"
+    with pytest.raises(ValidationError) as error:
+        UserGoal(text="Sync.", user_actions=())  # type: ignore[call-arg]
+    assert describe_exception(error.value).endswith("user_actions: this key is unknown; it is a field of Scenario")
+    with pytest.raises(ValidationError) as error:
+        Lamp(room="hall").on = True  # type: ignore[misc]
+    assert "row.replace(on=" in describe_exception(error.value)
 
 
 @pytest.mark.filterwarnings("error")

@@ -118,6 +118,17 @@ def test_agents_of_one_name_are_told_apart_by_where_they_are_from() -> None:
     found = compare(new, old, ("evals/b", "evals/a"))
     assert (found.new.name, found.old.name) == ("evals/b (row 0)", "evals/a (row 0)")
     assert "2 common tasks" in found.verdict
+    noop = ResultRow(name="row 1", result=make_result((0.0,), (0.0,)).replace(kind="noop"))
+    other = ResultRow(name="row 1", result=old.rows[0].result)
+    found = compare(EvalReport(rows=(noop, *new.rows)), EvalReport(rows=(other,)), ("evals/b", "evals/a"))
+    assert (found.new.name, found.old.name) == ("evals/b (row 0)", "evals/a (row 1)")
+
+
+def test_small_p_value_is_not_shown_as_0() -> None:
+    old, new = make_report(make_result(*[(0.0,)] * 12)), make_report(make_result(*[(1.0,)] * 12))
+    found = compare(new, old)
+    assert 0 < found.p_value < 0.0005
+    assert f"probability {found.p_value:.2g}." in found.details
 
 
 def test_a_gain_names_the_common_tasks_if_the_rows_have_others() -> None:

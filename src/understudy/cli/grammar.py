@@ -20,7 +20,7 @@ from pydantic.fields import FieldInfo
 from typer.core import TyperCommand
 from typer.models import ArgumentInfo, ParameterInfo
 
-from understudy.cli.messages import reserve_stdout
+from understudy.cli.messages import print_message, reserve_stdout
 from understudy.core.errors import ConfigError
 from understudy.core.records import Record
 
@@ -133,6 +133,8 @@ def parse_words(options: type[T], words: Sequence[str], command: str = "understu
             value = _next_value(word, left, flag)
         elif flag == "false":
             raise ConfigError(f"{text} takes no value, but {value!r} is given; leave it out")
+        if (plain := name.replace("-", "_")) in _OTHER_NAMES and key == _OTHER_NAMES[plain]:
+            print_message(f"{text} is --{key} here")
         if owner is options:
             given.setdefault(key, []).append(value)
         else:
@@ -147,11 +149,14 @@ def option_name(options: type[Options], field: str) -> str:
     return next(f"--{key.replace('_', '-')}" for key, name in _own_keys(options).items() if name == field)
 
 
-def validate_unused_options(options: Options, fields: Iterable[str], beside: str = "the other options") -> None:
-    """Raise ConfigError if one of these options is given, since it has no effect."""
+def validate_unused_options(
+    options: Options, fields: Iterable[str], beside: str = "the other options", needs: str = ""
+) -> None:
+    """Raise ConfigError if one of these options is given, since it has no effect `beside` others or without one."""
+    why = f"without {needs}; add it, or leave this out" if needs else f"beside {beside}; leave it out"
     for field in fields:
         if field in options.model_fields_set and getattr(options, field) not in (None, ()):
-            raise ConfigError(f"{option_name(type(options), field)} has no effect beside {beside}; leave it out")
+            raise ConfigError(f"{option_name(type(options), field)} has no effect {why}")
 
 
 def _find_key(options: type[Options], name: str) -> tuple[type[Record] | None, str, str]:

@@ -178,7 +178,7 @@ def check(options: CheckOptions) -> None:
     from understudy.sources.references import list_domains
 
     if not options.adversarial:
-        validate_unused_options(options, ("tasks", "seed", "strategy"))
+        validate_unused_options(options, ("tasks", "seed", "strategy"), needs="--adversarial")
     adversarial = None
     if options.adversarial:
         adversarial = AdversarialOptions(options.tasks, options.seed, load_strategies(options.strategy))

@@ -14,7 +14,7 @@ from understudy.core.tasks import Scenario, Split, Task
 from understudy.core.terminal import PersonLeft, print_conversation, read_line
 from understudy.core.trajectory import Trajectory
 from understudy.envs.environment import Environment
-from understudy.envs.task_source import TaskSource, find_task
+from understudy.envs.task_source import TaskSource, explain_failed_parts, find_task
 from understudy.envs.tools import UserTools
 from understudy.envs.users import HumanUser, UserFactory
 from understudy.formats.typed_calls import format_tool_list, parse_typed_reply
@@ -108,7 +108,7 @@ def play_interactively(
         task, source.environment(task, seed=seed), actor, person.print_text, limits, seed, has_person=not watch
     )
     if episode is not None:
-        person.print_text(f"\n{format_episode_title(episode)}")
+        person.print_text("\n".join(["", format_episode_title(episode), *explain_failed_parts(source, task, episode)]))
     return episode
 
 

@@ -26,8 +26,8 @@ _OTHER_ARGUMENTS = {
 """What to write in place of arguments that other libraries have, and `ToolDataset` does not."""
 
 
-def import_object(reference: str) -> Any:
-    """Return the attribute that `module:attribute` names.
+def import_object(reference: str, wanted: type = object) -> Any:
+    """Return the attribute that `module:attribute` names. An error suggests attributes of the type `wanted`, if any.
 
     The current folder is searched last, so that no file in it can shadow an installed module. Raise ConfigError if the
     module or the attribute does not exist, or if the module's own code raises an exception. An exception of a module
@@ -41,8 +41,9 @@ def import_object(reference: str) -> Any:
         sys.path.append(folder)
     imported = _import_module(module, reference, folder)
     if not hasattr(imported, attribute):
-        public_names = [name for name in vars(imported) if name[0] not in "_@"]  # pytest adds names that begin with @
-        raise ConfigError(f"module {module} has no {did_you_mean(attribute, public_names)}")
+        public = [name for name in vars(imported) if name[0] not in "_@"]  # pytest adds names that begin with @
+        names = [name for name in public if isinstance(getattr(imported, name), wanted)]
+        raise ConfigError(f"module {module} has no {did_you_mean(attribute, names or public)}")
     return getattr(imported, attribute)
 
 

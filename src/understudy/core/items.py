@@ -8,9 +8,11 @@ from typing import Any, Generic, TypeVar
 from pydantic import ValidationError
 
 from understudy.core.errors import TaskError
+from understudy.core.tasks import Scenario, Task, UserAction, UserGoal
 
 T = TypeVar("T")
 
+_TASK_RECORDS = (Task, Scenario, UserGoal, UserAction)
 _SHOWN_KEYS, _SHOWN_CHARACTERS, _SHOWN_VALUE = 8, 30, 80
 
 
@@ -58,7 +60,12 @@ def describe_validation(error: ValidationError) -> tuple[str, str]:
     if first["type"] == "missing":
         return field, "it is missing"
     if first["type"] == "extra_forbidden":
+        owners = [each.__name__ for each in _TASK_RECORDS if field in each.model_fields]
+        if owners and error.title in {each.__name__ for each in _TASK_RECORDS}:
+            return field, f"this key is unknown; it is a field of {' and '.join(owners)}"
         return field, "this key is unknown; remove it"
+    if first["type"] == "frozen_instance":
+        return field, f"records are frozen; write a changed copy, as in self._state.TABLE[key] = row.replace({field}=…)"
     value, text = first["input"], first["msg"].removeprefix("Value error, ")
     if text.startswith("Input should be"):
         needed = (

@@ -75,7 +75,7 @@ class OtherNames:
 
     def find_reason(self, name: str) -> str:
         """Return why a name has no key, or a similar name of its section; an empty text if neither is known."""
-        for known in (name, self.without_section(name)):
+        for known in (name, name.replace("-", "_"), self.without_section(name)):
             if known in self.reasons:
                 return self.reasons[known]
         section, _, last = name.rpartition(".")

@@ -63,6 +63,8 @@ GENERATED_TASK_COUNTS: Mapping[Split, int] = {"train": 100, "validation": 20, "t
 """Largest number of tasks in each split of a domain without frozen tasks."""
 MAX_HIDDEN_TASKS = 1000
 """Successive generated tasks that need other tools than those of the slice, after which no more are tried."""
+NUM_TASKS_MADE_AGAIN = 5
+"""Number of tasks of each family that `check` makes twice."""
 MAX_CACHED_GOLD_RUNS = 20_000
 """Largest number of tasks for which a domain caches what their gold calls do. Without it, a run that generates tasks
 would use more and more memory."""
@@ -291,11 +293,38 @@ class Domain(StatefulSource):
     def find_changed_rows(self) -> Sequence[str]:
         """Return the rows of the world, as `table.id`, that differ from those of a new world.
 
-        Episodes share these rows, so a tool must replace a row and not change an object in it.
+        Episodes share these rows, so a tool must replace a row and not change an object in it. Rows that two new worlds
+        do not share are left out, see `find_unstable_parts`.
         """
-        new = self.build_world().tables()
-        tables = self._world.tables().items()
-        return [f"{name}.{key}" for name, rows in tables for key, row in rows.items() if new[name].get(key) != row]
+        new, unstable = self.build_world().tables(), set(self._find_unstable_rows())
+        rows = [(name, key, row) for name, table in self._world.tables().items() for key, row in table.items()]
+        return [f"{name}.{key}" for name, key, row in rows if new[name].get(key) != row and (name, key) not in unstable]
+
+    def find_unstable_parts(self) -> Sequence[str]:
+        """Return a sentence if `build_world` returns other rows each time, and one for each family whose tasks differ
+        when they are made again with the same ids."""
+        found = list[str]()
+        if rows := self._find_unstable_rows():
+            found.append(
+                f"{self.name}: build_world returns other rows each time: {len(rows)} differ, such as "
+                f"{'.'.join(rows[0])}; draw them with a random.Random of a fixed seed"
+            )
+        first, again = (self.sample("train", NUM_TASKS_MADE_AGAIN * len(self.families)) for _ in range(2))
+        known, unstable = {task.id: task for task in again}, dict[str, str]()
+        for task in first if self._generator else ():
+            if task != known.get(task.id, task) or self.regenerate(task.id) not in (task, None):
+                unstable.setdefault(task.family, task.id)
+        return found + [
+            f"{self.name}: family {family} makes another task of the same id each time, such as {task_id}; draw with "
+            "the function's `rng` only, and not with the module random"
+            for family, task_id in unstable.items()
+        ]
+
+    def _find_unstable_rows(self) -> Sequence[tuple[str, str]]:
+        """Return the rows `(table, id)` that differ between two new worlds."""
+        one, other = self.build_world().tables(), self.build_world().tables()
+        pairs = ((name, key) for name, rows in one.items() for key in {**rows, **other[name]})
+        return [(name, key) for name, key in pairs if one[name].get(key) != other[name].get(key)]
 
     def passes_at_start(self, task: Task) -> bool:
         """Return whether a success check of the task's user passes in the initial state."""
@@ -366,6 +395,8 @@ class Domain(StatefulSource):
                 text = toolkit.call_sync(call)
             except ToolError as e:
                 why = f"raises {e.report.exception} ({e.report.location})" if e.report else f"is refused: {e}"
+                if role == "assistant" and user_toolkit and call.name in {spec.name for spec in user_toolkit.specs()}:
+                    why = "is of a tool of the user; write Message(role='user', tool_calls=(…,)) for it in gold"
                 raise TaskError(f"task {task.id}: the gold call {call.name}({call.arguments}) {why}") from e
             if results is not None and role == "assistant":
                 results.append(_GoldResult(call, text, bool(state.tables_modified_since(before))))

@@ -1,16 +1,23 @@
 """`validate_domain` names everything that a domain's definition lacks or has wrong."""
 
 from collections.abc import Iterator, Mapping
+from pathlib import Path, PurePath
+from typing import Any
 
 from understudy.core.errors import TaskError, did_you_mean
 from understudy.core.user_code import task_code
 from understudy.envs.domain import Domain
 from understudy.envs.state import State
-from understudy.envs.tools import Toolkit
+from understudy.envs.tools import Toolkit, find_missing_state
+
+MAX_NAME_LENGTH = 200
+"""A longer policy is not looked for as a file."""
 
 
 def validate_domain(domain: Domain) -> None:
     """Raise `TaskError` with everything that is missing or wrong in the definition. Tasks are not played."""
+    if isinstance(domain.build_world, State):
+        raise TaskError(f"build_world of {domain.name} is a state: pass the function that returns it, without ()")
     with task_code(f"build_world of {domain.name}", domain.build_world):
         state = domain.build_world()
     if problems := list(_find_problems(domain, state)):
@@ -29,26 +36,51 @@ def _find_problems(domain: Domain, state: object) -> Iterator[str]:
         for name in sorted(set(domain.shared_tables) - state.tables().keys()):
             yield f"shared_tables names no table {did_you_mean(name, state.tables())}"
         yield from _find_tool_problems(domain, state)
+    if problem := find_policy_problem(domain.policy):
+        yield f"policy {problem}"
     yield from _find_task_problems(domain)
 
 
+def find_policy_problem(policy: object) -> str:
+    """Return why a policy is the name of a file and not a text, and what to write; else an empty text."""
+    if not isinstance(policy, str | PurePath):
+        return ""
+    name = str(policy).strip()
+    is_name = name.endswith((".md", ".txt")) and len(name.split()) == 1
+    if isinstance(policy, PurePath) or is_name or (0 < len(name) < MAX_NAME_LENGTH and Path(name).is_file()):
+        return (
+            f"{name!r} is the name of a file: pass its text, Path(__file__).with_name({Path(name).name!r}).read_text()"
+        )
+    return ""
+
+
 def _find_tool_problems(domain: Domain, state: State) -> Iterator[str]:
-    for field, make in (("toolkit", domain.toolkit), ("user_tools", domain.user_tools)):
+    makers: dict[str, Any] = {"toolkit": domain.toolkit, "user_tools": domain.user_tools}
+    for field, make in makers.items():
         if make is None:
+            continue
+        if isinstance(make, Toolkit):
+            yield f"{field} is an object of {type(make).__name__}: pass the class, {field}={type(make).__name__}"
             continue
         with task_code(f"{field} of {domain.name}", make):
             tools: object = make(state.fork())
         if not isinstance(tools, Toolkit):
             yield f"{field} makes a {type(tools).__name__}: pass your subclass of Toolkit"
             continue
+        if problem := find_missing_state(tools):
+            yield f"{field}: {problem}"
         for spec in tools.specs():
             if not spec.description:
                 yield f"the tool {spec.name} has no docstring: describe it for the model in a docstring"
 
 
 def _find_task_problems(domain: Domain) -> Iterator[str]:
-    if domain.generate is None and not domain.task_list:
+    generate: object = domain.generate
+    if generate is None and not domain.task_list:
         yield "there are no tasks: pass generate={'FAMILY': function} or task_list=[Task(…), …]"
+    elif generate is not None and not isinstance(generate, Mapping) and not callable(generate):
+        kind = type(generate).__name__
+        yield f"generate is a {kind}: pass a dict, {{'FAMILY': function}}, or tasks as task_list=[Task(…), …]"
     elif domain.generate is not None and domain.task_list:
         yield "it has both generate and task_list: pass one of them"
     elif not domain.families:

@@ -79,9 +79,13 @@ class State:
     def __init_subclass__(cls) -> None:
         hints: dict[str, Any] = inspect.get_annotations(cls, eval_str=True)
         cls._rows = {name: get_args(hint)[0] for name, hint in hints.items() if get_origin(hint) is Table}
+        if problems := list(_find_problems(cls, hints)):
+            raise TaskError("; ".join(problems))
         cls._values = {name: getattr(cls, name) for name in hints if name not in cls._rows and not name.startswith("_")}
 
     def __init__(self, **tables: Mapping[str, Record]) -> None:
+        for name in sorted(tables.keys() - self._rows.keys()):
+            raise TaskError(f"{type(self).__name__} has no table {did_you_mean(name, self._rows)}")
         for name in self._rows:
             setattr(self, name, Table(tables.get(name, {})))
         for name, default in self._values.items():
@@ -133,7 +137,7 @@ class State:
             if name not in self._rows:
                 raise TaskError(f"there is no table {did_you_mean(name, self._rows)}")
             table, row_type = getattr(self, name), self._rows[name]
-            patched = {key: _patched(table, row_type, key, fields) for key, fields in rows.items()}
+            patched = {key: _patched(name, table, row_type, key, fields) for key, fields in rows.items()}
             setattr(self, name, Table({**table._world, **patched}, table._written))
 
     def dump(self) -> dict[str, Any]:
@@ -168,13 +172,31 @@ def _rows(row_type: type[Record]) -> TypeAdapter[dict[str, Record]]:
     return TypeAdapter(dict[str, row_type])  # type: ignore[valid-type]
 
 
-def _patched(table: Table[Any], row_type: type[Record], key: str, fields: Mapping[str, Any]) -> Record:
+def _find_problems(state: type[State], hints: Mapping[str, Any]) -> Iterator[str]:
+    """Yield each table whose rows are no records, and each value without a default."""
+    for name, hint in hints.items():
+        rows: Any = state._rows.get(name)
+        if isinstance(rows, type) and not issubclass(rows, Record):
+            yield f"rows of {state.__name__}.{name} must be records: derive {rows.__name__} from understudy.Record"
+        elif rows is None and not hasattr(state, name) and not name.startswith("_"):
+            row = getattr((get_args(hint) or ("",))[-1], "__name__", "Row")
+            yield (
+                f"{state.__name__}.{name} is no table and has no default: write `{name}: Table[{row}]` for a table, "
+                "or give the value a default"
+            )
+
+
+def _patched(name: str, table: Table[Any], row_type: type[Record], key: str, fields: Mapping[str, Any]) -> Record:
     before = table[key].model_dump(mode="json") if key in table else {}
     try:
         return row_type.model_validate(merge_patch(before, fields))
     except ValidationError as e:
         first = e.errors(include_url=False)[0]
-        raise TaskError(f"{key!r} cannot be set up: {'.'.join(map(str, first['loc']))}: {first['msg']}") from e
+        where = ".".join(map(str, first["loc"]))
+        why = f"{where}: {first['msg']}"
+        if first["type"] == "extra_forbidden" and where in fields:
+            why = f"{row_type.__name__} has no field {did_you_mean(where, row_type.model_fields)}"
+        raise TaskError(f"the row {key!r} of {name} cannot be set up: {why}") from e
 
 
 def merge_patch(target: Any, patch: Any) -> Any:

@@ -10,6 +10,7 @@ from understudy.core.errors import ConfigError, TaskError, did_you_mean
 from understudy.core.messages import Message, ToolCall, ToolSpec
 from understudy.core.records import Record
 from understudy.core.tasks import SPLITS, Difficulty, RewardPolicy, Split, Task, filter_tasks, iterate_epochs
+from understudy.core.trajectory import Trajectory
 from understudy.core.user_code import name_definition, task_code
 from understudy.envs.environment import Environment
 from understudy.envs.file_summary import FileSummary
@@ -205,6 +206,10 @@ class TaskSource:
         """Return the rows of a shared world, as `table.id`, that an episode has changed for all others."""
         return ()
 
+    def find_unstable_parts(self) -> Sequence[str]:
+        """Return a sentence for each thing that differs each time it is made, such as the tasks of a family."""
+        return ()
+
     def fact_rules(self, task: Task) -> FactRules:
         """Return what counts as telling the outputs of `task`. Raise `TaskError` if a gold call is refused."""
         return SHOWN_ONLY
@@ -395,6 +400,16 @@ def find_missing_facts(source: TaskSource, task: Task, transcript: Sequence[Mess
         with contextlib.suppress(TaskError):
             rules = player.fact_rules(task)
     return missing_facts(transcript, task.outputs, rules)
+
+
+def explain_failed_parts(source: TaskSource, task: Task, episode: Trajectory) -> Iterator[str]:
+    """Yield the first output that the agent of a scored episode did not tell, and the first violation of the policy."""
+    if episode.score is None:
+        return
+    if episode.score.parts.get("facts_told", 1.0) < 1.0:
+        yield from (f"not told: {fact!r}" for fact in find_missing_facts(source, task, episode.messages)[:1])
+    for violation in episode.score.violations[:1]:
+        yield f"{violation.kind} in message {violation.message}: {violation.text!r:.200}"
 
 
 def list_file_summaries(source: TaskSource) -> Sequence[FileSummary]:

@@ -184,12 +184,22 @@ class Toolkit(ToolkitBase, tools=False):
 
     @contextmanager
     def _restored_on_error(self) -> Iterator[None]:
+        if problem := find_missing_state(self):
+            raise TaskError(problem)
         before = self._state.snapshot()
         try:
             yield
         except ToolError:
             self._state.restore(before)
             raise
+
+
+def find_missing_state(toolkit: Toolkit) -> str:
+    """Return what to do if the constructor of a toolkit has not set the state, else an empty text."""
+    if hasattr(toolkit, "_state"):
+        return ""
+    name = type(toolkit).__name__
+    return f"{name}.__init__ does not call that of Toolkit: begin it with super().__init__(state)"
 
 
 class AsyncToolkit(ToolkitBase, tools=False):

@@ -40,7 +40,7 @@ class Comparison(Record):
         """The p-value, the noise floor and the difference on each domain, as text."""
         if not self.gain.tasks:
             return ""
-        lines = [f"If neither were better, a difference at least as large would have probability {self.p_value:.1%}."]
+        lines = [f"If neither were better, a difference at least as large would have probability {self.p_value:.2g}."]
         if self.noise_floor is not None:
             side = "above" if abs(self.gain.mean) > self.noise_floor else "within"
             lines.append(
@@ -69,11 +69,12 @@ class Comparison(Record):
 def compare(new: EvalReport, old: EvalReport, names: tuple[str, str] = ("new", "old")) -> Comparison:
     """Compare an agent of each report, over all repeats with a seed that both reports have, else over all repeats.
 
-    If the agents have the same name, `names` tells the new one from the old one. Only tasks in both are compared.
-    Raise ConfigError if they share no task, or if tasks with the same id differ.
+    `names` tells the new agent from the old one if they have the same name, or that of a baseline. Only tasks
+    in both are compared. Raise ConfigError if they share no task, or if tasks with the same id differ.
     """
     last, first = _matched(_agents(new), _agents(old))
-    if first.name == last.name:
+    baselines = {row.name for report in (new, old) for row in report.rows if row not in report.agent_rows}
+    if first.name == last.name or {first.name, last.name} & baselines:
         last, first = (row.replace(name=f"{name} ({row.name})") for row, name in zip((last, first), names, strict=True))
     one, other = last.result, first.result
     validate_same_tasks(one, other)
@@ -110,9 +111,8 @@ def _validate_same_tasks(new: Mapping[str, str], domain: str, old: EvalResult) -
             "evaluate both with the same version of the tasks"
         )
     if not shared:
-        raise ConfigError(
-            f"the evaluations of {domain} and {old.domain} share no task; evaluate both on the same domain and split"
-        )
+        of = f"evaluations of {domain} and {old.domain}" if domain != old.domain else f"two evaluations of {domain}"
+        raise ConfigError(f"the {of} share no task; evaluate both on the same domain, split and slice")
 
 
 def _matched(after: Sequence[ResultRow], before: Sequence[ResultRow]) -> tuple[ResultRow, ResultRow]:

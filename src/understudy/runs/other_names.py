@@ -58,6 +58,7 @@ _NAMES_OF_KEYS = {
     "engine.vllm.max_model_len": "vllm_max_model_length",
     "epochs": "max_epochs num_epochs num_train_epochs total_epochs",
     "eval.every": "eval_interval eval_steps test_freq",
+    "eval.split": "task_split_name",
     "eval.temperature": (
         "eval_sampling_params.temperature generator.eval_sampling_params.temperature "
         "actor_rollout_ref.rollout.val_kwargs.temperature"
@@ -262,7 +263,16 @@ _NAMES_OF_REASONS = {
         "lr_scheduler_type lr_scheduler_kwargs lr_schedule scheduler policy_lr_schedule lr_scheduler.type"
     ),
     "steps is their number in all; give steps=EPOCHS x STEPS_PER_EPOCH in place of epochs": "steps_per_epoch",
-    "it is the model of the endpoint that user.endpoint names, such as endpoints.default.model=gpt-4o": "user_model",
+    "it is the model of the endpoint that user.endpoint names, such as endpoints.default.model=gpt-4o": (
+        "user_model user_llm"
+    ),
+    "it is --agent api with the model of an endpoint, as in --agent api endpoints.default.model=gpt-4o": "agent_llm",
+    "it is sampling.temperature and sampling.max_response_tokens": "agent_llm_args user_llm_args",
+    "there is none: slice.families, slice.difficulties and eval.tasks choose tasks; understudy play TARGET --task ID "
+    "plays one": "task_ids",
+    "there is none: a tool's error is its result; limits.max_turns ends an episode": "max_errors",
+    "TARGET names the tasks, such as understudy eval retail": "task_set_name",
+    "resume an evaluation with: understudy eval --resume EVALUATION": "auto_resume",
     "it is the address of that endpoint, such as endpoints.default.base_url=https://api.openai.com/v1 with "
     "endpoints.default.api_key_var=OPENAI_API_KEY": "user_provider",
     _JUDGE: "TAXONOMY_FEEDBACK TAXONOMY_ALPHA",

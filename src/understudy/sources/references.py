@@ -51,7 +51,7 @@ def load_reference(reference: str) -> TaskSource:
             others = "use 'module:attribute' for your own domain, or 'tau-bench:PATH#retail' for a benchmark"
             raise ConfigError(f"unknown domain {did_you_mean(reference, list_domains())}; {others}")
         module, attribute = f"{domains.__name__}.{reference}", "DOMAIN"
-    found = import_object(f"{module}:{attribute}")
+    found = import_object(f"{module}:{attribute}", wanted=TaskSource)
     is_foreign = isinstance(found, type) and not issubclass(found, TaskSource | ToolkitBase)
     if is_foreign and any(hasattr(found, name) for name in ("reset", "get_reward")):
         raise ConfigError(explain_foreign_class(found))

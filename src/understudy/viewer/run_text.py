@@ -146,7 +146,8 @@ def _health(folder: Path, metrics: Sequence[Mapping[str, Any]]) -> str:
     lines = list_damaged_lines(folder)
     for check, warning in last.items():
         steps = sum(line.get(f"health/{check}") == 1.0 for line in metrics)
-        head = f"{check}: failed in {steps} steps, latest warning at step {warning['step']}"
+        times = "1 step" if steps == 1 else f"{steps} steps"
+        head = f"{check}: failed in {times}, latest warning at step {warning['step']}"
         lines += [f"{head}: {warning['text']}", f"    {warning['remedy']}"]
     return "\n".join(["health", *lines]) if lines else ""
 

@@ -31,6 +31,7 @@ from understudy.envs.task_source import (
     ExternalSource,
     StatefulSource,
     TaskSource,
+    explain_failed_parts,
     find_contract_error,
     find_source,
     find_tool_specs,
@@ -59,6 +60,7 @@ TasksBySplit = Mapping[Split, Sequence[Task]]
 ProgressTracker = Callable[[Iterable[Any], str], Iterable[Any]]
 """Passes items through and shows progress. The text names the step."""
 ProblemKind = Literal[
+    "unstable",
     "shared_rows",
     "lost_episode",
     "noop_rewarded",
@@ -74,6 +76,7 @@ ProblemKind = Literal[
     "malformed",
 ]
 PROBLEM_TITLES: Mapping[ProblemKind, str] = {
+    "unstable": "the same seed gives something else",
     "shared_rows": "an episode changes those after it",
     "lost_episode": "an episode ends without a reward",
     "noop_rewarded": "doing nothing is rewarded",
@@ -279,6 +282,7 @@ async def check_async(
     alike = _near_duplicates(tasks)
     problems = [
         *(problem for result in results for problem in result.problems),
+        *(_Problem("unstable", text) for leaf in list_sources(source) for text in leaf.find_unstable_parts()),
         *(_Problem("shared_rows", text) for leaf in list_sources(source) for text in _shared_rows(leaf)),
         *(_Problem("lost_episode", text) for probe_result in probes for text in probe_result.lost_episodes),
         *(_Problem("strategy_rewarded", _paid(attack.source, r)) for attack in attacks for r in attack.failures),
@@ -498,6 +502,11 @@ async def _play_task(source: TaskSource, split: Split, task: Task, max_step_seco
     lacks_gold = lacks_reference(leaf, task)
     if gold.score and noop.score:
         reward_problems = list(_reward_problems(task, None if lacks_gold else gold.score, noop.score))
+        if reasons := "".join(f"; {reason}" for reason in explain_failed_parts(leaf, task, gold)):
+            reward_problems = [
+                replace(problem, text=problem.text + reasons) if problem.kind == "gold_not_rewarded" else problem
+                for problem in reward_problems
+            ]
         if gold.score.parts.get("state_match") == 0.0 and isinstance(leaf, StatefulSource):
             difference = await _find_first_difference(leaf, task)
             reward_problems = [
@@ -633,7 +642,8 @@ def _reward_problems(task: Task, gold: Score | None, noop: Score) -> Iterator[_P
     elif gold is not None and gold.parts.get("policy_compliance", 1.0) < 1.0:
         yield _Problem("gold_not_rewarded", f"task {task.id}: its gold turns break a rule of the policy", task)
     if noop.reward > 0.0:
-        yield _Problem("noop_rewarded", f"task {task.id}: doing nothing earns {noop.reward:g}", task)
+        hint = "" if task.outputs else "; if gold changes nothing, name what the agent must tell in outputs"
+        yield _Problem("noop_rewarded", f"task {task.id}: doing nothing earns {noop.reward:g}{hint}", task)
 
 
 def find_task_problems(source: TaskSource, split: Split, task: Task) -> Iterator[str]:
