@@ -11,7 +11,7 @@ from understudy.cli import main as cli
 from understudy.cli.collect import CollectOptions
 from understudy.cli.data import ConvertOptions, ExportConversationsOptions, SplitOptions, SynthesizeOptions
 from understudy.cli.evaluation import EvalOptions
-from understudy.cli.grammar import Options, parse_words
+from understudy.cli.grammar import Options, parse_words, validate_unused_options
 from understudy.cli.main import (
     BenchOptions,
     CertifyOptions,
@@ -175,3 +175,13 @@ def test_every_option_of_every_command_has_help() -> None:
         command.get_help(typer.Context(command))
         undocumented = [each.name for each in command.params if not each.help and each.name not in ("target", "words")]
         assert undocumented == [], command.name
+
+
+def test_name_of_another_library_is_named_with_the_option(capsys: pytest.CaptureFixture[str]) -> None:
+    assert parse_words(EvalOptions, ["retail", "--max-concurrency", "3"]).concurrency == 3
+    assert capsys.readouterr().err == "--max-concurrency is --concurrency here\n"
+
+
+def test_option_that_needs_another_one_names_it() -> None:
+    with pytest.raises(ConfigError, match=r"--tasks has no effect without --adversarial"):
+        validate_unused_options(CheckOptions(tasks=3), ("tasks",), needs="--adversarial")
