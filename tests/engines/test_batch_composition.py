@@ -9,6 +9,7 @@ from typing import Literal
 import pytest
 import torch
 
+from support.machine import ELSEWHERE
 from understudy.engines.interface import Completion, SamplingParams
 from understudy.engines.local.config import LocalEngineConfig
 from understudy.engines.local.cpu.fuse import should_pack_weights
@@ -67,7 +68,7 @@ def test_one_schedule_gives_the_same_bits_again(dtype: Literal["float32", "bfloa
 
 @pytest.mark.skipif(
     not (should_pack_weights(torch.bfloat16) and kernels_available()),
-    reason="the processor does not multiply bfloat16, or there is no compiler",
+    reason=f"{ELSEWHERE}its processor does not multiply bfloat16, or it has no compiler",
 )
 def test_prompts_without_a_shared_prefix_get_the_same_bits_in_every_batch_of_bfloat16() -> None:
     prompts = make_prompts(shared=MIN_PREFIX_TOKENS - 1)

@@ -112,7 +112,10 @@ def test_skyrl_train_server_rejects_sft_and_optimizer_settings() -> None:
 
 def test_tinker_example_config_is_supported() -> None:
     path = ROOT / "examples" / "tinker.toml"
-    assert asyncio.run(prepare_run(load_config(path, ["model=tiny"]))).domain.name == "retail"
+    assert (
+        asyncio.run(prepare_run(load_config(path, ["model=tiny", "limits.max_episode_tokens=20000"]))).domain.name
+        == "retail"
+    )
 
 
 def test_hosted_server_supports_clipping_and_weight_decay() -> None:

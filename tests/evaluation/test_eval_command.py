@@ -393,7 +393,7 @@ def test_compare_command_reports_gain_and_p_value(call: Any) -> None:
     assert code == 0
     for shown in (text, Path("c.md").read_text()):
         shown = " ".join(shown.split())
-        assert re.search(r"\bgold\b.*\bnoop\b.* 1\.000\b.*\b0\.2%", shown)  # 2 / 2**10
+        assert re.search(r"\bgold\b.*\bnoop\b.* 1\.000\b.*\b0\.002\b", shown)  # 2 / 2**10
         assert NO_VARIATION in shown, "neither agent varies between trials"
     found = json.loads(call("compare", "bad/report.json", "worse", "--json")[1])
     assert (found["gain"]["mean"], found["p_value"]) == (0.0, 1.0)

@@ -37,6 +37,7 @@ from understudy.formats import ChatFormat, ChatML, FormatTokenizer, ParsedMessag
 from understudy.formats.template import TemplateFormat
 from understudy.rollouts.agent import EngineAgent
 from understudy.rollouts.group import Group
+from understudy.rollouts.rollout import EpisodeLimits
 from understudy.runs.config import (
     TrainConfig,
     parse_config,
@@ -173,7 +174,8 @@ def test_resumed_run_renders_the_template_with_its_start_date(tmp_path: Path) ->
     def encode_as_text(format: ChatFormat) -> str:
         return FormatTokenizer.load(folder / "tokenizer.json").decode(format.encode(hello, (), ()))
 
-    format = asyncio.run(prepare_run(TrainConfig(model=str(folder)), start_date)).format
+    config = TrainConfig(model=str(folder), limits=EpisodeLimits(max_episode_tokens=20000))
+    format = asyncio.run(prepare_run(config, start_date)).format
     assert "26 Jul 2024" in encode_as_text(format)
     assert date.today().strftime("%d %b %Y") in encode_as_text(load_chat_format(folder))
     checks, _ = asyncio.run(check_format(folder, format, today=start_date))
