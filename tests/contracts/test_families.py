@@ -344,3 +344,10 @@ def test_gradient_checkpointing_changes_no_gradient(folder: Path) -> None:
         with closing(LocalEngine(folder, config)) as engine:
             found.append(engine_gradients(engine, batch))
     assert_close(*found)
+
+
+def test_model_without_attention_has_no_heads_and_no_keys(tmp_path: Path) -> None:
+    sizes = {key: value for key, value in SIZES.items() if "attention_heads" not in key and "key_value" not in key}
+    AutoModelForCausalLM.from_config(AutoConfig.for_model("mamba", **sizes)).save_pretrained(tmp_path)
+    with closing(LocalEngine(tmp_path, make_config(), trainable=False)) as engine:
+        assert (engine._model.head_dim, engine._model.kv_bytes_per_token) == (0, 0)

@@ -21,7 +21,8 @@ class LoraConfig(Record):
     dropout: float = Field(default=0.0, ge=0.0, lt=1.0)
     """Dropout of an adapter's inputs in updates. Sampling and log-probabilities do not use it."""
     target_modules: tuple[str, ...] = (ALL_LINEAR,)
-    """Names of the linear modules that get an adapter. `all-linear` means all but the output head and experts."""
+    """Names of the linear modules that get an adapter. `all-linear` means all but the output head and, in a
+    mixture of experts, the projections of its MLPs, shared experts included."""
 
 
 class OptimizerConfig(Record):

@@ -218,14 +218,15 @@ class LocalModel:
     def kv_bytes_per_token(self) -> int:
         """Bytes of the keys and values of one token."""
         config = self.config
-        heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+        heads = getattr(config, "num_key_value_heads", None) or getattr(config, "num_attention_heads", None) or 0
         return int(2 * config.num_hidden_layers * heads * self.head_dim * self.dtype.itemsize)
 
     @property
     def head_dim(self) -> int:
-        """The size of an attention head."""
+        """The size of an attention head, or 0 for models without attention."""
         config = self.config
-        return int(getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
+        heads = getattr(config, "num_attention_heads", None)
+        return int(getattr(config, "head_dim", None) or (config.hidden_size // heads if heads else 0))
 
     def save(self, folder: Path) -> None:
         """Write the weights for transformers, or the adapters for peft, without a tokenizer."""

@@ -137,7 +137,7 @@ def _vllm_problem(model: LocalModel, config: LocalEngineConfig, processes: int) 
     trained = "train_control_tokens" if model.token_rows else "train_embeddings"
     if device == "cpu" and tied and (model.token_rows or (config.train_embeddings and config.finetune == "full")):
         return f"on a CPU vLLM 0.32 does not reload a tied output head (engine.{trained})"
-    if device == "cpu" and not settings.base_url and model.head_dim not in CPU_HEAD_DIMS:
+    if device == "cpu" and not settings.base_url and model.head_dim not in (0, *CPU_HEAD_DIMS):
         sizes = ", ".join(map(str, CPU_HEAD_DIMS))
         return f"on a CPU vLLM 0.32 supports a head_dim of {sizes}, and the model's head_dim is {model.head_dim}"
     return "" if settings.base_url else _too_large(model, config)

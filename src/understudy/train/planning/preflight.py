@@ -110,7 +110,10 @@ async def run_preflight(config: TrainConfig, folder: Path, processes: int = 1) -
         notes=(
             *([fitted.changes] if fitted.changes else []),
             *machine.warnings,
-            *context_warnings(config, read_context_length(prepared.model_folder)),
+            *context_warnings(
+                config,
+                read_context_length(prepared.model_folder, config.engine.export_engine_config.batching == "padded"),
+            ),
             *notes,
         ),
     )
