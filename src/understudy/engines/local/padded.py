@@ -16,13 +16,18 @@ from transformers import cache_utils
 from understudy.algorithms.batch import Batch
 from understudy.core.errors import ConfigError
 
-JOINABLE_LAYERS = (
-    cache_utils.DynamicLayer,
-    cache_utils.DynamicSlidingWindowLayer,
-    cache_utils.LinearAttentionLayer,
-    cache_utils.LinearAttentionAndFullAttentionLayer,
-    cache_utils.LinearAttentionAndSlidingWindowAttentionLayer,
-    cache_utils.DummyLayer,
+JOINABLE_LAYERS = tuple(
+    getattr(cache_utils, name)
+    for name in (
+        "DynamicLayer",
+        "DynamicSlidingWindowLayer",
+        "LinearAttentionLayer",
+        "LinearAttentionAndFullAttentionLayer",
+        "LinearAttentionAndSlidingWindowAttentionLayer",
+        "DummyLayer",
+    )
+    # Older versions of transformers lack some.
+    if hasattr(cache_utils, name)
 )
 """Layers of caches whose tensors `sampling.padded_passes` knows. With others, rows are decoded one after the other."""
 _PROBE_ROW, _PROBE_SPLIT = 12, 7
