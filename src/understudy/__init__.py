@@ -5,7 +5,9 @@ needs no torch.
 """
 
 import importlib
+import importlib.util
 import os
+import sys
 from typing import TYPE_CHECKING, Any
 
 from understudy.core.version import __version__ as __version__
@@ -90,7 +92,13 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     """Load a public name from its module."""
     if name not in _MODULES:
-        raise AttributeError(f"module 'understudy' has no attribute {name!r}; it has: {', '.join(_MODULES)}")
+        if name.startswith("__") or importlib.util.find_spec(f"understudy.{name}"):
+            raise AttributeError(f"module 'understudy' has no attribute {name!r}")
+        from understudy.core.foreign_names import explain_name
+
+        # `from understudy import NAME` replaces the text of an AttributeError by one that names no remedy.
+        is_import = sys._getframe(1).f_code.co_name == "_handle_fromlist"
+        raise (ImportError if is_import else AttributeError)(explain_name(name, __all__))
     value = globals()[name] = getattr(importlib.import_module(f"understudy.{_MODULES[name]}"), name)
     return value
 

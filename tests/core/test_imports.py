@@ -38,7 +38,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         ("import understudy\nunderstudy.ToolCall('a')\n", r"give the fields .* by name"),
         (
             "import understudy\nunderstudy.ToolCall(name='a', arg={})\n",
-            r"ToolCall: arg: this key is unknown; remove it",
+            r"ToolCall: arg: this key is unknown; did you mean 'arguments'",
         ),
         ("TASK = 1\n", r"my_module has no 'TASKS'; did you mean 'TASK'"),
     ],

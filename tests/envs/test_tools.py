@@ -11,7 +11,7 @@ from pydantic import Field
 from understudy.core.errors import TaskError, ToolError, ToolErrorKind
 from understudy.core.messages import ToolCall, tool_to_openai
 from understudy.core.records import Record
-from understudy.envs.docstrings import parse_docstring
+from understudy.envs.docstrings import find_unknown_parameters, parse_docstring
 from understudy.envs.state import State, Table
 from understudy.envs.tools import Alias, Toolkit, ToolkitBase, render_result
 
@@ -456,3 +456,16 @@ def test_docstrings_describe_arguments_that_the_signature_does_not(docstring: st
 )
 def test_text_that_describes_no_argument_stays_in_the_description(docstring: str) -> None:
     assert parse_docstring(docstring, ["n"]) == (docstring, {})
+
+
+@pytest.mark.parametrize(
+    "docstring",
+    [
+        "Add.\n\nArgs:\n    n: The number.\n    zahl (int): The number.\n\nReturns:\n    sum: It.",
+        "Add.\n\nParameters\n----------\nn : int\n    It.\nzahl : int\n    It.\n\nReturns\n-------\nint\n",
+        "Add.\n\n:param n: The number.\n:param int zahl: The number.\n:returns: It.\n:raises zahl2: never",
+    ],
+)
+def test_described_parameter_that_the_tool_lacks_is_found(docstring: str) -> None:
+    assert find_unknown_parameters(docstring, ["n"]) == ["zahl"]
+    assert find_unknown_parameters(docstring, ["n", "zahl"]) == []

@@ -404,7 +404,10 @@ def test_what_user_code_raises_is_of_its_component(fails: Callable[[], None], ex
 def test_records_with_wrong_fields_are_one_line_without_an_address() -> None:
     with pytest.raises(ValidationError) as error:
         ToolCall(name="get", argumnts={})  # type: ignore[call-arg]
-    assert describe_exception(error.value) == "ValidationError: ToolCall: argumnts: this key is unknown; remove it"
+    assert describe_exception(error.value) == (
+        "ValidationError: ToolCall: argumnts: this key is unknown; did you mean 'arguments'? allowed: arguments, "
+        "extra_content, id, name, parse_error"
+    )
     with pytest.raises(ValidationError) as error:
         UserGoal(text="Sync.", user_actions=())  # type: ignore[call-arg]
     assert describe_exception(error.value).endswith("user_actions: this key is unknown; it is a field of Scenario")

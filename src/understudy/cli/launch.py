@@ -14,6 +14,7 @@ from understudy.cli.live import LiveView
 from understudy.cli.training_end import format_training_end
 from understudy.core.errors import ConfigError, RolloutError, TaskError
 from understudy.core.event_loop import run_async
+from understudy.core.foreign_names import explained_arguments
 from understudy.core.settings import dump_section, dump_toml
 from understudy.engines.local.config import Finetune, LocalEngineConfig
 from understudy.engines.local.machine import detect_machine, peak_memory_bytes
@@ -43,8 +44,15 @@ if TYPE_CHECKING:
     from understudy.train.planning.plan import TrainingPlan
 
 
+@explained_arguments(
+    positional="list the settings, as in run_training([TARGET, 'key=value'])",
+    keyword="write it as a setting, as in run_training([TARGET, '{name}={value}'])",
+)
 def run_training(
-    settings: Sequence[str] = (), out: Path | None = None, resume: Path | None = None, debug: bool = False
+    settings: Sequence[str] = (),
+    out: str | Path | None = None,
+    resume: str | Path | None = None,
+    debug: bool = False,
 ) -> str:
     """Train in a new folder, or resume a run. Return the result table as text; the folder holds it too.
 
@@ -54,6 +62,13 @@ def run_training(
 
     Of several processes only rank 0 prints and writes the run; the others return an empty text.
     """
+    given: object = settings
+    if isinstance(given, str | Mapping) or not isinstance(given, Sequence):
+        shown = repr(given) if isinstance(given, str) else f"a {type(given).__name__}"
+        raise ConfigError(f"run_training: settings is {shown}; list them, as in run_training([TARGET, 'key=value'])")
+    if wrong := [each for each in settings if not isinstance(each, str)]:
+        raise ConfigError(f"run_training: the setting {wrong[0]!r:.100} is no text; write 'key=value'")
+    out, resume = _to_path("out", out), _to_path("resume", resume)
     rank_info = init_rank()
     exit_with_parent()
     opened = _opened(settings, out, resume, rank_info.world_size) if rank_info.rank == 0 else contextlib.nullcontext()
@@ -61,6 +76,15 @@ def run_training(
         if first and rank_info.world_size == 1:
             return _train(first, SINGLE_PROCESS, debug)
         return _train_distributed(first, rank_info, debug)
+
+
+def _to_path(argument: str, value: object) -> Path | None:
+    if value is None or isinstance(value, str | Path):
+        return None if value is None else Path(value)
+    raise ConfigError(
+        f"run_training: {argument} is {value!r:.100}; it is the folder of the run; list all settings in the first "
+        "argument, as in run_training([TARGET, 'key=value'])"
+    )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -4,26 +4,15 @@ import importlib
 import inspect
 import re
 import sys
-from collections.abc import Iterable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from understudy.core.errors import ConfigError, TaskError, did_you_mean
+from understudy.core.foreign_names import explain_field
 from understudy.core.user_code import describe_exception, locate_exception
 
-_MISSING_NAME = re.compile(r"cannot import name '(\w+)' from 'understudy' ")
 _WRONG_ARGUMENT = re.compile(r"(\w+)\.__init__\(\) got an unexpected keyword argument '(\w+)'")
-
-_OTHER_ARGUMENTS = {
-    **dict.fromkeys(("system_prompt", "system", "instructions"), "write domain_policy"),
-    **dict.fromkeys(("train_dataset", "dataset", "rows"), "give examples, a list of ToolExample"),
-    **dict.fromkeys(("environment_factory", "env_class"), "write episode_class"),
-    **dict.fromkeys(
-        ("reward_funcs", "reward_func", "reward_fn", "reward"), "the method reward of the episode_class is the reward"
-    ),
-}
-"""What to write in place of arguments that other libraries have, and `ToolDataset` does not."""
 
 
 def import_object(reference: str, wanted: type = object) -> Any:
@@ -72,20 +61,12 @@ def _import_module(module: str, reference: str, folder: str) -> ModuleType:
 
 
 def _hint(error: Exception) -> str:
-    """Return what to write in place of a wrong name of the public API, or of a wrong argument of one of its classes."""
+    """Return what to write in place of a wrong argument of a class of the public API."""
     public, text = sys.modules["understudy"], str(error)
-    if found := _MISSING_NAME.match(text):
-        return _suggest(found[1], public.__all__)
     if "BaseModel.__init__() takes 1 positional argument" in text:
         return "; give the fields of a record by name, such as prompt=…"
     found = _WRONG_ARGUMENT.match(text)
     if found and found[1] in public.__all__:
-        if found[1] == "ToolDataset" and found[2] in _OTHER_ARGUMENTS:
-            return f"; {_OTHER_ARGUMENTS[found[2]]}"
-        return _suggest(found[2], inspect.signature(getattr(public, found[1])).parameters)
+        parameters = inspect.signature(getattr(public, found[1])).parameters
+        return f"; {explain_field(found[1], found[2], parameters)}"
     return ""
-
-
-def _suggest(name: str, known: Iterable[str]) -> str:
-    """Return which name is meant, for the end of a text that has the wrong name."""
-    return did_you_mean(name, known).removeprefix(repr(name))

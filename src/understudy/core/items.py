@@ -1,18 +1,23 @@
 """Streams of data rows: an `Item` is a value with its location, a `RowError` a problem with its location."""
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, get_args
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from understudy.core.errors import TaskError
-from understudy.core.tasks import Scenario, Task, UserAction, UserGoal
+from understudy.core.foreign_names import explain_field
+from understudy.core.messages import Message, ToolCall
+from understudy.core.records import Record
+from understudy.core.tasks import Fact, Scenario, SuccessCheck, Task, UserAction, UserGoal
 
 T = TypeVar("T")
 
-_TASK_RECORDS = (Task, Scenario, UserGoal, UserAction)
+_TASK_RECORDS: Mapping[str, type[Record]] = {
+    each.__name__: each for each in (Task, Scenario, UserGoal, UserAction, Fact, SuccessCheck, Message, ToolCall)
+}
 _SHOWN_KEYS, _SHOWN_CHARACTERS, _SHOWN_VALUE = 8, 30, 80
 
 
@@ -53,17 +58,22 @@ def row_error_from_validation(location: str, error: ValidationError, prefix: str
     return RowError(location, ".".join(filter(None, (prefix, field))), problem)
 
 
-def describe_validation(error: ValidationError) -> tuple[str, str]:
-    """Return the field and the problem of the first error of a pydantic validation, in one line."""
-    first: Any = error.errors(include_url=False)[0]
+def describe_validation(error: ValidationError, model: type[BaseModel] | None = None) -> tuple[str, str]:
+    """Return the field and the problem of the first error of a pydantic validation, in one line.
+
+    `model` is the class that was made, if it is not one of the parts of tasks.
+    """
+    errors: Sequence[Any] = error.errors(include_url=False)
+    first = errors[0]
+    if first["type"] == "missing":  # a key of another name is probably the missing one
+        beside = [each for each in errors if each["loc"][:-1] == first["loc"][:-1]]
+        first = next((each for each in beside if each["type"] == "extra_forbidden"), first)
     field = ".".join(str(part) for part in first["loc"])
     if first["type"] == "missing":
         return field, "it is missing"
     if first["type"] == "extra_forbidden":
-        owners = [each.__name__ for each in _TASK_RECORDS if field in each.model_fields]
-        if owners and error.title in {each.__name__ for each in _TASK_RECORDS}:
-            return field, f"this key is unknown; it is a field of {' and '.join(owners)}"
-        return field, "this key is unknown; remove it"
+        owner = _find_owner(model or _TASK_RECORDS.get(error.title), first["loc"][:-1])
+        return field, f"this key is unknown; {_explain_unknown(owner, str(first['loc'][-1]))}"
     if first["type"] == "frozen_instance":
         return field, f"records are frozen; write a changed copy, as in self._state.TABLE[key] = row.replace({field}=…)"
     value, text = first["input"], first["msg"].removeprefix("Value error, ")
@@ -75,6 +85,35 @@ def describe_validation(error: ValidationError) -> tuple[str, str]:
         )
         text = f"it is {value!r:.{_SHOWN_VALUE}}; it must be{needed}"
     return field, text
+
+
+def _find_owner(model: type[BaseModel] | None, path: Sequence[str | int]) -> type[BaseModel] | None:
+    """Return the class of the record at a path in `model`, or None if it is unknown."""
+    for part in path:
+        if model is not None and isinstance(part, str):
+            field = model.model_fields.get(part)
+            kinds = _list_types(field.annotation) if field else iter(())
+            model = next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)), None)
+    return model
+
+
+def _list_types(annotation: Any) -> Iterator[Any]:
+    yield annotation
+    for inner in get_args(annotation):
+        yield from _list_types(inner)
+
+
+def _explain_unknown(owner: type[BaseModel] | None, name: str) -> str:
+    """Return what to do about a key that the record `owner` does not have."""
+    if owner is None:
+        return "remove it"
+    remedy = explain_field(owner.__name__, name, owner.model_fields)
+    if not remedy.startswith("allowed"):
+        return remedy
+    others = [kind for kind, each in _TASK_RECORDS.items() if name in each.model_fields]
+    if others and owner.__name__ in _TASK_RECORDS:
+        return f"it is a field of {' and '.join(others)}"
+    return f"remove it; {remedy}"
 
 
 def describe_row(value: Any) -> str:

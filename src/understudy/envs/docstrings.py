@@ -17,6 +17,8 @@ _SPHINX_FIELD = re.compile(
     r"^:(?P<title>param|type|returns?|rtype|raises)\b(?:[^:\n]*?(?P<name>\w+))?[ ]*:(?P<text>.*\n(?:[ ]+.*\n)*)",
     re.MULTILINE,
 )
+_PARAMETER_TITLES = ("Arg", "Param", "param")
+"""How the titles of sections and fields of parameters begin."""
 
 
 def parse_docstring(docstring: str, parameters: Collection[str]) -> tuple[str, dict[str, str]]:
@@ -26,20 +28,32 @@ def parse_docstring(docstring: str, parameters: Collection[str]) -> tuple[str, d
     """
     found = dict[str, str]()
 
-    def read_section(match: re.Match[str]) -> str:
-        if match["title"][0] not in "AP":
+    def read(match: re.Match[str]) -> str:
+        if not match["title"].startswith(_PARAMETER_TITLES):
             return ""
-        google = match["google"]
-        entries = _GOOGLE_ENTRY.findall(dedent(google)) if google else _NUMPY_ENTRY.findall(match["numpy"])
-        return read_entries(match[0], dict(entries))
-
-    def read_field(match: re.Match[str]) -> str:
-        return read_entries(match[0], {match["name"]: match["text"]}) if match["title"] == "param" else ""
-
-    def read_entries(section: str, entries: dict[str, str]) -> str:
+        entries = _read_entries(match)
         found.update({name: " ".join(text.split()) for name, text in entries.items() if name in parameters})
-        return "" if entries and entries.keys() <= {*parameters} else section
+        return "" if entries and entries.keys() <= {*parameters} else match[0]
 
-    text = _SECTION.sub(read_section, inspect.cleandoc(docstring) + "\n")
-    text = _SPHINX_FIELD.sub(read_field, text)
+    text = _SECTION.sub(read, inspect.cleandoc(docstring) + "\n")
+    text = _SPHINX_FIELD.sub(read, text)
     return text.strip(), {name: text for name, text in found.items() if text}
+
+
+def find_unknown_parameters(docstring: str, parameters: Collection[str]) -> list[str]:
+    """Return the names that a docstring describes as parameters and that are none of `parameters`."""
+    text = inspect.cleandoc(docstring) + "\n"
+    sections = [match for pattern in (_SECTION, _SPHINX_FIELD) for match in pattern.finditer(text)]
+    described = [match for match in sections if match["title"].startswith(_PARAMETER_TITLES)]
+    names = dict.fromkeys(name for match in described for name in _read_entries(match))
+    return [name for name in names if name not in parameters]
+
+
+def _read_entries(section: re.Match[str]) -> dict[str, str]:
+    """Return the entries of a section of parameters, or the one of a Sphinx field."""
+    groups = section.groupdict()
+    if name := groups.get("name"):
+        return {name: groups["text"]}
+    if google := groups.get("google"):
+        return dict(_GOOGLE_ENTRY.findall(dedent(google)))
+    return dict(_NUMPY_ENTRY.findall(groups.get("numpy") or ""))

@@ -2,10 +2,12 @@
 
 from typing import Any
 
+from understudy.core.foreign_names import explained_arguments
 from understudy.core.messages import Message, ToolCall
 from understudy.core.tasks import UserAction
 
 
+@explained_arguments(positional="name the arguments of the tool, as in gold_call('get_order', order_id='W1')")
 def gold_call(tool: str, /, **arguments: Any) -> Message:
     """Return a message of the gold agent with one call."""
     return Message(role="assistant", tool_calls=(ToolCall(name=tool, arguments=arguments),))

@@ -12,6 +12,7 @@ from understudy.core.records import Record
 from understudy.core.tasks import SPLITS, Difficulty, RewardPolicy, Split, Task, filter_tasks, iterate_epochs
 from understudy.core.trajectory import Trajectory
 from understudy.core.user_code import name_definition, task_code
+from understudy.envs.docstrings import find_unknown_parameters
 from understudy.envs.environment import Environment
 from understudy.envs.file_summary import FileSummary
 from understudy.envs.rewards import SHOWN_ONLY, FactRules, missing_facts
@@ -244,6 +245,14 @@ def list_notes(source: TaskSource) -> list[str]:
         notes.append(
             f"slice.tools: {len(hidden)} tasks are left out, such as {hidden[0].id}; their gold calls other tools"
         )
+    specs = {spec.name: spec for leaf in list_sources(source) for spec in leaf.tool_specs}
+    for spec in specs.values():
+        known = spec.parameters.get("properties", {})
+        notes += [
+            f"the docstring of the tool {spec.name} describes a parameter that it does not have: "
+            f"{did_you_mean(name, known)}; rename or remove the entry, as the model reads it too"
+            for name in find_unknown_parameters(spec.description, known)
+        ]
     return notes
 
 
@@ -252,6 +261,8 @@ def find_contract_error(source: TaskSource) -> str:
 
     `tasks` is called for each split. Raise TaskError if it raises an exception.
     """
+    if isinstance(source, str):
+        return f"{source!r} is a text and no source of tasks; give load({source!r})"
     if isinstance(source, type):
         return f"{name_definition(source)} is a class; give an instance of it, such as {source.__name__}(...)"
 

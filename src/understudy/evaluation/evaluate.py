@@ -13,6 +13,7 @@ from typing import Any
 
 from understudy.core.errors import ConfigError, TaskError
 from understudy.core.event_loop import gather_or_cancel
+from understudy.core.foreign_names import explained_arguments
 from understudy.core.messages import Message, ToolSpec
 from understudy.core.tasks import SPLITS, Split, Task
 from understudy.core.trajectory import StopReason, Trajectory
@@ -43,6 +44,7 @@ class GoldCutOffError(TaskError):
     """A limit of the episodes cuts off gold episodes."""
 
 
+@explained_arguments()
 async def evaluate(
     source: TaskSource,
     agent: Agent,
@@ -52,7 +54,18 @@ async def evaluate(
     seed: int = 0,
     concurrency: int = 64,
 ) -> EvalResult:
-    """Play `trials` episodes of each task, at most `concurrency` at a time, and return their result."""
+    """Play `trials` episodes of each task, at most `concurrency` at a time, and return their result.
+
+    Raise ConfigError if an argument is a name in place of what has it.
+    """
+    for argument, given, example in (
+        ("source", source, "load({!r})"),
+        ("agent", agent, "an object, such as GoldAgent()"),
+        ("tasks", tasks, "source.tasks({!r})"),
+    ):
+        value: object = given
+        if isinstance(value, str | type):
+            raise ConfigError(f"evaluate: {argument} is {value!r}; give {example.format(value)}")
     request = RolloutRequest(source, agent, limits, seed)
     episodes = await play_episodes(request, tasks, trials, concurrency)
     return summarize_episodes(source, tasks, episodes, trials, seed)

@@ -29,6 +29,7 @@ from typing import Literal
 from understudy.algorithms.presets import algorithm_presets
 from understudy.core.errors import ConfigError, did_you_mean, no_such_path
 from understudy.core.files import RETRY_HINT
+from understudy.core.foreign_names import explained_arguments
 from understudy.core.settings import dump_toml, loads_toml, matching_keys, read_text, with_full_key
 from understudy.envs.task_source import FULL_SLICE, TaskSource, with_reward_policy
 from understudy.runs.config import ConfigLayer, TrainConfig, load_config, parse_config
@@ -238,6 +239,7 @@ def detect_target(text: str) -> Target | None:
     return Target(kind, os.path.expanduser(text)) if kind else None
 
 
+@explained_arguments(keyword="write it as a setting, as in load(TARGET, '{name}={value}')")
 def load(what: str, *settings: str) -> TaskSource:
     """Load the tasks and environments of TARGET: a domain, or the slice of a domain that a config names.
 

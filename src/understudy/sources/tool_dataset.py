@@ -80,10 +80,7 @@ class ToolExample(Record):
         try:
             return validate(value)
         except ValidationError as e:
-            field, problem = describe_validation(e)
-            unknown = [name for name in value if name not in cls.model_fields] if isinstance(value, dict) else []
-            if unknown:
-                field, problem = unknown[0], f"there is no such field; allowed: {', '.join(cls.model_fields)}"
+            field, problem = describe_validation(e, cls)
             raise TaskError(f"ToolExample: {field}: {problem}") from e
 
     @classmethod

@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from understudy.core.errors import ConfigError, TaskError, ToolErrorKind, did_you_mean
 from understudy.core.event_loop import run_async
+from understudy.core.foreign_names import explained_arguments
 from understudy.core.messages import ERROR_PREFIX
 from understudy.core.records import Record
 from understudy.core.tasks import SPLITS, Score, Split, Task
@@ -247,6 +248,7 @@ class AdversarialOptions:
     strategies: Sequence[Strategy] = STRATEGIES
 
 
+@explained_arguments()
 def check(source: TaskSource, adversarial: AdversarialOptions | None = None) -> DomainReport:
     """Run `check_async` in its own event loop. Raise RuntimeError if one is running."""
     return run_async(check_async(source, adversarial=adversarial))

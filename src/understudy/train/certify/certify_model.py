@@ -4,6 +4,8 @@ import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+from understudy.core.errors import ConfigError
+from understudy.core.foreign_names import explained_arguments
 from understudy.engines.config import EngineConfig
 from understudy.engines.factory import open_engine
 from understudy.engines.interface import Engine
@@ -18,6 +20,7 @@ from understudy.train.certify.engine_checks import CertificationTarget, check_en
 from understudy.train.certify.format_checks import check_format
 
 
+@explained_arguments(keyword="write it in the config, as in certify(TrainConfig({name}={value!r}))")
 async def certify(config: TrainConfig) -> Certificate:
     """Certify the format and the engine of a config, with temporary engines.
 
@@ -25,6 +28,9 @@ async def certify(config: TrainConfig) -> Certificate:
     uses speculation, PyTorch's sampler is checked once more with speculation disabled, with the first of these
     methods. Raise ConfigError if the model is unknown or cannot be trained.
     """
+    given: object = config
+    if isinstance(given, str):
+        raise ConfigError(f"certify: config is {given!r}; give TrainConfig(model={given!r})")
     started = time.perf_counter()
     folder = find_model(config.model)
     chosen = choose_format(folder, config)
