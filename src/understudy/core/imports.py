@@ -24,7 +24,11 @@ def import_object(reference: str, wanted: type = object) -> Any:
     """
     module, _, attribute = reference.partition(":")
     if not all(part.isidentifier() for part in [*module.split("."), attribute]):
-        raise ConfigError(f"{reference!r} is not of the form module:attribute, such as my_package.my_module:DOMAIN")
+        example = "my_package.my_module:DOMAIN"
+        if re.fullmatch(r"\w+(\.py)?", reference):
+            name = reference.removesuffix(".py")
+            example = f"{name}:NAME, where {name}.py defines NAME"
+        raise ConfigError(f"{reference!r} is not of the form module:attribute, such as {example}")
     folder = str(Path.cwd())
     if folder not in sys.path:
         sys.path.append(folder)

@@ -293,12 +293,14 @@ class Domain(StatefulSource):
     def find_changed_rows(self) -> Sequence[str]:
         """Return the rows of the world, as `table.id`, that differ from those of a new world.
 
-        Episodes share these rows, so a tool must replace a row and not change an object in it. Rows that two new worlds
-        do not share are left out, see `find_unstable_parts`.
+        Episodes share these rows, so a tool must replace a row and not change an object in it. If new worlds differ, no
+        row is returned; `find_unstable_parts` says so.
         """
-        new, unstable = self.build_world().tables(), set(self._find_unstable_rows())
+        if self._find_unstable_rows():
+            return ()
+        new = self.build_world().tables()
         rows = [(name, key, row) for name, table in self._world.tables().items() for key, row in table.items()]
-        return [f"{name}.{key}" for name, key, row in rows if new[name].get(key) != row and (name, key) not in unstable]
+        return [f"{name}.{key}" for name, key, row in rows if new[name].get(key) != row]
 
     def find_unstable_parts(self) -> Sequence[str]:
         """Return a sentence if `build_world` returns other rows each time, and one for each family whose tasks differ

@@ -4,7 +4,7 @@ import hashlib
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 from understudy.core.records import Record
@@ -13,6 +13,21 @@ from understudy.envs.state import Table
 
 MIN_ROWS = 3
 """Smallest number of rows that is divided among the splits."""
+MAX_NAME_LENGTH = 200
+"""A longer policy is not looked for as a file."""
+
+
+def find_policy_problem(policy: object) -> str:
+    """Return why a policy is the name of a file and not a text, and what to write; else an empty text."""
+    if not isinstance(policy, str | PurePath):
+        return ""
+    name = str(policy).strip()
+    is_name = name.endswith((".md", ".txt")) and len(name.split()) == 1
+    if isinstance(policy, PurePath) or is_name or (0 < len(name) < MAX_NAME_LENGTH and Path(name).is_file()):
+        return (
+            f"{name!r} is the name of a file: pass its text, Path(__file__).with_name({Path(name).name!r}).read_text()"
+        )
+    return ""
 
 
 @dataclass(frozen=True)

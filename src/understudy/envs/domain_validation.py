@@ -1,17 +1,15 @@
 """`validate_domain` names everything that a domain's definition lacks or has wrong."""
 
-from collections.abc import Iterator, Mapping
-from pathlib import Path, PurePath
+import inspect
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from understudy.core.errors import TaskError, did_you_mean
 from understudy.core.user_code import task_code
 from understudy.envs.domain import Domain
+from understudy.envs.domain_definition import find_policy_problem
 from understudy.envs.state import State
 from understudy.envs.tools import Toolkit, find_missing_state
-
-MAX_NAME_LENGTH = 200
-"""A longer policy is not looked for as a file."""
 
 
 def validate_domain(domain: Domain) -> None:
@@ -41,19 +39,6 @@ def _find_problems(domain: Domain, state: object) -> Iterator[str]:
     yield from _find_task_problems(domain)
 
 
-def find_policy_problem(policy: object) -> str:
-    """Return why a policy is the name of a file and not a text, and what to write; else an empty text."""
-    if not isinstance(policy, str | PurePath):
-        return ""
-    name = str(policy).strip()
-    is_name = name.endswith((".md", ".txt")) and len(name.split()) == 1
-    if isinstance(policy, PurePath) or is_name or (0 < len(name) < MAX_NAME_LENGTH and Path(name).is_file()):
-        return (
-            f"{name!r} is the name of a file: pass its text, Path(__file__).with_name({Path(name).name!r}).read_text()"
-        )
-    return ""
-
-
 def _find_tool_problems(domain: Domain, state: State) -> Iterator[str]:
     makers: dict[str, Any] = {"toolkit": domain.toolkit, "user_tools": domain.user_tools}
     for field, make in makers.items():
@@ -72,6 +57,19 @@ def _find_tool_problems(domain: Domain, state: State) -> Iterator[str]:
         for spec in tools.specs():
             if not spec.description:
                 yield f"the tool {spec.name} has no docstring: describe it for the model in a docstring"
+
+
+def _find_other_parameters(function: Callable[..., Any]) -> str:
+    """Return the parameters of a function that cannot be called with an rng alone, else an empty text."""
+    try:
+        signature = inspect.signature(function)
+    except ValueError:  # a function of C code may have none
+        return ""
+    try:
+        signature.bind(None)
+    except TypeError:
+        return str(signature)
+    return ""
 
 
 def _find_task_problems(domain: Domain) -> Iterator[str]:
@@ -94,6 +92,9 @@ def _find_task_problems(domain: Domain) -> Iterator[str]:
     if isinstance(domain.generate, Mapping):
         for family in sorted(name for name, function in domain.generate.items() if not callable(function)):
             yield f"the family {family!r} has no function: pass a function that takes an rng and returns a Task"
+        for family, function in sorted(domain.generate.items()):
+            if callable(function) and (wrong := _find_other_parameters(function)):
+                yield f"the function of family {family!r} takes {wrong}: define it with one argument, rng"
     for task in domain.task_list:
         if task.domain not in ("", domain.name):
             yield f"the listed task {task.id!r} is of the domain {task.domain!r}: leave out its domain"

@@ -164,6 +164,14 @@ class Toolkit(ToolkitBase, tools=False):
     def __init__(self, state: State) -> None:
         self._state = state
 
+    def __getattr__(self, name: str) -> Any:
+        """Raise AttributeError, which says where the tables are."""
+        problem = f"{type(self).__name__!r} object has no attribute {name!r}"
+        if not name.startswith("_"):
+            tables = ", ".join(f"self._state.{table}" for table in self._state.tables())
+            problem += f"; the state is self._state, and its tables are {tables}"
+        raise AttributeError(problem)
+
     async def call(self, call: ToolCall) -> str:
         """Validate and run a call, and return the result as text.
 

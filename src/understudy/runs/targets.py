@@ -38,7 +38,7 @@ from understudy.runs.foreign_configs import YAML_SUFFIXES, explain_yaml
 from understudy.runs.presets import DEFAULT_PRESET, preset_names, preset_text
 from understudy.runs.run import CONFIG_FILE, PROVENANCE_FILE, is_run_folder, validate_config_file
 from understudy.sources.loading import list_names, load_source
-from understudy.sources.readers import SUFFIXES
+from understudy.sources.readers import SUFFIXES, explain_suffix
 from understudy.sources.references import list_domains
 from understudy.sources.task_files.files import is_task_file
 
@@ -210,7 +210,7 @@ def find_target(text: str, allowed: Sequence[TargetKind] = CONFIG_KINDS) -> Targ
     if target is None and (path := Path(os.path.expanduser(text))).is_file():
         if path.suffix in YAML_SUFFIXES:
             raise ConfigError(explain_yaml(path))
-        suffixes = did_you_mean(path.suffix, (*SUFFIXES, ".toml"))
+        suffixes = explain_suffix(path, (*SUFFIXES, ".toml"))
         raise ConfigError(f"{text}: unknown file suffix {suffixes}")
     module = _MODULE.fullmatch(text)
     if target is None and module and Path(f"{module['name']}.py").is_file():

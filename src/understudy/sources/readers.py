@@ -19,7 +19,7 @@ import csv
 import functools
 import mmap
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any, BinaryIO
@@ -50,6 +50,21 @@ _LONG_NUMBER = re.compile(rb'(?:[^"0-9]++|"(?:[^"\\]++|\\.)*+"?|[0-9]{1,%d}+(?![
 """Matches the beginning of a JSON text up to a number of more digits, outside of its strings."""
 
 
+_PYTHON_LITERAL = re.compile(rb"\s*\[?\s*\{\s*'")
+"""Matches the beginning of a dict of Python whose first key has single quotes."""
+_NAN = re.compile(rb":\s*-?(?:NaN|Infinity)\b")
+_BEGINNING = 200
+"""Number of bytes of a .json file that tell what it is instead of JSON."""
+_OTHER_SUFFIXES = {
+    **dict.fromkeys((".tsv", ".tab"), "rename it to .csv, whose cells may be separated by tabs"),
+    **dict.fromkeys((".ndjson", ".jsonlines", ".jl"), "rename it to .jsonl"),
+    **dict.fromkeys((".gz", ".zip", ".zst", ".bz2", ".xz"), "unpack it"),
+    **dict.fromkeys((".xls", ".xlsx", ".ods"), "save it as .csv"),
+    ".txt": "if each line is a JSON object, rename it to .jsonl",
+}
+"""What to do with files that no reader has, by their suffix."""
+
+
 def read_rows(path: Path) -> Iterator[Item[Any] | RowError]:
     """Yield the values of a file.
 
@@ -71,8 +86,15 @@ def read_rows(path: Path) -> Iterator[Item[Any] | RowError]:
     except OSError as e:
         raise ConfigError(f"{path} cannot be read ({e.strerror}); fix that, or name another file") from e
     if path.suffix not in readers:
-        raise ConfigError(f"{path}: unknown file suffix {did_you_mean(path.suffix, readers)}")
+        raise ConfigError(f"{path}: unknown file suffix {explain_suffix(path, readers)}")
     return readers[path.suffix](path)
+
+
+def explain_suffix(path: Path, known: Iterable[str]) -> str:
+    """Return the end of an error text: a suffix that no reader has, what to do, and the allowed ones."""
+    if remedy := _OTHER_SUFFIXES.get(path.suffix.lower()):
+        return f"{path.suffix!r}; {remedy}; allowed: {', '.join(sorted(known))}"
+    return did_you_mean(path.suffix, known)
 
 
 @functools.cache
@@ -109,7 +131,18 @@ def _jsonl(path: Path) -> Iterator[Item[Any] | RowError]:
             try:
                 yield Item(f"{path}:{number}", from_json(line, allow_inf_nan=False))
             except ValueError as e:
-                yield RowError(f"{path}:{number}", "", f"not JSON: {e}", "unreadable")
+                yield RowError(f"{path}:{number}", "", f"not JSON: {e}{_explain_text(line)}", "unreadable")
+
+
+def _explain_text(text: bytes) -> str:
+    """Return the end of an error for a text that is not JSON: what it is instead, if that is known."""
+    if _PYTHON_LITERAL.match(text):
+        return "; it is a Python dict: write it with json.dumps(row), which gives double quotes, true, false and null"
+    if text.rstrip().endswith(b"},"):
+        return "; a line ends after its object: remove the comma"
+    if _NAN.search(text):
+        return "; JSON has no NaN: write null, or leave the key out"
+    return ""
 
 
 def _csv(path: Path) -> Iterator[Item[Any] | RowError]:
@@ -186,8 +219,10 @@ def _find_items_path(ijson: ModuleType, path: Path) -> str:
                 is_object |= not prefix and event == "start_map"
                 names_no_list |= not prefix and event == "map_key" and value in JSON_LIST_PATHS
     except _json_errors(ijson) as e:
-        hint = "if each line is a JSON object, give the file a name that ends in .jsonl"
-        raise ConfigError(f"{path}: not JSON: {_on_one_line(e)}; {hint}") from e
+        with _open_text(path) as file:
+            hint = _explain_text(file.read(_BEGINNING))
+        hint = hint or "; if each line is a JSON object, give the file a name that ends in .jsonl"
+        raise ConfigError(f"{path}: not JSON: {_on_one_line(e)}{hint}") from e
     if is_object and not names_no_list:
         return ""
     names = ", ".join(repr(name) for name in JSON_LIST_PATHS if name)

@@ -33,6 +33,7 @@ from understudy.core.messages import Message, ToolCall, ToolSpec
 from understudy.core.records import Record
 from understudy.core.tasks import Difficulty, Scenario, Score, Split, Task, assign_splits
 from understudy.core.user_code import user_code
+from understudy.envs.domain_definition import find_policy_problem
 from understudy.envs.environment import ToolEnvironment
 from understudy.envs.rewards import product_score, to_reward
 from understudy.envs.task_source import FULL_SLICE, Slice, TaskSource, validate_slice
@@ -41,6 +42,8 @@ from understudy.envs.users import User, UserFactory, make_user
 
 _SIGNS = re.compile(r"[\s,'%€$£¥₹]")
 """Signs in numbers that float() does not read."""
+_FINAL_ANSWER = re.compile(r"\n####\s*(?P<hashes>\S.*)\Z|\\boxed\{(?P<boxed>[^{}]*)\}")
+"""Matches the final answer in a text with its reasoning, as GSM8K and MATH mark it."""
 _SHOWN_ANSWERS = 3
 
 
@@ -157,6 +160,13 @@ class ToolEpisode(ToolkitBase, tools=False):
             raise TaskError(f"{name}() makes an episode without an example; pass the class {name} itself, without ()")
         self.example = example
 
+    def __getattr__(self, name: str) -> Any:
+        """Raise AttributeError, which says where the data of the example is."""
+        problem = f"{type(self).__name__!r} object has no attribute {name!r}"
+        if name != "example" and not name.startswith("_"):
+            problem += "; the example is self.example (prompt, answer, info); set further state in __init__"
+        raise AttributeError(problem)
+
     async def call(self, call: ToolCall) -> str:
         """Validate and run a call, and return the result as text.
 
@@ -241,6 +251,10 @@ class ToolDataset(TaskSource):
             if problem := _find_lone_surrogate(example):
                 raise TaskError(f"example {number} of {self.name}: {problem}, which cannot be stored; correct the text")
 
+        for policy in {self.domain_policy, *(example.domain_policy for example in self.examples)}:
+            if problem := find_policy_problem(policy):
+                raise TaskError(f"domain_policy of {self.name}: {problem}")
+
     @property
     def families(self) -> tuple[str, ...]:
         """The distinct families of the examples."""
@@ -319,8 +333,8 @@ def list_datasets(sources: Iterable[TaskSource]) -> list[ToolDataset]:
 def answer_notes(examples: Sequence[tuple[str, ToolExample]]) -> list[str]:
     """Return notes on answers that a reward function may not read. Each example has the name of its row.
 
-    An answer is noted if it is a number with signs that float() does not read, if it has blanks around it, or if it is
-    empty although others are not.
+    An answer is noted if it is a number with signs that float() does not read, if it has blanks around it, if it is a
+    text that marks the final answer in it, or if it is empty although others are not.
     """
     unread = [(where, each.answer) for where, each in examples if _is_unread_number(each.answer)]
     padded = [(where, each.answer) for where, each in examples if each.answer != each.answer.strip()]
@@ -333,6 +347,16 @@ def answer_notes(examples: Sequence[tuple[str, ToolExample]]) -> list[str]:
         if found:
             shown = ", ".join(f"{answer!r:.40} ({where})" for where, answer in found[:_SHOWN_ANSWERS])
             notes.append(f"answers of {len(found)} rows are {what}: {shown}")
+    marked = [(where, match) for where, each in examples if (match := _FINAL_ANSWER.search(each.answer))]
+    if marked:
+        where, match = marked[0]
+        final = match["hashes"] or match["boxed"]
+        read = "example.answer.rpartition('####')[2].strip()" if match["hashes"] else "what \\boxed{…} holds"
+        notes.append(
+            f"answers of {len(marked)} rows are a reasoning with {match[0].strip()!r:.40} in it ({where}): the whole "
+            f"text is example.answer and the gold reply; if a reply should be {final!r:.40}, write only that into the "
+            f"column answer, or read it in the reward: {read}"
+        )
     if 0 < len(empty) < len(examples):
         notes.append(f"{len(empty)} of {len(examples)} rows have no answer: {', '.join(empty[:_SHOWN_ANSWERS])}")
     return notes

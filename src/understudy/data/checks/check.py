@@ -55,7 +55,7 @@ from understudy.rollouts.agent import Agent, GoldAgent, NoopAgent
 from understudy.rollouts.rollout import DEFAULT_LIMITS, EpisodeLimits, play_episode, rollout
 from understudy.rollouts.supervised import validate_source_tools
 from understudy.sources.task_files.near_duplicates import NearDuplicateIndex
-from understudy.sources.tool_dataset import ExampleSource, answer_notes
+from understudy.sources.tool_dataset import ExampleSource, ToolExample, answer_notes
 
 TasksBySplit = Mapping[Split, Sequence[Task]]
 ProgressTracker = Callable[[Iterable[Any], str], Iterable[Any]]
@@ -503,7 +503,8 @@ async def _play_task(source: TaskSource, split: Split, task: Task, max_step_seco
     problems += (_Problem("lost_episode", text, task) for text in failed)
     lacks_gold = lacks_reference(leaf, task)
     if gold.score and noop.score:
-        reward_problems = list(_reward_problems(task, None if lacks_gold else gold.score, noop.score))
+        example = leaf.find_example(task) if isinstance(leaf, ExampleSource) else None
+        reward_problems = list(_reward_problems(task, None if lacks_gold else gold.score, noop.score, example))
         if reasons := "".join(f"; {reason}" for reason in explain_failed_parts(leaf, task, gold)):
             reward_problems = [
                 replace(problem, text=problem.text + reasons) if problem.kind == "gold_not_rewarded" else problem
@@ -635,17 +636,33 @@ def lacks_reference(source: TaskSource, task: Task) -> bool:
     return not task.gold_turns and isinstance(source, ExampleSource)
 
 
-def _reward_problems(task: Task, gold: Score | None, noop: Score) -> Iterator[_Problem]:
-    """Yield what is wrong with the rewards of a task. `gold` is None if the task needs no gold turns."""
+def _reward_problems(task: Task, gold: Score | None, noop: Score, example: ToolExample | None) -> Iterator[_Problem]:
+    """Yield what is wrong with the rewards of a task. `gold` is None if the task needs no gold turns.
+
+    `example` is that of the task, if its source has examples.
+    """
     if gold is not None and gold.reward < 1.0:
         low = [name for name, part in gold.parts.items() if part < 1.0 and name not in UNREWARDED_PARTS]
         text = f"task {task.id}: its gold turns earn {gold.reward:g} instead of 1.0"
-        yield _Problem("gold_not_rewarded", f"{text}; failed: {', '.join(low)}" if low else text, task)
+        text = f"{text}; failed: {', '.join(low)}" if low else text
+        yield _Problem("gold_not_rewarded", text + (_describe_compared(example) if example else ""), task)
     elif gold is not None and gold.parts.get("policy_compliance", 1.0) < 1.0:
         yield _Problem("gold_not_rewarded", f"task {task.id}: its gold turns break a rule of the policy", task)
     if noop.reward > 0.0:
         hint = "" if task.outputs else "; if gold changes nothing, name what the agent must tell in outputs"
+        if example:
+            lacks_answer = "" if example.answer else ", and the example has no answer, which equals such a reply"
+            hint = f"; the reward must be 0 for an empty reply{lacks_answer}"
         yield _Problem("noop_rewarded", f"task {task.id}: doing nothing earns {noop.reward:g}{hint}", task)
+
+
+def _describe_compared(example: ToolExample) -> str:
+    """Return what a reward function may compare, with the types, since `'42' == 42` is False."""
+    values: dict[str, object] = {"the last reply": example.answer, "example.answer": example.answer}
+    for column in sorted(example.info.keys() & {"answer", "ground_truth", "solution"}):
+        values[f"example.info[{column!r}]"] = example.info[column]
+    shown = ", ".join(f"{name} is {value!r:.60} ({type(value).__name__})" for name, value in values.items())
+    return f"; {shown}; the reward must compare values of one type"
 
 
 def find_task_problems(source: TaskSource, split: Split, task: Task) -> Iterator[str]:

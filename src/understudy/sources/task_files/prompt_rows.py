@@ -26,8 +26,9 @@ _READ_COLUMNS = {
 }
 _MEANT_COLUMNS: Mapping[str, str] = {
     **{name: name for name in (*_READ_COLUMNS, *_CONTINUATION_COLUMNS)},
-    **dict.fromkeys(("problem", "query", "user_query"), "question"),
-    **dict.fromkeys(("solution", "target", "response", "expected_answer", "final_answer"), "answer"),
+    **dict.fromkeys(("problem", "query", "user_query", "instruction", "input", "inputs"), "question"),
+    **dict.fromkeys(("solution", "target", "targets", "response", "expected_answer", "final_answer"), "answer"),
+    **dict.fromkeys(("label", "labels", "output", "outputs", "gold_answer", "reference"), "answer"),
     **dict.fromkeys(("level", "complexity", "hardness"), "difficulty"),
 }
 """Columns that a column of another name may mean, by that name in lower case."""
@@ -51,7 +52,9 @@ def rename_hint(row: object) -> str:
     renamed = _meant_columns(columns)
     if not {*QUESTION_COLUMNS} & {*renamed.values()}:
         return ""
-    return f"rename {_list_renamed(renamed)}"
+    two = {"instruction", "input"} <= {*columns}
+    joined = ", and write instruction and input into one text of it" if two else ""
+    return f"rename {_list_renamed(renamed)}{joined}"
 
 
 def column_notes(rows: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -59,7 +62,9 @@ def column_notes(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     notes = list[str]()
     columns = {name for row in rows for name, value in row.items() if value is not None}
     if unread := sorted(columns - _READ_COLUMNS):
-        renamed = {name: meant for name, meant in _meant_columns(unread).items() if meant not in columns}
+        given = columns & {*QUESTION_COLUMNS}, columns & {*_ANSWER_COLUMNS, "reward_model"}
+        taken = {*columns, *(QUESTION_COLUMNS if given[0] else ()), *(_ANSWER_COLUMNS if given[1] else ())}
+        renamed = {name: meant for name, meant in _meant_columns(unread).items() if meant not in taken}
         hint = f"; if they mean the same, rename {_list_renamed(renamed)}" if renamed else ""
         notes.append(f"columns that only example.info has: {', '.join(unread)}{hint}")
     difficulties = dict.fromkeys(str(row["difficulty"]) for row in rows if row.get("difficulty") is not None)

@@ -299,6 +299,11 @@ def load_episode_class(reference: str, base: type[ToolEpisode] = ToolEpisode) ->
 
     Raise ConfigError if it names neither.
     """
+    if reference.count(":") > 1:
+        raise ConfigError(
+            f"data.reward = {reference!r} names several functions; name one, which may call others, as in "
+            "`def reward(transcript, example): return 0.5 * first(transcript, example) + 0.5 * second(…)`"
+        )
     found = import_object(reference)
     if isinstance(found, type) and issubclass(found, ToolEpisode):
         return found
