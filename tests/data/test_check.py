@@ -363,7 +363,7 @@ def test_gold_with_half_a_reward_is_reported_without_parts() -> None:
         return Score(reward=0.5 * bool(state.changes()), parts={"state": 1.0})
 
     (problem,) = check(make_library(NewRowTools, grade)).problems
-    assert problem.endswith("its gold turns earn 0.5 instead of 1.0")
+    assert problem.endswith("its gold turns earn 0.5 instead of 1.0; passed: state")
 
 
 def test_missing_split_of_frozen_tasks_raises_task_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -415,4 +415,4 @@ def test_tools_without_docstring_are_one_warning() -> None:
     report = check(ToolDataset("bare", "p", [ToolExample(prompt="Get.", answer="1", gold_calls=calls)], Bare))
     assert report.problems == ()
     (warning,) = (text for text in report.warnings if "docstring" in text)
-    assert warning.endswith(": get, put")
+    assert ": get, put;" in warning
