@@ -53,7 +53,8 @@ def test_wrong_success_check_is_named(wrong: dict[str, Any], expected: str) -> N
     assert goal.success_check
     goals = (goal.replace(success_check=goal.success_check.replace(**wrong)),)
     (problem,) = DOMAIN.find_user_action_problems(task.replace(scenario=task.scenario.replace(goals=goals)))
-    assert "success check" in problem and expected in problem
+    assert "success check" in problem
+    assert expected in problem
 
 
 @pytest.mark.parametrize(
@@ -68,4 +69,5 @@ def test_wrong_user_action_is_named(wrong: dict[str, Any], expected: str) -> Non
     (action,) = task.scenario.user_actions
     scenario = task.scenario.replace(user_actions=(action.replace(**wrong),))
     (problem,) = DOMAIN.find_user_action_problems(task.replace(scenario=scenario))
-    assert "user action" in problem and expected in problem
+    assert "user action" in problem
+    assert expected in problem
