@@ -94,7 +94,7 @@ def test_gold_without_user_confirmation_is_reported() -> None:
 
 def test_gold_that_omits_a_required_output_is_reported() -> None:
     (problem,) = check_tasks(REFUSED.replace(outputs=("pink",))).problems
-    assert re.match(rf"task {REFUSED.id}: .*\b0\b.*\b1\.0\b.*: facts_told; not told: 'pink'$", problem)
+    assert re.match(rf"task {REFUSED.id}: .*\b0\b.*\b1\.0\b.*: facts_told; passed: .*; not told: 'pink'$", problem)
 
 
 def test_reward_for_doing_nothing_is_reported() -> None:
@@ -358,12 +358,12 @@ def test_part_of_an_own_score_below_1_is_no_problem() -> None:
     assert check(make_library(NewRowTools, grade)).problems == ()
 
 
-def test_gold_with_half_a_reward_is_reported_without_parts() -> None:
+def test_gold_with_half_a_reward_is_reported_with_the_parts_that_passed() -> None:
     def grade(task: Task, state: State, *_: object) -> Score:
         return Score(reward=0.5 * bool(state.changes()), parts={"state": 1.0})
 
     (problem,) = check(make_library(NewRowTools, grade)).problems
-    assert problem.endswith("its gold turns earn 0.5 instead of 1.0")
+    assert problem.endswith("its gold turns earn 0.5 instead of 1.0; passed: state, policy_compliance")
 
 
 def test_missing_split_of_frozen_tasks_raises_task_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -415,4 +415,4 @@ def test_tools_without_docstring_are_one_warning() -> None:
     report = check(ToolDataset("bare", "p", [ToolExample(prompt="Get.", answer="1", gold_calls=calls)], Bare))
     assert report.problems == ()
     (warning,) = (text for text in report.warnings if "docstring" in text)
-    assert warning.endswith(": get, put")
+    assert ": get, put;" in warning

@@ -17,7 +17,9 @@ from understudy.engines.local.sampling.layouts import PrefixFillLayout
 from understudy.engines.local.sampling.sequence_cache import CachedPrefix
 from understudy.engines.models import make_tiny_model
 from understudy.runs.config import parse_config
+from understudy.runs.eval_spec import EvalSpec
 from understudy.runs.run import Run
+from understudy.runs.storage.episode_store import SPEC_FILE
 from understudy.runs.weights import ModelWeights, export_model, hides_tools, resolve_weights
 from understudy.serve.options import ServeConfig
 from understudy.serve.server import load_served_model
@@ -191,3 +193,10 @@ def test_a_chat_template_without_tools_is_named(tiny: Path, tmp_path: Path) -> N
 def test_adapters_of_a_folder_that_does_not_exist(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="missing-run"):
         export_model(resolve_weights("missing-run"), tmp_path / "out", adapters_only=True)
+
+
+def test_evaluation_of_an_agent_without_a_model_has_no_weights(tmp_path: Path) -> None:
+    spec = EvalSpec(name="gold", agent="gold", config=parse_config(""))
+    (tmp_path / SPEC_FILE).write_text(spec.model_dump_json())
+    with pytest.raises(ConfigError, match="the agent gold, which has no weights"):
+        resolve_weights(str(tmp_path))

@@ -13,12 +13,14 @@ import pytest
 from support.shelves import GOLD, ROWS, SHELVES, FixedReplies, Shelf, call
 from understudy.cli import launch
 from understudy.core.errors import ConfigError, RolloutError, TaskError, ToolError
+from understudy.core.event_loop import run_async
 from understudy.core.messages import Message, ToolCall
 from understudy.core.tasks import Scenario
 from understudy.core.trajectory import StopReason, Trajectory
 from understudy.data.checks.check import check
 from understudy.envs.task_source import Slice, TaskSource
 from understudy.envs.users import ReplayUser
+from understudy.evaluation.evaluate import evaluate_gold
 from understudy.rollouts.agent import GoldAgent, NoopAgent
 from understudy.rollouts.rollout import EpisodeLimits, play_episode, rollout
 from understudy.runs.agents import CustomAgent, make_agent
@@ -382,8 +384,8 @@ class Doubling(ToolEpisode):
     ("tool", "argument", "first", "reward", "text"),
     [
         ("double", "n", 1, 1.0, ""),
-        ("double", "number", 1, 0.0, r'double {"number": 1} fails: bad arguments for double: n: .*takes \(n\)'),
-        ("duoble", "n", 1, 0.0, r"duoble {.*} fails: unknown tool 'duoble'; did you mean 'double'"),
+        ("double", "number", 1, 0.0, r"double\(number=1\) fails: bad arguments for double: n: .*takes \(n\)"),
+        ("duoble", "n", 1, 0.0, r"duoble\(n=1\) fails: unknown tool 'duoble'; did you mean 'double'"),
         ("duoble", "n", 1, 0.0, r"calls duoble, which is not one of the agent's tools; did you mean 'double'"),
         ("double", "n", 5000, 1.0, "refuses calls of 12 gold episodes"),
     ],
@@ -397,7 +399,9 @@ def test_gold_calls_that_fail_are_shown_and_earn_0_in_the_table(
         )
         for n in range(first, first + 12)
     ]
-    report = check(ToolDataset("doubling", "Use the tool.", examples, Doubling))
+    dataset = ToolDataset("doubling", "Use the tool.", examples, Doubling)
+    report = check(dataset)
+    assert run_async(evaluate_gold(dataset, dataset.tasks("train"))).pass_k_mean("hat", 1) == reward
     assert (report.problems == ()) == (reward == 1.0)
     assert {split.gold_reward for split in report.splits if split.tasks} == {reward}
     assert report.unsound == ({} if reward else {"gold fails": 12})

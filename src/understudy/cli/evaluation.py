@@ -39,10 +39,54 @@ _NEW_EVAL_OPTIONS = ("agent", "model", "repeats", "judge_failures", "out")
 """Options that cannot change when an evaluation is resumed."""
 
 
+_TRAINING_KEYS = {
+    *("algorithm", "allow_noop_solvable", "certify", "curriculum", "epochs", "health", "keep_checkpoints", "ood_slice"),
+    *("preferences", "save_every", "sft", "steps", "trackers", "tracking"),
+}
+"""Keys and sections of the config that only training reads."""
+_MAX_TURNS = "set limits.max_turns=N, the largest number of the agent's replies in an episode"
+_TRIALS = "set --trials N, the number of episodes of each task"
+_OTHER_MEANINGS = {
+    "max_steps": f"in tau2 it limits the messages of an episode, and for training it is steps; {_MAX_TURNS}",
+    "steps": f"eval does not train; {_MAX_TURNS}",
+    **dict.fromkeys(("message_limit", "max_messages", "turn_limit"), _MAX_TURNS),
+    "token_limit": "set limits.max_episode_tokens=N, the largest number of tokens of an episode",
+    **dict.fromkeys(("time_limit", "working_limit"), "set limits.max_step_seconds=N, the seconds of one step"),
+    **dict.fromkeys(("epochs", "rollouts_per_example", "num_generations", "n_samples", "-r"), _TRIALS),
+    "-n": "set --tasks N, the number of tasks",
+    **dict.fromkeys(("retry_on_error", "max_retries"), "set limits.max_retries=N, the new attempts after a fault"),
+    "temperature": "set eval.temperature, or endpoints.NAME.temperature for the model of an endpoint",
+    "max_tokens": "set sampling.max_response_tokens, or endpoints.NAME.max_tokens for the model of an endpoint",
+    "timeout": "set endpoints.NAME.timeout, the seconds of a request, or limits.max_step_seconds, those of a step",
+    "batch_size": "set --concurrency N, the number of episodes at once",
+    "user": "set user.kind=llm for a user played by the model of an endpoint (tau2: user_simulator), or "
+    "user.kind=scripted (docs/users.md)",
+    **dict.fromkeys(("task_split", "task_split_name"), "set --split train, validation or test"),
+    **dict.fromkeys(
+        ("sample_id", "task_id", "task"),
+        "slice.families, slice.difficulties and --tasks choose tasks; understudy play TARGET --task ID plays one",
+    ),
+    **dict.fromkeys(("system_message", "system_prompt"), "the system message is the policy of TARGET's tasks"),
+    **dict.fromkeys(
+        ("log_level", "log_format", "verbose", "display"),
+        "leave it out; each episode is stored in the folder of the evaluation, and understudy view FOLDER shows it",
+    ),
+    **dict.fromkeys(
+        ("model_args", "model_base_url", "base_url", "-M", "-b"),
+        "set the keys of the endpoint, such as --agent api endpoints.default.base_url=URL endpoints.default.model=NAME",
+    ),
+    **dict.fromkeys(("env_args", "-T", "-a"), "TARGET and the keys of the config name the tasks and their environment"),
+    **dict.fromkeys(("output", "-o"), "set --out FOLDER"),
+    **dict.fromkeys(("no_score", "score"), "each episode is scored; understudy score FOLDER scores it again"),
+}
+"""Options of tau2, inspect_ai, verifiers and lm-eval, and keys of training."""
+
+
 class EvalOptions(Options):
     """Options of `eval`."""
 
     abbreviations = {key: f"eval.{key}" for key in ("split", "tasks", "trials", "seed")}
+    other_meanings = _OTHER_MEANINGS
 
     target: TargetWords = ()
     agent: str = "model"
@@ -136,6 +180,13 @@ def compare(options: CompareOptions) -> None:
         )
     if [*map(len, found.values())] == [1]:
         raise ConfigError(f"{options.groups[0]} is one evaluation; give another one, or a quoted pattern of several")
+    if len(options.groups) == 2 and len(patterns) == 1 and len(found) == 2:
+        seeds = " and ".join(options.groups)
+        print_message(
+            f"{seeds} are two seeds of one setting, so their difference is noise; for their mean and its noise: "
+            f"understudy compare '{patterns[0]}'",
+            "yellow",
+        )
     if len(options.groups) == 2 and [*map(len, found.values())] in ([1], [1, 1]):
         old, new = (found[text][0] for text in options.groups)
         return _compare_two(old, new, options.markdown, options.as_json)
@@ -173,9 +224,11 @@ def make_spec(arguments: Sequence[str], agent: str, model: str, repeats: int, ju
 
     A `model` replaces that of TARGET, without its checkpoint.
     """
+    from understudy.core.settings import with_full_key
+    from understudy.runs.config import TrainConfig
     from understudy.runs.endpoints import validate_endpoint_overrides
     from understudy.runs.eval_spec import EvalSpec
-    from understudy.runs.targets import resolve
+    from understudy.runs.targets import resolve, split_arguments
     from understudy.runs.weights import target_weights
 
     if model and agent != "model":
@@ -190,6 +243,9 @@ def make_spec(arguments: Sequence[str], agent: str, model: str, repeats: int, ju
         print_message(warning, "yellow")
     config = resolved.config
     validate_endpoint_overrides(agent, config, arguments, judge_failures)
+    for setting in split_arguments(arguments)[1]:
+        if with_full_key(TrainConfig, setting).partition("=")[0].partition(".")[0] in _TRAINING_KEYS:
+            print_message(f"{setting} has no effect: only training reads it; leave it out", "yellow")
     print_unused_data_settings(config)
     return EvalSpec(
         name=model or _display_name(agent, config),

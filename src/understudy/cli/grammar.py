@@ -45,6 +45,8 @@ class Options(Record, defer_build=True):
 
     abbreviations: ClassVar[Mapping[str, str]] = {}
     """Further options, each with the key of the config that it sets."""
+    other_meanings: ClassVar[Mapping[str, str]] = {}
+    """Options that mean something else in other programs or in other commands, and what to give instead."""
 
 
 def verb(app: typer.Typer, name: str = "") -> Callable[[Callable[[T], None]], Callable[[T], None]]:
@@ -120,6 +122,9 @@ def parse_words(options: type[T], words: Sequence[str], command: str = "understu
         text, equals, value = word.partition("=")
         name = text.removeprefix("--")
         is_option = word.startswith("-") and word != "-"
+        meanings = options.other_meanings
+        if (is_option or equals) and (hint := meanings.get(name) or meanings.get(name.replace("-", "_"))):
+            raise ConfigError(f"{text}: {hint}")
         if not is_option and (not _SETTING.match(word) or _has_metavar(options, "NAME=VALUE")):
             rest.append(word)
             continue

@@ -59,6 +59,8 @@ INTERRUPTED_STATUS = 130
 _FULL_DISK = {errno.ENOSPC, errno.EDQUOT}
 MAX_PROBLEMS = 20
 """The largest number of groups of problems of a domain that are printed."""
+MAX_WATCHED = 3
+"""The largest number of strategies whose command to watch them is printed."""
 
 _STOPPED = "understudy: stopped"
 
@@ -168,8 +170,8 @@ def check(options: CheckOptions) -> None:
     On each task, the reference solution (gold) must earn 1.0 and doing nothing (noop) 0.0. Then tools and rewards are
     tried with unknown ids, wrong types, huge values and garbled replies; nothing may raise. With --adversarial,
     scripted strategies that do not do the task are played on sampled tasks; none may earn more than 0.02 over doing
-    nothing. The last line says whether `train` accepts TARGET, with its model, limits, users and eval tasks. Without
-    TARGET, every shipped domain is checked.
+    nothing. The last line says whether `train` accepts TARGET, with its model, limits, users and eval tasks. The exit
+    code is 1 if there is a problem, or if `train` refuses TARGET. Without TARGET, every shipped domain is checked.
     """
     from understudy.core.event_loop import run_async
     from understudy.data.checks.adversarial.custom import load_strategies
@@ -207,7 +209,7 @@ def check(options: CheckOptions) -> None:
             _format_domain_report(report, shlex.join(given) if one else report.domain) for report in reports
         )
     )
-    if any(report.problems for report in reports):
+    if any(report.problems or (report.train_refusal and _num_tasks(report)) for report in reports):
         raise typer.Exit(1)
     if empty := [report.domain for report in reports if not _num_tasks(report)]:
         raise ConfigError(
@@ -232,6 +234,8 @@ class PlayOptions(Options):
     """The agent, if you are not the agent: gold, model, api, or module:attribute."""
     model: str = ""
     """A model as the agent, instead of --agent."""
+    strategy: str = ""
+    """With --watch: a strategy of `check --adversarial` as the agent."""
     fork: Annotated[str, typer.Option("--fork", metavar="STEP/NUMBER@TURN")] = ""
     """Continue a stored episode of the run TARGET before this turn of its agent. If TARGET is an evaluation:
     NUMBER@TURN."""
@@ -251,6 +255,8 @@ def play(options: PlayOptions) -> None:
     role, watch, task, agent, model = options.role, options.watch, options.task, options.agent, options.model
     if watch and role == "user":
         raise ConfigError("--watch and --as user exclude each other; give one of them")
+    if options.strategy and not (watch and not model and agent == "gold"):
+        raise ConfigError(f"--strategy {options.strategy} needs --watch, and no other agent")
     plays_agent = role == "agent" and not watch
     if plays_agent and (model or agent != "gold"):
         given = f"--model {model}" if model else f"--agent {agent}"
@@ -264,6 +270,10 @@ def play(options: PlayOptions) -> None:
     played = left.task if left else plays.select_task(source, task, options.split)
     checkpoint = target_weights(resolved).checkpoint if agent == "model" and not model and not plays_agent else None
     other = make_agent("model" if model else agent, config, checkpoint) if not plays_agent else None
+    if options.strategy:
+        from understudy.data.checks.adversarial.custom import StrategyAgent, find_strategy
+
+        other = StrategyAgent(find_strategy(options.strategy), source)
     plays.play_interactively(
         source, played, role, other, watch=watch, fork=left.fork if left else None, limits=config.limits
     )
@@ -672,12 +682,22 @@ def _format_domain_report(report: "DomainReport", target: str) -> str:
         for s in report.splits
     ]
     unused = (
-        [f"warning: tools that no gold episode calls: {', '.join(report.unused_tools)}"] if report.unused_tools else []
+        [
+            f"warning: tools that no gold episode calls: {', '.join(report.unused_tools)}; begin the name of a "
+            "helper that is no tool with _"
+        ]
+        if report.unused_tools
+        else []
     )
     groups = report.problem_groups
     cut = [f"… and {len(groups) - MAX_PROBLEMS} more; --json lists all"] if len(groups) > MAX_PROBLEMS else []
     warnings = [f"warning: {text}" for text in report.warnings]
     attacks = [_format_adversarial_report(attack) for attack in report.adversarial]
+    attacks += [
+        f"see it: understudy play {target} --watch --strategy {result.strategy} --task {result.examples[0]}"
+        for attack in report.adversarial
+        for result in attack.failures[:MAX_WATCHED]
+    ]
     failing = next((g for g in groups if g.kind in ("gold_not_rewarded", "gold_fails") and g.example_task), None)
     watch = [f"see it: understudy play {target} --watch --task {failing.example_task}"] if failing else []
     problems = [
@@ -727,7 +747,7 @@ def _verdict(report: "DomainReport") -> str:
         return f"{found}; {num_sound} of {loaded} tasks are sound, not sound are: {reasons}"
     if not _num_tasks(report):
         return "no tasks, so nothing was checked"
-    sound = "sound: gold earns 1.0 and doing nothing 0.0"
+    sound = f"{'' if report.train_refusal else 'sound: '}gold earns 1.0 and doing nothing 0.0"
     if not report.probe_episodes:
         return f"{sound}; no unusual calls were tried"
     tried = f"{report.probe_calls:,} unusual calls and {report.probe_episodes:,} unusual episodes"

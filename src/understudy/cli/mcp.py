@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 from collections.abc import Coroutine, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 
 import typer
@@ -185,6 +186,11 @@ def _server(options: MCPServerOptions) -> "MCPServerConfig":
     from understudy.sources.mcp.config import MCPServerConfig
 
     place = "url" if options.server.startswith(("http://", "https://")) else "command"
+    if (file := Path(options.server)).is_file() and file.suffix in (".json", ".toml", ".yaml", ".yml"):
+        raise ConfigError(
+            f"{file} is a file of settings; give the command or URL of a server that it names, in quotes (the file of "
+            "an environment is a TARGET: understudy check mcp:FILE.toml)"
+        )
     return MCPServerConfig.model_validate(
         {
             place: options.server,

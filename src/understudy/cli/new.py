@@ -106,8 +106,9 @@ def write_project(kind: str, name: str, parent: Path) -> Path:
     Raise ConfigError if the name cannot be that of a module, or is taken.
     """
     folder = parent / name
-    if folder.exists():
-        raise ConfigError(f"{folder} already exists; choose another name, or remove it")
+    for path in (folder, folder.with_suffix(".py")):
+        if path.exists():
+            raise ConfigError(f"{path} already exists; choose another name, or remove it")
     _validate_module_name(name)
     with os_errors_as_config_errors(folder, RETRY_HINT), atomic_folder(folder) as partial:
         for template in sorted(_template_folder(kind).iterdir()):

@@ -81,6 +81,16 @@ def assign_call_ids(message: Message, turn: int) -> Message:
     return message.replace(tool_calls=tuple(c if c.id else c.replace(id=f"call_{turn}_{i}") for i, c in calls))
 
 
+def format_call(call: ToolCall) -> str:
+    """Return a call as text, with long values cut."""
+    return f"{call.name}({', '.join(f'{name}={_short(value)}' for name, value in call.arguments.items())})"
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:40]}… ({len(text):,} characters)"
+
+
 def strip_endpoint_data(message: Message) -> Message:
     """Return the message without what only the endpoint that wrote it understands."""
     if not message.reasoning_content and not any(call.extra_content for call in message.tool_calls):

@@ -334,7 +334,8 @@ class _Section:
         own = sorted(self.path + field for field in self.record.model_fields)
         if reason := other_names(self.root).find_reason(name):
             raise ConfigError(f"{self.source}: unknown key {name!r}: {reason}")
-        if meant := [*other_names(self.root).find_keys(name)] or matching_keys(self.root, key):
+        plain, end = name.replace("-", "_"), key.replace("-", "_")
+        if meant := [*other_names(self.root).find_keys(plain)] or matching_keys(self.root, end):
             meant = [path for path in meant if path.startswith(self.path)] or meant
             raise ConfigError(f"{self.source}: unknown key {name!r}; did you mean {' or '.join(meant)}?")
         raise ConfigError(f"{self.source}: unknown key {did_you_mean(name, own)}")
@@ -477,7 +478,8 @@ def _override(section: _Section, values: dict[str, Any], override: str) -> None:
         path = f"{section.path}{key}"
         others = [f"{path}.preset"] if "preset" in records[0].model_fields else []
         others += [each for each in matching_keys(section.root, key) if each != path]
-        hint = f"; did you mean {others[0]}={text.strip()}?" if others else ""
+        keys = dict.fromkeys(f"{path}.{name}" for record in records for name in record.model_fields)
+        hint = f"; did you mean {others[0]}={text.strip()}?" if others else f"; set one of its keys: {', '.join(keys)}"
         raise ConfigError(f"override {_shown(override)}: {path} is a section, not a value{hint}")
     if _is_mapping(section.record, key) and not text.strip().startswith("{"):
         _set_entry(section, values, key, text)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from understudy.core.errors import TaskError, ToolError
-from understudy.core.messages import Message, ToolCall, ToolSpec
+from understudy.core.messages import Message, ToolCall, ToolSpec, format_call
 from understudy.core.tasks import (
     DIFFICULTIES,
     SPLITS,
@@ -25,6 +25,7 @@ from understudy.core.tasks import (
     RewardPolicy,
     Score,
     Split,
+    SuccessCheck,
     Task,
     gold_digest,
     iterate_epochs,
@@ -54,7 +55,7 @@ from understudy.envs.task_generation import (
 )
 from understudy.envs.task_source import FULL_SLICE, Slice, StatefulSource, validate_slice
 from understudy.envs.tools import Toolkit
-from understudy.envs.user_actions import UserToolExecutor
+from understudy.envs.user_actions import WRONG_CALL_KINDS, try_call
 from understudy.envs.users import ScriptedUser, User, UserFactory, make_user
 
 FROZEN_TASK_COUNTS: Mapping[Split, int] = {"train": 500, "validation": 100, "test": 100}
@@ -75,8 +76,9 @@ _GENERATED_ID = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class _GoldResult:
-    """A gold call of the agent, what it returned, and whether it changed the database."""
+    """A gold call, what it returned, and whether it changed the database."""
 
+    role: str
     call: ToolCall
     text: str
     writes: bool
@@ -328,13 +330,47 @@ class Domain(StatefulSource):
         pairs = ((name, key) for name, rows in one.items() for key in {**rows, **other[name]})
         return [(name, key) for name, key in pairs if one[name].get(key) != other[name].get(key)]
 
-    def passes_at_start(self, task: Task) -> bool:
-        """Return whether a success check of the task's user passes in the initial state."""
-        checks = [goal.success_check for goal in task.scenario.goals if goal.success_check]
-        if not checks or not self.user_tools:
-            return False
-        executor = UserToolExecutor((), self.user_tools(self.initial_state(task)).call_sync)
-        return any(executor.check_success(check) for check in checks)
+    def find_passing_check(self, task: Task) -> str:
+        """Return which success check of the task's user passes in the initial state, and why, or an empty text."""
+        if not self.user_tools:
+            return ""
+        state = self.initial_state(task)
+        for check in _success_checks(task):
+            tried = try_call(check.call, self.user_tools(state), state)
+            if not tried.error and check.expected_output in tried.result:
+                return f"{tried}, which contains expected_output {check.expected_output!r}"
+        return ""
+
+    def find_user_action_problems(self, task: Task) -> Iterator[str]:
+        """Yield what is wrong with the user's actions and success checks. Raise `TaskError` if a gold call is refused.
+
+        A success check must pass once while the gold calls are made.
+        """
+        if not self.user_tools:
+            return
+        state = self.initial_state(task)
+        toolkit, of_agent = self.user_tools(state), {spec.name for spec in self._all_specs}
+        for action in task.scenario.user_actions:
+            tried = try_call(action.call, toolkit, state)
+            if tried.error_kind in WRONG_CALL_KINDS:
+                yield f"its user action {tried.explain(of_agent)}"
+            elif action.read_only and tried.writes:
+                what = f"{format_call(tried.call)} is read_only, but changes {', '.join(tried.writes)}"
+                yield f"its user action {what}; leave out read_only"
+        checks = _success_checks(task)
+        tries = [[try_call(check.call, toolkit, state)] for check in checks]
+        for _ in self._make_gold_calls(task, state) if checks else ():
+            for check, done in zip(checks, tries, strict=True):
+                done.append(try_call(check.call, toolkit, state))
+        for check, done in zip(checks, tries, strict=True):
+            if writes := next((tried.writes for tried in done if tried.writes), ()):
+                what = f"{format_call(done[-1].call)} changes {', '.join(writes)}"
+                yield f"its success check {what}; call a tool of user_tools that only reads"
+            elif all(tried.error for tried in done):
+                yield f"its success check {done[-1].explain(of_agent)}"
+            elif not any(check.expected_output in tried.result for tried in done):
+                lacks = f"{done[-1]} after gold, which does not contain expected_output {check.expected_output!r}"
+                yield f"its success check never passes: {lacks}"
 
     def initial_state(self, task: Task) -> State:
         """Return a new state with the task's setup applied. Raise `TaskError` if the setup does not fit the world."""
@@ -386,6 +422,14 @@ class Domain(StatefulSource):
         The agent's calls and their results are appended to `results`.
         """
         state = self.initial_state(task)
+        made = [result for result in self._make_gold_calls(task, state) if result.role == "assistant"]
+        if results is not None:
+            results += made
+        return state
+
+    def _make_gold_calls(self, task: Task, state: State) -> Iterator[_GoldResult]:
+        """Make the gold calls of agent and user on a state, and yield each result. Raise `TaskError` if a tool rejects
+        one."""
         user_toolkit = self.user_tools(state) if self.user_tools else None
         toolkits = {"assistant": self.toolkit(state), "user": user_toolkit}
         for role, call in ((message.role, call) for message in task.gold for call in message.tool_calls):
@@ -400,9 +444,7 @@ class Domain(StatefulSource):
                 if role == "assistant" and user_toolkit and call.name in {spec.name for spec in user_toolkit.specs()}:
                     why = "is of a tool of the user; write Message(role='user', tool_calls=(…,)) for it in gold"
                 raise TaskError(f"task {task.id}: the gold call {call.name}({call.arguments}) {why}") from e
-            if results is not None and role == "assistant":
-                results.append(_GoldResult(call, text, bool(state.tables_modified_since(before))))
-        return state
+            yield _GoldResult(role, call, text, bool(state.tables_modified_since(before)))
 
     def _run_gold(self, task: Task) -> _GoldRun:
         """Return what the gold calls do, cached. Raise `TaskError` if a tool rejects one."""
@@ -546,6 +588,10 @@ def _definition(domain: Domain) -> tuple[object, ...]:
     """Return the parts of a domain that make its tasks and episodes."""
     parts = ("build_world", "toolkit", "generate", "task_list", "policy", "user_tools", "grade", "confirm_writes")
     return tuple(getattr(domain, part) for part in parts)
+
+
+def _success_checks(task: Task) -> list[SuccessCheck]:
+    return [goal.success_check for goal in task.scenario.goals if goal.success_check]
 
 
 def _strings(value: object) -> Iterator[str]:

@@ -140,9 +140,13 @@ class TaskSource:
         """Return what a user should know before an episode is played, such as tools that are left out."""
         return ()
 
-    def passes_at_start(self, task: Task) -> bool:
-        """Return whether a success check of the task's user passes before the agent has done anything."""
-        return False
+    def find_passing_check(self, task: Task) -> str:
+        """Return which success check of the task's user passes before the agent has done anything, or an empty text."""
+        return ""
+
+    def find_user_action_problems(self, task: Task) -> Iterator[str]:
+        """Yield what is wrong with the actions and success checks of the task's user."""
+        return iter(())
 
     @property
     def has_brief_policy(self) -> bool:

@@ -336,7 +336,7 @@ def _find_parameter_problems(method: Callable[..., Any]) -> Iterator[str]:
             yield f"tool {method.__name__} cannot take `{p.name}`; pydantic reserves this name, so give it another one"
         if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD, p.POSITIONAL_ONLY) or p.name not in hints:
             rule = "each argument of a tool needs a name and an annotation, such as `name: str`"
-            yield f"tool {method.__name__} cannot take `{p}`; {rule}"
+            yield f"tool {method.__name__} cannot take `{p}`; {rule}; begin the name of a helper that is no tool with _"
 
 
 def _parameters(method: Callable[..., Any]) -> list[inspect.Parameter]:

@@ -8,12 +8,15 @@ does a read-only action if the text asks for its result.
 """
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
 
-from understudy.core.errors import TaskError, ToolError
-from understudy.core.messages import ToolCall
+from understudy.core.errors import TaskError, ToolError, ToolErrorKind
+from understudy.core.messages import ToolCall, format_call
 from understudy.core.tasks import SuccessCheck, UserAction
 from understudy.envs.rewards import states_fact
+from understudy.envs.state import State
+from understudy.envs.tools import Toolkit
 
 MAX_ACTIONS_PER_MESSAGE = 2
 """Maximum number of writing actions that the user does for one text. The user declines a text that asks for more."""
@@ -21,6 +24,9 @@ REJECTED_ACTION_TURNS = 2
 """Useless turns counted for a rejected action, so that guessing costs more than a read-only action."""
 MAX_NEW_RESULTS = 6
 """New results that one action can give; later ones count as useless turns. This bounds the conversation."""
+
+WRONG_CALL_KINDS: tuple[ToolErrorKind, ...] = ("unknown_tool", "invalid_arguments", "malformed")
+"""Errors of a call that fails in every state."""
 
 RunCall = Callable[[ToolCall], str]
 """Runs a call of the user's own tools and returns its result. Raises `ToolError` if the call is rejected."""
@@ -63,6 +69,41 @@ _WORKS = re.compile(r"\b(?:works?|working|fixed|solved|resolved|better|tr(?:y|ie
 _ASKS = re.compile(r"\?|\b(?:please|tell me|let me know|could you|can you)\b")
 _SENTENCE = re.compile(r"(?<=[.!?])\s+|\n+")
 _CLAUSE = re.compile(r"[,;:]\s+|\s+(?:and|then|but|so)\s+")
+
+
+@dataclass(frozen=True, slots=True)
+class TriedCall:
+    """What a call of the user's tools does in one state."""
+
+    call: ToolCall
+    result: str = ""
+    error: str = ""
+    error_kind: ToolErrorKind | None = None
+    writes: tuple[str, ...] = ()
+    """The tables and values of the state that it changes."""
+
+    def __str__(self) -> str:
+        """Return the call and its result."""
+        return f"{format_call(self.call)} returns {self.result!r:.100}"
+
+    def explain(self, agent_tools: Collection[str]) -> str:
+        """Return the call and why it fails. `agent_tools` are the names of the agent's tools."""
+        if self.error_kind == "unknown_tool" and self.call.name in agent_tools:
+            return f"{format_call(self.call)} is of a tool of the agent; call a tool of user_tools"
+        return f"{format_call(self.call)} fails: {self.error}"
+
+
+def try_call(call: ToolCall, toolkit: Toolkit, state: State) -> TriedCall:
+    """Run a call of a toolkit on `state`, and undo what it has changed."""
+    before, changes = state.snapshot(), state.changes()
+    try:
+        result, after = toolkit.call_sync(call), state.changes()
+        writes = sorted(name for name in {**changes, **after} if changes.get(name) != after.get(name))
+        return TriedCall(call, result, writes=tuple(writes))
+    except ToolError as e:
+        return TriedCall(call, error=str(e), error_kind=e.kind)
+    finally:
+        state.restore(before)
 
 
 class UserToolExecutor:

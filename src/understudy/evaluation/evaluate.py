@@ -11,10 +11,10 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from understudy.core.errors import ConfigError, TaskError
+from understudy.core.errors import ConfigError, TaskError, ToolErrorKind
 from understudy.core.event_loop import gather_or_cancel
 from understudy.core.foreign_names import explained_arguments
-from understudy.core.messages import Message, ToolSpec
+from understudy.core.messages import ERROR_PREFIX, Message, ToolSpec, format_call
 from understudy.core.tasks import SPLITS, Split, Task
 from understudy.core.trajectory import StopReason, Trajectory
 from understudy.envs.task_source import TaskSource
@@ -38,6 +38,10 @@ _MIN_REPEATED_TASKS = 100
 
 NUM_SIZED_TASKS = 8
 """Number of the first train tasks whose episodes are measured before a run."""
+
+
+WRONG_CALLS: tuple[ToolErrorKind, ...] = ("unknown_tool", "invalid_arguments", "malformed", "tool_exception")
+"""Errors of a gold call that no environment intends. A refusal may be intended: gold of tau-bench has some."""
 
 
 class GoldCutOffError(TaskError):
@@ -98,6 +102,8 @@ async def play_episodes(
                 if refusals:
                     raise refusals[0]
                 episode = await play_episode(request.environments, task, request.agent, limits, seed)
+            if isinstance(request.agent, GoldAgent) and episode.score and find_wrong_gold_call(episode):
+                episode.score = episode.score.replace(reward=0.0)
             if store:
                 episode = store.add(episode)
         num_ended += 1
@@ -132,6 +138,21 @@ async def evaluate_gold(source: TaskSource, tasks: Sequence[Task]) -> EvalResult
     return (await evaluate(source, GoldAgent(), tasks)).replace(kind="gold")
 
 
+def find_wrong_gold_call(episode: Trajectory) -> str:
+    """Return the first gold call that failed by one of `WRONG_CALLS`, with the error that the model reads, or "".
+
+    Such an episode earns 0, also if the reward function accepts its answer.
+    """
+    if not any(kind in episode.event_counts for kind in WRONG_CALLS):
+        return ""
+    calls = {call.id: call for message in episode.messages for call in message.tool_calls}
+    for message in episode.messages:
+        if message.role == "tool" and message.content.startswith(ERROR_PREFIX) and message.tool_call_id in calls:
+            call = format_call(calls[message.tool_call_id])
+            return f"the gold call {call} fails: {message.content.removeprefix(ERROR_PREFIX)}"
+    return "a gold call fails"
+
+
 NO_GOLD = (
     "has no gold turns, so it cannot be a demonstration; add them (an example has some if it has an answer or gold "
     "calls), or train without demonstrations: sft.steps=0"
@@ -153,6 +174,10 @@ async def play_demonstrations(
         return [await play_episode(source, task, agent, limits, episode_seed(seed, task, 0)) for task in chosen]
 
     episodes = await play_all(limits)
+    if wrong := next(((episode, text) for episode in episodes if (text := find_wrong_gold_call(episode))), None):
+        raise TaskError(
+            f"task {wrong[0].task_id}: {wrong[1]}; correct it, or train without demonstrations: sft.steps=0"
+        )
     failures = [episode for episode in episodes if episode.score is None or episode.reward < 1.0]
     limits_reached = (StopReason.MAX_TURNS, StopReason.MAX_TOKENS)
     if failures:

@@ -177,9 +177,7 @@ class DemonstrationAgent:
         """
         turn = episode.num_turns
         if turn >= len(task.gold_turns):
-            raise TaskError(
-                f"task {task.id}: the user continues after the {turn} gold turns; add the missing gold turns"
-            )
+            raise TaskError(_describe_unfinished(task, new_messages))
         message = assign_call_ids(task.gold_turns[turn], turn)
         append_rendered_turn(episode, new_messages, message, tools, self._format)
         return message
@@ -259,3 +257,15 @@ def _status(message: Message, repairs: Mapping[str, int]) -> ParseStatus:
     if message.tool_calls:
         return "repaired" if repairs else "tool_calls"
     return "text" if message.content.strip() else "empty"
+
+
+def _describe_unfinished(task: Task, messages: Sequence[Message]) -> str:
+    """Return what gold lacks. `messages` follow its last turn."""
+    last = messages[-1] if messages else None
+    if last and last.role == "tool":
+        return f"task {task.id}: gold ends with a call; add a gold text that tells the user the result"
+    said = f" with {last.content!r:.100}" if last else ""
+    return (
+        f"task {task.id}: the user continues{said} after the {len(task.gold_turns)} gold turns; add the missing gold "
+        "turns"
+    )

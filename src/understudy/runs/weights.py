@@ -17,7 +17,7 @@ from understudy.runs.eval_spec import read_spec
 from understudy.runs.storage.checkpoints import find_damage, last_checkpoint
 from understudy.runs.targets import TARGET_KINDS, ResolvedTarget, detect_target, read_layer, resolve, split_arguments
 
-_ALLOWED = "allowed: a run, a checkpoint, an evaluation, the folder of a model, or a model's name"
+_ALLOWED = "allowed: a run, a checkpoint, an evaluation of a model, the folder of a model, or a model's name"
 
 
 class ModelWeights(Record):
@@ -38,6 +38,8 @@ def resolve_weights(source: str, overrides: Sequence[str] = ()) -> ModelWeights:
     without a checkpoint, a folder with adapters only, and a preset or domain.
     """
     target = detect_target(source)
+    if target and target.kind == "evaluation" and (agent := read_spec(target.path).agent) != "model":
+        raise ConfigError(f"{source} is an evaluation of the agent {agent}, which has no weights; {_ALLOWED}")
     if target and target.kind in ("run", "checkpoint", "evaluation"):
         return target_weights(resolve([source, *overrides]))
     if target and target.kind in ("preset", "domain"):
@@ -91,7 +93,10 @@ def export_model(weights: ModelWeights, out: Path, adapters_only: bool = False) 
         raise ConfigError(f"{out} exists; give another --out")
     if adapters_only and not weights.config.engine.uses_lora:
         find_model(weights.config.model)  # a name of nothing has its own error
-        raise ConfigError(f"{weights.name} has no adapters: engine.finetune is {weights.config.engine.finetune!r}")
+        raise ConfigError(
+            f"{weights.name} has no adapters: engine.finetune is {weights.config.engine.finetune!r}; leave out "
+            "--adapter-only, or name a run that was trained with engine.finetune=lora"
+        )
     engine, _ = open_model(weights.config, weights.checkpoint)
     with contextlib.closing(engine), os_errors_as_config_errors(out, RETRY_HINT):
         out.parent.mkdir(parents=True, exist_ok=True)

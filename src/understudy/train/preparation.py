@@ -135,8 +135,8 @@ def config_warnings(config: TrainConfig) -> list[str]:
     sampling = config.sampling
     if sampling.temperature == 0:
         lines.append(
-            "sampling.temperature = 0: episodes of a group differ only by their users, and gradients are computed at "
-            "temperature 1; see docs/finetuning.md"
+            "sampling.temperature = 0: RL does not explore, since episodes of a group differ only by their users, and "
+            "groups of equal rewards teach nothing; set sampling.temperature=1 (docs/finetuning.md)"
         )
     if sampling.has_filters:
         on = sampling.model_dump(exclude={"max_response_tokens", "temperature", "stop"}, exclude_defaults=True)

@@ -6,16 +6,14 @@ the training reward rises. `probe` then tries calls and replies that no good age
 
 import asyncio
 import itertools
-import json
 from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from understudy.core.errors import ConfigError, TaskError, ToolErrorKind, did_you_mean
+from understudy.core.errors import ConfigError, TaskError, did_you_mean
 from understudy.core.event_loop import run_async
 from understudy.core.foreign_names import explained_arguments
-from understudy.core.messages import ERROR_PREFIX
 from understudy.core.records import Record
 from understudy.core.tasks import SPLITS, Score, Split, Task
 from understudy.core.trajectory import Trajectory
@@ -46,6 +44,7 @@ from understudy.envs.users import gives_consent
 from understudy.evaluation.evaluate import (
     NO_GOLD,
     find_noop_refusal,
+    find_wrong_gold_call,
     play_demonstrations,
     validate_room,
     validate_train_tasks,
@@ -70,6 +69,7 @@ ProblemKind = Literal[
     "task_fails",
     "gold_fails",
     "gold_not_rewarded",
+    "wrong_user_action",
     "unshown_value",
     "inexpressible_call",
     "strategy_rewarded",
@@ -86,6 +86,7 @@ PROBLEM_TITLES: Mapping[ProblemKind, str] = {
     "task_fails": "a task cannot be played or graded",
     "gold_fails": "the gold calls fail",
     "gold_not_rewarded": "gold earns less than 1.0",
+    "wrong_user_action": "a user action or success check is wrong",
     "unshown_value": "nothing shows a value before the gold call that needs it",
     "inexpressible_call": "the model's chat format cannot express a gold call",
     "strategy_rewarded": "a strategy that does not do the task is rewarded",
@@ -97,8 +98,6 @@ PROBLEM_TITLES: Mapping[ProblemKind, str] = {
 """The kinds of problems, the worst first."""
 MAX_CONCURRENT_TASKS = 4
 """Number of tasks that are played at once if their episodes start servers."""
-WRONG_CALLS: tuple[ToolErrorKind, ...] = ("unknown_tool", "invalid_arguments", "malformed", "tool_exception")
-"""Errors of a gold call that no environment intends. A refusal may be intended: gold of tau-bench has some."""
 
 _SCORE_LIMITS = EpisodeLimits(max_turns=100, max_retries=0)
 
@@ -216,8 +215,8 @@ class _PlayedTask:
     """The places of the exceptions in its episodes."""
     gold_episode: Trajectory | None = None
     noop: Score | None = None
-    passes_at_start: bool = False
-    """Whether a success check of the task passes before the agent has done anything."""
+    passing_check: str = ""
+    """Which success check of the task passes before the agent has done anything, and why."""
     lacks_gold: bool = False
     """Whether the task is an example without a reference solution, which RL does not need."""
     gold_calls_fail: bool = False
@@ -338,10 +337,10 @@ def _warnings(source: TaskSource, results: Sequence[_PlayedTask], alike: Sequenc
         warnings += _family_notes(leaf)
     if isinstance(source, ExampleSource):
         warnings += answer_notes([(result.task.id, source.find_example(result.task)) for result in results])
-    if passing := [result.task.id for result in results if result.passes_at_start]:
+    if passing := [result for result in results if result.passing_check]:
         warnings.append(
-            f"a success check of {len(passing)} tasks passes at the start, such as in {passing[0]}; expected_output "
-            'may be any part of the result, as "synced" in "not synced"'
+            f"a success check of {len(passing)} tasks passes at the start, such as in {passing[0].task.id}: "
+            f"{passing[0].passing_check}; give a text that only the result of success contains"
         )
     if not source.tool_specs:
         warnings.append("the agent has no tools; if it should have some, add public methods with docstrings")
@@ -358,7 +357,8 @@ def _warnings(source: TaskSource, results: Sequence[_PlayedTask], alike: Sequenc
             )
     if undescribed := [spec.name for spec in source.tool_specs if not spec.description]:
         warnings.append(
-            f"tools without a docstring, which the model reads as the description: {', '.join(undescribed)}"
+            f"tools without a docstring, which the model reads as the description: {', '.join(undescribed)}; begin the "
+            "name of a helper that is no tool with _"
         )
     return warnings
 
@@ -409,12 +409,18 @@ async def _find_train_refusal(
         episode = known.gold_episode if known and known.task == task else None
         episode = episode or await play_once(leaf, task, GoldAgent(), check_limits(leaf, max_step_seconds))
         gold[task.id] = (task, episode)
-        if episode.score is None or episode.reward < 1.0:
+        if wrong := find_wrong_gold_call(episode):
+            failing[task.id] = f"task {task.id}: {wrong}; correct it, or set sft.steps=0"
+        elif episode.score is None or episode.reward < 1.0:
             earned = f"earns {episode.reward:g}" if episode.score else "has no score"
             cause = episode.error or "correct it, or set sft.steps=0"  # an error fails episodes of RL too
             failing[task.id] = f"the gold episode of task {task.id} {earned}; {cause}"
     if not failing and demands.format:
         failing = await _find_unusable(source, gold, demands.limits, demands.format)
+        for result in train:  # a success check that never passes, so that the user continues after gold
+            wrong_actions = (problem.text for problem in result.problems if problem.kind == "wrong_user_action")
+            if result.task.id in failing and (text := next(wrong_actions, "")):
+                failing[result.task.id] = text
     if not failing and demands.format and demands.max_response_tokens:
         try:
             await validate_room(source, demands.format, demands.limits, demands.max_response_tokens, demands.seed)
@@ -536,28 +542,19 @@ async def _play_task(source: TaskSource, split: Split, task: Task, max_step_seco
                 for problem in reward_problems
             ]
         problems += reward_problems
-    if fails := any(kind in gold.event_counts for kind in WRONG_CALLS):
-        text = f"task {task.id}: {_describe_failed_call(gold)}; SFT would imitate it"
-        problems.append(_Problem("gold_fails", text, task))
+    if wrong := find_wrong_gold_call(gold):
+        problems.append(_Problem("gold_fails", f"task {task.id}: {wrong}; SFT would imitate it", task))
+    if gold.score:
+        wrong_actions = leaf.find_user_action_problems(task)
+        problems += (_Problem("wrong_user_action", f"task {task.id}: {text}", task) for text in wrong_actions)
     if gold.score and (unshown := find_unshown_argument(leaf, task, gold.messages)):
         problems.append(_Problem("unshown_value", f"task {task.id}: {describe_unshown(unshown)}", task))
     if gold.score and again and (changed := _find_other_result(gold, again)):
         problems.append(_Problem("shared_rows", f"task {task.id}: {changed}", task))
     places = frozenset((*exception_places(gold), *exception_places(noop)))
     refused = gold.event_counts.get("refused", 0)
-    passes = leaf.passes_at_start(task)
-    return _PlayedTask(task, problems, True, refused, places, gold, noop.score, passes, lacks_gold, fails)
-
-
-def _describe_failed_call(episode: Trajectory) -> str:
-    """Return the first call that failed, and the error that the model reads."""
-    calls = {call.id: call for message in episode.messages for call in message.tool_calls}
-    for message in episode.messages:
-        if message.role == "tool" and message.content.startswith(ERROR_PREFIX) and message.tool_call_id in calls:
-            call = calls[message.tool_call_id]
-            arguments = json.dumps(call.arguments, ensure_ascii=False)
-            return f"the gold call {call.name} {arguments:.200} fails: {message.content.removeprefix(ERROR_PREFIX)}"
-    return "a gold call fails"
+    passes = leaf.find_passing_check(task)
+    return _PlayedTask(task, problems, True, refused, places, gold, noop.score, passes, lacks_gold, bool(wrong))
 
 
 def _find_other_result(first: Trajectory, second: Trajectory) -> str | None:
@@ -639,11 +636,22 @@ def _group_problems(
 
 
 async def score_agent(source: TaskSource, task: Task, agent: Agent) -> Score:
-    """Return the reward of an agent on a task. Raise TaskError if the episode fails."""
+    """Return the reward of an agent on a task. Raise TaskError if the episode or a gold call fails."""
     episode = await play_episode(source, task, agent, _SCORE_LIMITS, seed=0)
     if episode.score is None:
         raise TaskError(_failure(task, episode))
+    if isinstance(agent, GoldAgent) and (wrong := find_wrong_gold_call(episode)):
+        raise TaskError(f"task {task.id}: {wrong}")
     return episode.score
+
+
+def describe_loss(score: Score) -> str:
+    """Return what gold turns earn in place of 1.0, and which parts of the reward failed and passed."""
+    parts = {name: part for name, part in score.parts.items() if name not in UNREWARDED_PARTS}
+    failed = [name for name, part in parts.items() if part < 1.0]
+    passed = [name for name in parts if name not in failed]
+    lists = [f"; {what}: {', '.join(names)}" for what, names in (("failed", failed), ("passed", passed)) if names]
+    return f"earn {score.reward:g} instead of 1.0{''.join(lists)}"
 
 
 def _failure(task: Task, episode: Trajectory) -> str:
@@ -661,10 +669,8 @@ def _reward_problems(task: Task, gold: Score | None, noop: Score, example: ToolE
     `example` is that of the task, if its source has examples.
     """
     if gold is not None and gold.reward < 1.0:
-        low = [name for name, part in gold.parts.items() if part < 1.0 and name not in UNREWARDED_PARTS]
-        text = f"task {task.id}: its gold turns earn {gold.reward:g} instead of 1.0"
-        text = f"{text}; failed: {', '.join(low)}" if low else text
-        yield _Problem("gold_not_rewarded", text + (_describe_compared(example) if example else ""), task)
+        compared = _describe_compared(example) if example else ""
+        yield _Problem("gold_not_rewarded", f"task {task.id}: its gold turns {describe_loss(gold)}{compared}", task)
     elif gold is not None and gold.parts.get("policy_compliance", 1.0) < 1.0:
         yield _Problem("gold_not_rewarded", f"task {task.id}: its gold turns break a rule of the policy", task)
     if noop.reward > 0.0:

@@ -85,16 +85,6 @@ def plausible_value(schema: Mapping[str, Any], root: Mapping[str, Any], depth: i
     return UNKNOWN_ID
 
 
-def format_call(call: ToolCall) -> str:
-    """Return a call as text, with long values cut."""
-    return f"{call.name}({', '.join(f'{name}={_short(value)}' for name, value in call.arguments.items())})"
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:40]}… ({len(text):,} characters)"
-
-
 def _values(schema: Mapping[str, Any], root: Mapping[str, Any], depth: int) -> Iterator[Any]:
     schema = _resolve(schema, root)
     if depth >= _MAX_DEPTH:

@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from understudy.core.errors import ConfigError, TaskError, TimeLimitError
-from understudy.core.messages import Message, ToolCall, ToolSpec, assign_call_ids
+from understudy.core.messages import Message, ToolCall, ToolSpec, assign_call_ids, format_call
 from understudy.core.tasks import Task
 from understudy.core.trajectory import StopReason, Trajectory
 from understudy.core.user_code import MAX_TEXT_LENGTH
-from understudy.data.checks.invented_calls import format_call, invent_calls
+from understudy.data.checks.invented_calls import invent_calls
 from understudy.envs.task_source import ExternalSource, TaskSource
 from understudy.rollouts.agent import Agent
 from understudy.rollouts.rollout import EpisodeLimits, attempt_episode

@@ -15,7 +15,7 @@ from understudy.core.errors import TaskError, ToolError
 from understudy.core.event_loop import BACKGROUND_LOOP
 from understudy.core.items import Item, RowError
 from understudy.core.tasks import Task
-from understudy.data.checks.check import find_task_problems, lacks_reference, score_agent
+from understudy.data.checks.check import describe_loss, find_task_problems, lacks_reference, score_agent
 from understudy.data.checks.evidence import describe_unshown, find_unshown_argument
 from understudy.data.checks.issue import TOOL_ERROR_ISSUES, TaskIssue
 from understudy.data.checks.probe import check_limits, play_once
@@ -114,8 +114,7 @@ async def find_reward_issue(source: TaskSource, task: Task) -> TaskIssue | None:
     except TaskError as e:
         return TaskIssue("gold fails", "gold", str(e))
     if gold is not None and gold.reward < 1.0:
-        failed = ", ".join(name for name, part in gold.parts.items() if part < 1.0)
-        return TaskIssue("gold fails", "gold", f"its turns earn {gold.reward:g} instead of 1.0; failed: {failed}")
+        return TaskIssue("gold fails", "gold", f"its turns {describe_loss(gold)}")
     return TaskIssue("does nothing", "gold", f"doing nothing earns {noop.reward:g}") if noop.reward > 0.0 else None
 
 

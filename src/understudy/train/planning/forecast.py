@@ -11,7 +11,7 @@ from decimal import Decimal
 from understudy.clients.chat import find_endpoint
 from understudy.core.records import Record
 from understudy.core.trajectory import Trajectory
-from understudy.data.checks.check import WRONG_CALLS
+from understudy.evaluation.evaluate import WRONG_CALLS
 from understudy.formats import FormatTokenizer
 from understudy.runs.config import TrainConfig
 from understudy.runs.endpoints import USER_KEY

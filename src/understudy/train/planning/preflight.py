@@ -160,8 +160,12 @@ async def measure_gold_episodes(config: TrainConfig, prepared: "PreparedRun") ->
     try:
         played = await play_demonstrations(domain, tasks, prepared.format, config.limits, config.seed)
         return forecast.measure_episodes(played, vocabulary)
+    except GoldCutOffError:
+        every = itertools.islice(domain.stream("train", config.seed), config.sft.num_gold_episodes)
+        await play_demonstrations(domain, every, prepared.format, config.limits, config.seed)  # names a limit for all
+        raise
     except TaskError as e:
-        if config.sft.num_gold_episodes or isinstance(e, GoldCutOffError):
+        if config.sft.num_gold_episodes:
             raise
         problem = str(e)
     played = [await play_prompt(domain, task, prepared.format, config.limits, config.seed) for task in tasks]

@@ -5,12 +5,16 @@ import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from understudy.core.errors import ConfigError, RolloutError
+from understudy.core.errors import ConfigError, RolloutError, did_you_mean
 from understudy.core.imports import import_object
-from understudy.core.messages import Message
+from understudy.core.messages import Message, ToolSpec
+from understudy.core.tasks import Task
+from understudy.core.trajectory import Trajectory
 from understudy.core.user_code import user_code
-from understudy.data.checks.adversarial.knowledge import Recipe, Reply, Strategy, TaskKnowledge
+from understudy.data.checks.adversarial.knowledge import Recipe, Reply, SourceKnowledge, Strategy, TaskKnowledge
 from understudy.data.checks.adversarial.suite import STRATEGIES
+from understudy.data.checks.probe import FixedRepliesAgent
+from understudy.envs.task_source import TaskSource, find_source
 
 
 def load_strategies(references: Sequence[str]) -> tuple[Strategy, ...]:
@@ -27,6 +31,37 @@ def load_strategies(references: Sequence[str]) -> tuple[Strategy, ...]:
             raise ConfigError(f"there are two strategies called {strategy.name}; rename the one of {reference}")
         strategies.append(strategy)
     return tuple(strategies)
+
+
+def find_strategy(name: str) -> Strategy:
+    """Return one of `STRATEGIES` by its name, or the one that `module:attribute` names. Raise ConfigError if there is
+    none."""
+    if ":" in name:
+        return _load_strategy(name)
+    known = {strategy.name: strategy for strategy in STRATEGIES}
+    if name not in known:
+        raise ConfigError(f"there is no strategy {did_you_mean(name, known)}, or module:attribute")
+    return known[name]
+
+
+class StrategyAgent:
+    """An agent that plays a strategy on the tasks of one source."""
+
+    def __init__(self, strategy: Strategy, source: TaskSource) -> None:
+        self._strategy = strategy
+        self._source = source
+
+    async def act(
+        self, task: Task, episode: Trajectory, new_messages: Sequence[Message], tools: Sequence[ToolSpec]
+    ) -> Message:
+        """Append and return the next reply of the strategy. Raise ConfigError if it does not apply to the task."""
+        leaf = find_source(self._source, task.domain)
+        replies = self._strategy.replies(TaskKnowledge(SourceKnowledge(leaf), task))
+        if replies is None:
+            raise ConfigError(
+                f"the strategy {self._strategy.name} does not apply to task {task.id}; give another --task"
+            )
+        return await FixedRepliesAgent(replies).act(task, episode, new_messages, tools)
 
 
 def _load_strategy(reference: str) -> Strategy:
