@@ -85,7 +85,7 @@ def dense_attention(
 SPECS = [
     AttentionSpec(0.25),
     AttentionSpec(0.4, window=40),
-    AttentionSpec(0.4, window=1),
+    AttentionSpec(0.4, window=2),
     AttentionSpec(0.4, chunk=50),
     AttentionSpec(0.25, softcap=0.7),
     AttentionSpec(0.25, softcap=0.7, window=130),

@@ -381,9 +381,8 @@ def _shape(config: Mapping[str, Any], shapes: Mapping[str, list[int]]) -> ModelS
 def _head_dim(config: Mapping[str, Any]) -> int:
     """Return the mean size of a key and a value, which differ in latent attention. It is 0 if the config has none."""
     if config.get("kv_lora_rank"):
-        sizes = (config[f"{part}_head_dim"] for part in ("qk_nope", "qk_rope", "v"))
-        return -(-sum(sizes) // 2)
-    return config.get("head_dim") or 0
+        return -(-sum(int(config[f"{part}_head_dim"]) for part in ("qk_nope", "qk_rope", "v")) // 2)
+    return int(config.get("head_dim") or 0)
 
 
 def _size(config: Mapping[str, Any], name: str) -> int:
