@@ -191,13 +191,13 @@ def test_split_across_ranks_minimizes_the_largest_share(rows: list[tuple[list[in
 
 
 @hypothesis_settings
-@given(rows_of_a_batch, st.integers(1, 60), st.sampled_from([1, 2, 3]))
+@given(rows_of_a_batch, st.integers(1, 60))
 def test_packed_layout_holds_each_token_once_with_little_padding(
-    rows: list[tuple[list[int], list[int]]], budget: int, fold: int
+    rows: list[tuple[list[int], list[int]]], budget: int
 ) -> None:
     batch = batch_of(rows)
     for chosen in plan_microbatches(batch, budget):
-        packing = PackedLayout(batch, chosen, fold, torch.device("cpu"))
+        packing = PackedLayout(batch, chosen, torch.device("cpu"))
         assert packing.tokens.shape == packing.positions.shape == (1, computed_tokens(batch, chosen))
         for r, places in zip(chosen, packing.places, strict=True):
             where = places[: batch.lengths[r]]
@@ -206,7 +206,8 @@ def test_packed_layout_holds_each_token_once_with_little_padding(
         covered = [piece.prefix[piece.num_known :] for piece in packing.prefix_groups]
         for block in (block for piece in packing.prefix_groups for block in piece.blocks):
             assert (~block.valid_mask).sum() <= 0.1 * block.valid_mask.numel()
-            assert block.limits.shape == (len(block.valid_mask), fold * block.valid_mask.shape[1])
+            assert torch.equal(block.row_positions, packing.positions[0, block.index])
+            assert block.first == block.row_positions.min()
             covered.append(block.index[block.valid_mask])
         assert torch.cat(covered).sort().values.tolist() == list(range(packing.tokens.shape[1])), (
             "each is computed once"
@@ -218,21 +219,21 @@ def test_packed_layout_holds_each_token_once_with_little_padding(
 def test_packed_tokens_attend_to_the_previous_tokens_of_their_row(rows: list[tuple[list[int], list[int]]]) -> None:
     batch = batch_of(rows)
     (chosen,) = plan_microbatches(batch, 1000)
-    packing = PackedLayout(batch, chosen, 1, torch.device("cpu"))
+    packing = PackedLayout(batch, chosen, torch.device("cpu"))
     rows_places = [places[:n].tolist() for places, n in zip(packing.places, batch.lengths[chosen], strict=True)]
     before = {place: places[: i + 1] for places in rows_places for i, place in enumerate(places)}
     for piece in packing.prefix_groups:
         for block in piece.blocks:
-            for index, keys, limits in zip(block.index, block.keys, block.limits, strict=True):
-                for place, limit in zip(index.tolist(), limits.tolist(), strict=True):
-                    assert [*piece.prefix.tolist(), *keys[:limit].tolist()] == before[place]
+            for index, keys, positions in zip(block.index, block.keys, block.row_positions, strict=True):
+                for place, position in zip(index.tolist(), positions.tolist(), strict=True):
+                    assert [*piece.prefix.tolist(), *keys.tolist()][: position + 1] == before[place]
 
 
 def test_packed_layout_computes_shared_prefixes_once() -> None:
     prompt = list(range(50))
     batch = batch_of([(prompt, [1, 2, i]) for i in range(8)] + [([99, *prompt], [1])])
     (chosen,) = plan_microbatches(batch, 1000)
-    assert len(PackedLayout(batch, chosen, 1, torch.device("cpu")).tokens[0]) == 50 + 2 + 8 + 52, (
+    assert len(PackedLayout(batch, chosen, torch.device("cpu")).tokens[0]) == 50 + 2 + 8 + 52, (
         "replies that begin alike too"
     )
     assert len(plan_microbatches(batch, 60)) > 1
@@ -241,7 +242,7 @@ def test_packed_layout_computes_shared_prefixes_once() -> None:
 def test_packed_layout_computes_equal_rows_once() -> None:
     batch = batch_of([([1, 2], [3, 4]), ([1, 2], [3, 4]), ([1, 2], [3])])
     (chosen,) = plan_microbatches(batch, 4)
-    packing = PackedLayout(batch, chosen, 1, torch.device("cpu"))
+    packing = PackedLayout(batch, chosen, torch.device("cpu"))
     assert packing.tokens.tolist() == [[1, 2, 3, 4]]
 
 
@@ -250,7 +251,7 @@ def test_packed_blocks_group_rows_of_similar_length() -> None:
     prefix = [1] * 20
     batch = batch_of([(prefix, [i + 2] * length) for i, length in enumerate((100, 89, 90, 95, 81, 80, 10))])
     (chosen,) = plan_microbatches(batch, 10_000)
-    (piece,) = PackedLayout(batch, chosen, 1, torch.device("cpu")).prefix_groups
+    (piece,) = PackedLayout(batch, chosen, torch.device("cpu")).prefix_groups
     lengths = [block.valid_mask.sum(1).tolist() for block in piece.blocks]
     assert lengths == [[100, 95, 90], [89, 81], [80], [10]]
     assert piece.prefix.tolist() == list(range(20))

@@ -11,6 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from support.gradients import assert_all_close, compute_gradients
 from understudy.algorithms import losses
 from understudy.algorithms.batch import Batch, collate
 from understudy.algorithms.config import CriticConfig, LossConfig
@@ -114,33 +115,11 @@ def states_and_logprobs(model: Any, batch: Batch) -> tuple[Tensor, Tensor]:
     return torch.stack(states), torch.stack(logprobs)
 
 
-def compute_gradients(engine: LocalEngine, batch: Batch) -> tuple[dict[str, Tensor], dict[str, float]]:
-    """Return the gradient sums of an update, the head's with the prefix `head.`, and the update's metrics."""
-    assert engine._critic is not None
-    found: dict[str, Tensor] = {}
-    with pytest.MonkeyPatch.context() as patch:
-        for prefix, optimizer in (("", engine._optimizer), ("head.", engine._critic._optimizer)):
-
-            def keep(_: float, prefix: str = prefix, masters: dict[str, Tensor] = optimizer.masters) -> Tensor:
-                for name, master in masters.items():
-                    assert master.grad is not None
-                    found[prefix + name] = master.grad.clone()
-                    master.grad.zero_()
-                return torch.zeros(())
-
-            patch.setattr(optimizer, "step", keep)
-        metrics = run(engine.update([batch], LossConfig(), 0.0))
-    return found, metrics
-
-
-def assert_all_close(found: dict[str, Tensor], expected: dict[str, Tensor], tolerance: float = 1e-5) -> None:
-    assert found.keys() == expected.keys()
-    for part in ("head.", "model."):  # each relative to its own norm
-        names = [name for name in found if name.startswith(part)]
-        length = sum(float(expected[name].square().sum()) for name in names) ** 0.5
-        error = sum(float((found[name] - expected[name]).square().sum()) for name in names) ** 0.5
-        assert error < tolerance * length
-        assert length > 1e-3
+def assert_both_close(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
+    """Compare the gradients of head and model, each relative to its own length."""
+    for part in ("head.", "model."):
+        mine, theirs = ({name: x for name, x in all_.items() if name.startswith(part)} for all_ in (found, expected))
+        assert_all_close(mine, theirs, 1e-5)
 
 
 def master_weights(engine: LocalEngine) -> dict[str, Tensor]:
@@ -201,7 +180,7 @@ def test_gradients_of_both_losses_match_autograd_for_any_microbatch(tiny: Path, 
     for tokens in (4096, 60, 1):
         engine._config = engine._config.replace(max_tokens_per_microbatch=tokens)
         found, metrics = compute_gradients(engine, batch)
-        assert_all_close(found, expected)
+        assert_both_close(found, expected)
         assert metrics["value_loss"] == pytest.approx(value.item(), rel=1e-4)
         assert metrics["loss"] == pytest.approx(policy.item(), rel=1e-4)
         for name in ("value_mse", "value_clip_fraction"):
@@ -209,7 +188,7 @@ def test_gradients_of_both_losses_match_autograd_for_any_microbatch(tiny: Path, 
         assert metrics["trained_tokens"] == batch.mask.sum()
     assert metrics["computed_tokens"] == batch.lengths.sum()
     other = batch.select(torch.arange(len(batch)).flip(0))
-    assert_all_close(compute_gradients(engine, other)[0], expected)
+    assert_both_close(compute_gradients(engine, other)[0], expected)
 
 
 def test_vf_coef_0_gives_the_value_loss_only_to_the_head(tiny: Path) -> None:

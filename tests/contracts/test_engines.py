@@ -14,6 +14,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from support.cpu_kernels import needs_kernels
+from support.gradients import assert_all_close, compute_gradients
 from understudy.algorithms import losses
 from understudy.algorithms.batch import Batch, collate, plan_microbatches
 from understudy.algorithms.config import LossConfig
@@ -361,47 +362,19 @@ def test_unused_cached_prefixes_are_evicted(tiny: Path) -> None:
 
 
 def test_growing_kv_cache_reallocates_one_tensor_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    cache, seen = KVCache(3, 1, 4, 2, torch.float32, torch.device("cpu")), []
+    cache, seen = KVCache(2), []
+    tokens = torch.zeros(0, dtype=torch.int64)
+    for layer in range(3):
+        cache.write(layer, tokens, tokens, torch.zeros(0, 1, 4), torch.zeros(0, 1, 4))
     grown = cache._grown
 
     def record_sizes(old: Tensor) -> Tensor:
-        seen.append([x.shape[2] for x in (*cache.keys, *cache.values)])
+        seen.append([x.shape[2] for x in (*cache.keys.values(), *cache.values.values())])
         return grown(old)
 
     monkeypatch.setattr(cache, "_grown", record_sizes)
     cache.reserve(100)
     assert seen == [[128] * done + [0] * (6 - done) for done in range(6)]
-
-
-PPO = LossConfig()
-
-
-def compute_gradients(
-    engine: LocalEngine, batch: Batch, loss: LossConfig = PPO
-) -> tuple[dict[str, Tensor], dict[str, float]]:
-    """Return the gradient sums of an update and its metrics."""
-    found: dict[str, Tensor] = {}
-
-    def keep(rate: float) -> Tensor:
-        for name, master in engine._optimizer.masters.items():
-            assert master.grad is not None
-            found[name] = master.grad.clone()
-            master.grad.zero_()
-        return torch.zeros(())
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(engine._optimizer, "step", keep)
-        metrics = run(engine.update([batch], loss, 0.0))
-    return found, metrics
-
-
-def assert_all_close(found: dict[str, Tensor], expected: dict[str, Tensor], tolerance: float) -> None:
-    """Compare all gradients as one vector, relative to its length."""
-    assert found.keys() == expected.keys()
-    error = sum(float((found[name].double() - expected[name].double()).square().sum()) for name in found) ** 0.5
-    length = sum(float(x.double().square().sum()) for x in expected.values()) ** 0.5
-    assert error < tolerance * length
-    assert length > 0
 
 
 @pytest.mark.parametrize(
@@ -457,7 +430,7 @@ def test_packed_rows_of_unequal_length_match_transformers(tiny: Path) -> None:
     batch = batch.replace(advantages=torch.randn(batch.tokens.shape, generator=generator) * batch.mask)
     engine = LocalEngine(tiny, make_config())
     (chosen,) = plan_microbatches(batch, 4096)
-    blocks = [b for piece in PackedLayout(batch, chosen, 2, torch.device("cpu")).prefix_groups for b in piece.blocks]
+    blocks = [b for piece in PackedLayout(batch, chosen, torch.device("cpu")).prefix_groups for b in piece.blocks]
     assert sum(not block.valid_mask.all() for block in blocks) == 2
     model, loss = load_transformers_model(tiny), LossConfig(kind="nll")
     logprobs = plain_logprobs(model, batch)
@@ -967,8 +940,8 @@ def test_unknown_modules_and_missing_devices_raise_config_error(tiny: Path) -> N
         LocalEngine(tiny, make_config(device=missing))
 
 
-def test_context_length_stops_at_the_attention_window(tmp_path: Path) -> None:
-    """Within it log-probabilities equal the model's own; longer batches are neither sampled nor trained on."""
+def test_rows_may_be_longer_than_the_window_but_not_than_the_context(tmp_path: Path) -> None:
+    """Within the context log-probabilities equal the model's own; longer batches are neither sampled nor trained on."""
     from transformers import MistralConfig, MistralForCausalLM, Phi3Config, Phi3ForCausalLM
 
     def make_batch(count: int) -> Batch:
@@ -979,11 +952,12 @@ def test_context_length_stops_at_the_attention_window(tmp_path: Path) -> None:
 
     torch.manual_seed(3)
     sizes = {"hidden_size": 64, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
-    windowed = MistralConfig(**sizes, num_key_value_heads=1, vocab_size=264, sliding_window=12, pad_token_id=0)
+    windowed = MistralConfig(**sizes, num_key_value_heads=1, vocab_size=264, sliding_window=4, pad_token_id=0)
+    windowed.max_position_embeddings = 12
     MistralForCausalLM(windowed).save_pretrained(tmp_path)
     engine = LocalEngine(tmp_path, make_config())
     assert engine.context_length == 12
-    assert LocalEngine(tmp_path, make_config(batching="padded")).context_length == windowed.max_position_embeddings
+    assert not engine._model.padding_reason
     assert len(run(engine.sample([65] * 9, SamplingParams(max_response_tokens=16), 0)).tokens) == 3
     batch, longer = (make_batch(count) for count in (10, 13))
     with torch.no_grad():

@@ -1,6 +1,7 @@
 """Every family of causal language models trains and samples like transformers' own plain forward pass.
 
 Each family is a tiny random model: two layers, of which one is the family's unusual one, and windows of a few tokens.
+Rows are longer than a window, and the edges of windows fall into prefixes that rows share.
 """
 
 import asyncio
@@ -14,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from support.gradients import assert_all_close, compute_gradients
 from understudy.algorithms import losses
 from understudy.algorithms.batch import Batch
 from understudy.algorithms.config import LossConfig
@@ -67,24 +69,45 @@ PACKED: dict[str, dict[str, Any]] = {
     "apertus": {},
     "arcee": {},
     "cohere": {},
+    "cohere2": WINDOW,
+    "deepseek_v2": {**MLA, **ROUTED},
+    "deepseek_v3": {**MLA, **ROUTED},
     "ernie4_5": {},
     "ernie4_5_moe": {"moe_num_experts": 4, "moe_k": 2, "moe_intermediate_size": 16, "moe_layer_start_index": 0},
+    "exaone4": WINDOW,
     "flex_olmo": {"num_experts": 4, "num_experts_per_tok": 2},
     "gemma": {"head_dim": 8},
+    "gemma2": {**WINDOW, "final_logit_softcapping": 0.5},
+    "gemma3_text": WINDOW,
+    "gemma4_text": WINDOW,
     "glm4": {"head_dim": 8},
     "glm4_moe": {"head_dim": 8, **ROUTED},
+    "gpt2": {},
+    "gpt_neox": {},
+    "gpt_oss": {**WINDOW, **LOCAL_EXPERTS, "layer_types": ["sliding_attention", "full_attention"]},
     "granite": {"logits_scaling": 3.0},
+    "granite_swa": WINDOW,
     "granitemoe": LOCAL_EXPERTS,
     "helium": {"head_dim": 8},
     "hunyuan_v1_dense": {"head_dim": 8},
     "hunyuan_v1_moe": {"head_dim": 8, "num_experts": 4, "moe_topk": 2},
     "llama": {},
+    "llama4_text": {
+        "head_dim": 8,
+        "num_local_experts": 2,
+        "intermediate_size_mlp": 48,
+        "attention_chunk_size": 6,
+        "layer_types": ["chunked_attention", "full_attention"],
+    },
     "minimax_m2": {"head_dim": 8, **LOCAL_EXPERTS},
+    "ministral": WINDOW,
     "ministral3": {"head_dim": 8},
     "mistral": {},
     "mixtral": LOCAL_EXPERTS,
     "olmo2": {},
+    "olmo3": {"sliding_window": 6},
     "olmoe": {"num_experts": 4, "num_experts_per_tok": 2},
+    "opt": {"word_embed_proj_dim": 32, "ffn_dim": 48},
     "phi": {},
     "phi3": {},
     "phimoe": LOCAL_EXPERTS,
@@ -99,21 +122,10 @@ PACKED: dict[str, dict[str, Any]] = {
 PADDED: dict[str, dict[str, Any]] = {
     "bamba": {"mamba_d_head": 16, "mamba_n_heads": 4, "attn_layer_indices": [1]},
     "bloom": {"n_layer": 2, "n_head": 4},
-    "cohere2": WINDOW,
-    "deepseek_v2": {**MLA, **ROUTED},
-    "deepseek_v3": {**MLA, **ROUTED},
-    "exaone4": WINDOW,
     "falcon": {},
     "falcon_h1": {"mamba_d_head": 16, "mamba_n_heads": 4, "mamba_d_ssm": 64, "mamba_d_state": 16},
     "falcon_mamba": {},
-    "gemma2": {**WINDOW, "final_logit_softcapping": 0.5},
-    "gemma3_text": WINDOW,
-    "gemma4_text": WINDOW,
     "glm_moe_dsa": {**MLA, **ROUTED},
-    "gpt2": {},
-    "gpt_neox": {},
-    "gpt_oss": {**WINDOW, **LOCAL_EXPERTS, "layer_types": ["sliding_attention", "full_attention"]},
-    "granite_swa": WINDOW,
     "granitemoehybrid": {
         "layer_types": ["mamba", "attention"],
         "mamba_n_heads": 4,
@@ -126,22 +138,12 @@ PADDED: dict[str, dict[str, Any]] = {
     "lfm2": {"layer_types": ["conv", "full_attention"]},
     "lfm2_moe": {"layer_types": ["conv", "full_attention"], **EXPERTS, "num_dense_layers": 1},
     "lfm3": {"layer_types": ["conv", "full_attention"]},
-    "llama4_text": {
-        "head_dim": 8,
-        "num_local_experts": 2,
-        "intermediate_size_mlp": 48,
-        "attention_chunk_size": 6,
-        "layer_types": ["chunked_attention", "full_attention"],
-    },
     "mamba": {},
     "mamba2": {"num_heads": 8, "head_dim": 8, "state_size": 16, "n_groups": 1},
     "minimax": {"head_dim": 8, **LOCAL_EXPERTS},
-    "ministral": WINDOW,
     "nemotron": {},
     "nemotron_h": {},
-    "olmo3": {"sliding_window": 6},
     "olmo_hybrid": {},
-    "opt": {"word_embed_proj_dim": 32, "ffn_dim": 48},
     "qwen3_5_text": LINEAR,
     "qwen3_next": {**LINEAR, **EXPERTS, "shared_expert_intermediate_size": 16},
     "stablelm": {},
@@ -223,31 +225,6 @@ def plain_gradients(network: Any, batch: Batch, names: Any) -> dict[str, Tensor]
     }
 
 
-def engine_gradients(engine: LocalEngine, batch: Batch) -> dict[str, Tensor]:
-    found: dict[str, Tensor] = {}
-
-    def keep(rate: float) -> Tensor:
-        for name, master in engine._optimizer.masters.items():
-            assert master.grad is not None
-            found[name] = master.grad.clone()
-            master.grad.zero_()
-        return torch.zeros(())
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(engine._optimizer, "step", keep)
-        asyncio.run(engine.update([batch], LossConfig(), 0.0))
-    return found
-
-
-def assert_close(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
-    """Compare all gradients as one vector, relative to its length."""
-    assert found.keys() == expected.keys()
-    error = sum(float((found[name] - expected[name]).double().square().sum()) for name in found) ** 0.5
-    length = sum(float(x.double().square().sum()) for x in expected.values()) ** 0.5
-    assert length > 0
-    assert error < 2e-4 * length
-
-
 @pytest.mark.parametrize("folder", families(), indirect=True)
 def test_family_samples_and_trains_as_transformers_computes(
     folder: Path, request: pytest.FixtureRequest, tmp_path: Path
@@ -263,8 +240,8 @@ def test_family_samples_and_trains_as_transformers_computes(
         found = asyncio.run(engine.compute_logprobs(batch)).logprobs
         with torch.no_grad():
             torch.testing.assert_close(found * batch.mask, plain_logprobs(network, batch), rtol=0, atol=1e-4)
-        gradients = engine_gradients(engine, batch)
-        assert_close(gradients, plain_gradients(network, batch, gradients))
+        gradients, _ = compute_gradients(engine, batch)
+        assert_all_close(gradients, plain_gradients(network, batch, gradients), 2e-4)
         asyncio.run(engine.update([batch], LossConfig(), 1e-3))
         trained = asyncio.run(engine.compute_logprobs(batch)).logprobs
         assert float((trained - found).abs().max()) > 1e-4
@@ -304,7 +281,7 @@ def test_family_trains_adapters_as_transformers_computes(folder: Path) -> None:
     batch, network = make_batch(), load_plain(folder)
     config = make_config(finetune="lora", lora=LoraConfig(rank=4, alpha=8.0))
     with closing(LocalEngine(folder, config)) as engine:
-        found = engine_gradients(engine, batch)
+        found, _ = compute_gradients(engine, batch)
         masters = {name: master.detach() for name, master in engine._optimizer.masters.items()}
     second = {name: gradient for name, gradient in found.items() if ".lora_B." in name}
     names = {name: name.replace(".lora_B.default", "") for name in second}
@@ -316,7 +293,7 @@ def test_family_trains_adapters_as_transformers_computes(folder: Path) -> None:
         @ masters[name.replace("lora_B", "lora_A")].T
         for name in second
     }
-    assert_close(second, expected)
+    assert_all_close(second, expected, 2e-4)
 
 
 @pytest.mark.parametrize("kind", ["rwkv", "xlstm"])
@@ -342,8 +319,8 @@ def test_gradient_checkpointing_changes_no_gradient(folder: Path) -> None:
     for checkpointing in (False, True):
         config = make_config(gradient_checkpointing=checkpointing, max_tokens_per_microbatch=40)
         with closing(LocalEngine(folder, config)) as engine:
-            found.append(engine_gradients(engine, batch))
-    assert_close(*found)
+            found.append(compute_gradients(engine, batch)[0])
+    assert_all_close(*found, 2e-4)
 
 
 def test_model_without_attention_has_no_heads_and_no_keys(tmp_path: Path) -> None:

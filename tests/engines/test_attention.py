@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from understudy.engines.local.attention import AttentionSpec
 from understudy.engines.local.cpu import causal as module
 from understudy.engines.local.cpu.causal import QUERY_CHUNK, causal_attention, causal_attention_backward
 from understudy.engines.local.sampling.layouts import SlotGroup, split_by_length
@@ -18,7 +19,7 @@ SIZES = [
     (300, 300),
 ]
 """Pairs of the number of queries and the total number of tokens."""
-SCALE = 0.3
+SPEC = AttentionSpec(0.3)
 
 
 def random_inputs(queries: int, tokens: int, dtype: "torch.dtype") -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -33,7 +34,7 @@ def reference_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """Return attention computed by the formula."""
     k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v))
     hidden = torch.ones(len(q), len(k), dtype=torch.bool).tril(len(k) - len(q)).logical_not()
-    scores = torch.einsum("mhd,phd->hmp", q, k) * SCALE
+    scores = torch.einsum("mhd,phd->hmp", q, k) * SPEC.scale
     return torch.einsum("hmp,phd->mhd", scores.masked_fill(hidden, -torch.inf).softmax(-1), v)
 
 
@@ -43,12 +44,12 @@ def reference_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 def test_causal_attention_and_gradients_match_the_formula(
     queries: int, tokens: int, dtype: str, close: float, strips: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "_in_strips", lambda _: strips)
+    monkeypatch.setattr(module, "_in_strips", lambda *_: strips)
     q, k, v, grad = random_inputs(queries, tokens, getattr(torch, dtype))
     exact = [x.double().requires_grad_() for x in (q, k, v)]
     wanted = reference_attention(*exact)
-    assert (causal_attention(q, k, v, SCALE).double() - wanted).abs().max() < close
-    found = causal_attention_backward(grad, q, k, v, SCALE)
+    assert (causal_attention(q, k, v, SPEC).double() - wanted).abs().max() < close
+    *found, _ = causal_attention_backward(grad, q, k, v, SPEC)
     for mine, theirs in zip(found, torch.autograd.grad(wanted, exact, grad.double()), strict=True):
         assert mine.shape == theirs.shape
         assert (mine.double() - theirs).abs().max() < close * max(1.0, float(theirs.abs().max()))
@@ -56,9 +57,9 @@ def test_causal_attention_and_gradients_match_the_formula(
 
 def test_causal_attention_ignores_later_tokens() -> None:
     q, k, v, _ = random_inputs(300, 300, torch.bfloat16)
-    before = causal_attention(q, k, v, SCALE)
+    before = causal_attention(q, k, v, SPEC)
     k[200:], v[200:] = 9.0, -9.0
-    assert torch.equal(causal_attention(q, k, v, SCALE)[:200], before[:200])
+    assert torch.equal(causal_attention(q, k, v, SPEC)[:200], before[:200])
 
 
 def test_prefill_rows_are_grouped_by_similar_length() -> None:

@@ -15,6 +15,7 @@ from support.machine import ELSEWHERE
 from support.random_batches import random_batch
 from understudy.algorithms.config import LossConfig
 from understudy.engines.interface import Completion, SamplingParams
+from understudy.engines.local.attention import AttentionShape, AttentionSpec
 from understudy.engines.local.config import LocalEngineConfig, LoraConfig
 from understudy.engines.local.engine import LocalEngine
 from understudy.engines.local.sampling import sampler
@@ -54,7 +55,8 @@ def test_tree_attention_and_its_gradients(query_heads: int, key_heads: int, dim:
         ]
         gradient = torch.randn(count, query_heads, dim, device=GPU, dtype=dtype)
         ours = [x.clone().requires_grad_() for x in inputs]
-        found = attend_tree(*ours, tree_mask(ends, GPU), dim**-0.5)
+        spec = AttentionSpec(dim**-0.5)
+        found = attend_tree(*ours, tree_mask(ends, place, spec, GPU), spec)
         exact = [x.double().requires_grad_() for x in inputs]
         q, k, v = exact[0], *(x.repeat_interleave(query_heads // key_heads, 1) for x in exact[1:])
         scores = dim**-0.5 * torch.einsum("mhd,nhd->hmn", q, k)
@@ -66,19 +68,44 @@ def test_tree_attention_and_its_gradients(query_heads: int, key_heads: int, dim:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_kernels_are_valid(dtype: torch.dtype) -> None:
-    validate_kernels(*SHAPES[0], dtype, GPU)
+@pytest.mark.parametrize(
+    "shape",
+    [
+        AttentionShape(9, 3, 64, 64, AttentionSpec(0.125), False),
+        AttentionShape(8, 4, 128, 128, AttentionSpec(0.0625, softcap=50.0, window=200), False),
+        AttentionShape(8, 2, 64, 64, AttentionSpec(0.125, window=128), True),
+        AttentionShape(4, 4, 192, 128, AttentionSpec(0.07), False),
+    ],
+)
+def test_kernels_are_valid(shape: AttentionShape, dtype: torch.dtype) -> None:
+    """Those of SmolLM2, and kinds of attention like those of Gemma 2, gpt-oss and DeepSeek V3."""
+    validate_kernels(shape, dtype, GPU)
+
+
+SPECS = (
+    AttentionSpec(0.125),
+    AttentionSpec(0.125, window=70),
+    AttentionSpec(0.125, chunk=64),
+    AttentionSpec(0.125, softcap=2.0, window=150),
+)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize(("query_heads", "key_heads", "dim"), [*SHAPES, (1, 1, 80), (4, 2, 16)])
+@pytest.mark.parametrize("has_sinks", [False, True])
+@pytest.mark.parametrize("spec", SPECS)
+@pytest.mark.parametrize(
+    ("query_heads", "key_heads", "dim", "value_dim"),
+    [*((*shape, shape[2]) for shape in SHAPES), (1, 1, 80, 80), (4, 2, 16, 24)],
+)
 def test_decoding_reads_the_prefix_and_the_own_tokens_of_each_row(
-    query_heads: int, key_heads: int, dim: int, dtype: torch.dtype
+    query_heads: int, key_heads: int, dim: int, value_dim: int, spec: AttentionSpec, has_sinks: bool, dtype: torch.dtype
 ) -> None:
     from understudy.engines.local.sampling.decode_kernel import decode_rows
 
-    cache = [torch.randn(key_heads, 6, 200, dim, device=GPU, dtype=dtype) for _ in range(2)]
-    prefixes = [[torch.randn(key_heads, n, dim, device=GPU, dtype=dtype) for _ in range(2)] for n in (130, 64)]
+    sinks = torch.randn(query_heads, device=GPU, dtype=dtype) if has_sinks else None
+    sizes = dim, value_dim
+    cache = [torch.randn(key_heads, 6, 200, size, device=GPU, dtype=dtype) for size in sizes]
+    prefixes = [[torch.randn(key_heads, n, size, device=GPU, dtype=dtype) for size in sizes] for n in (130, 64)]
     cases: list[tuple[int, int, int | None]] = [(4, 100, 0), (2, 1, 0), (0, 65, None), (0, 66, None), (5, 199, 1)]
     used = [prefixes[prefix] if prefix is not None else None for _, _, prefix in cases]
     rows = torch.tensor(
@@ -86,11 +113,18 @@ def test_decoding_reads_the_prefix_and_the_own_tokens_of_each_row(
     ).T
     addresses = torch.tensor([[x.data_ptr() for x in each] if each else [0, 0] for each in used]).T
     q = torch.randn(query_heads, len(cases), dim, device=GPU, dtype=dtype).transpose(0, 1)
-    found = decode_rows(q, *cache, rows.contiguous().to(GPU), addresses.contiguous().to(GPU), dim**-0.5)
+    table = rows.contiguous().to(GPU), addresses.contiguous().to(GPU)
+    found = decode_rows(q, *cache, *table, spec._replace(sinks=sinks))
     for i, ((slot, own, _), prefix) in enumerate(zip(cases, used, strict=True)):
         parts = [torch.cat([*([prefix[j]] if prefix else []), cache[j][:, slot, :own]], 1).double() for j in range(2)]
         k, v = (x.repeat_interleave(query_heads // key_heads, 0) for x in parts)
-        wanted = ((q[i].double()[:, None] @ k.transpose(1, 2) * dim**-0.5).softmax(-1) @ v)[:, 0]
+        scores = spec.scale * (q[i].double()[:, None] @ k.transpose(1, 2))
+        if spec.softcap:
+            scores = spec.softcap * torch.tanh(scores / spec.softcap)
+        scores[..., : max(0, spec.first_visible(k.shape[1] - 1))] = -torch.inf
+        if sinks is not None:
+            scores = torch.cat([scores, sinks.double()[:, None, None]], -1)
+        wanted = (scores.softmax(-1)[..., : k.shape[1]] @ v)[:, 0]
         assert relative_error(found[i], wanted) < TOLERANCE[dtype]
 
 

@@ -16,6 +16,7 @@ from understudy.engines.local import (
     scoring,
     tree_attention,
 )
+from understudy.engines.local.attention import AttentionShape, AttentionSpec
 from understudy.engines.local.config import LocalEngineConfig
 from understudy.engines.local.engine import LocalEngine
 from understudy.engines.local.packing import FlatRows, TreeLayout, pack_rows
@@ -67,27 +68,50 @@ def ancestors(layout: TreeLayout, batch: Batch, rows: Sequence[int]) -> Tensor:
     return seen
 
 
-def dense_attention(q: Tensor, k: Tensor, v: Tensor, seen: Tensor, scale: float) -> Tensor:
+def dense_attention(
+    q: Tensor, k: Tensor, v: Tensor, sinks: Tensor, seen: Tensor, positions: Tensor, spec: AttentionSpec
+) -> Tensor:
+    """Return attention by the formula. Tokens see those of `seen` within their window or chunk."""
     k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v))
-    scores = scale * torch.einsum("mhd,nhd->hmn", q, k)
-    return torch.einsum("hmn,nhd->mhd", scores.masked_fill(~seen, -torch.inf).softmax(-1), v)
+    distance, chunks = positions[:, None] - positions, positions // (spec.chunk or len(seen))
+    seen = seen & (distance < (spec.window or len(seen))) & (chunks[:, None] == chunks)
+    scores = spec.scale * torch.einsum("mhd,nhd->hmn", q, k)
+    if spec.softcap:
+        scores = spec.softcap * torch.tanh(scores / spec.softcap)
+    every = torch.cat([scores.masked_fill(~seen, -torch.inf), sinks[:, None, None].expand(-1, len(seen), 1)], -1)
+    return torch.einsum("hmn,nhd->mhd", every.softmax(-1)[..., : len(seen)], v)
 
 
-@pytest.mark.parametrize(("query_heads", "key_heads", "scale"), [(4, 4, 0.25), (6, 2, 0.25), (6, 2, 0.4)])
-def test_attention_and_gradients_match_the_formula(query_heads: int, key_heads: int, scale: float) -> None:
+SPECS = [
+    AttentionSpec(0.25),
+    AttentionSpec(0.4, window=40),
+    AttentionSpec(0.4, window=2),
+    AttentionSpec(0.4, chunk=50),
+    AttentionSpec(0.25, softcap=0.7),
+    AttentionSpec(0.25, softcap=0.7, window=130),
+]
+
+
+@pytest.mark.parametrize("layout_class", [TreeLayout, packing.PackedLayout])
+@pytest.mark.parametrize("has_sinks", [False, True])
+@pytest.mark.parametrize("spec", SPECS)
+def test_attention_and_gradients_match_the_formula(layout_class: Any, spec: AttentionSpec, has_sinks: bool) -> None:
+    """Windows and chunks end in prefixes that rows share, and within rows."""
     batch = batch_of(tree_of_rows(0, (100, 30, 20)))
     (rows,) = plan_microbatches(batch, 10_000)
-    layout = TreeLayout(batch, rows, CPU)
+    layout = layout_class(batch, rows, CPU)
     count = layout.tokens.shape[1]
-    assert count % BLOCK == 0
-    assert count >= 2 * BLOCK
     draw = torch.Generator().manual_seed(1)
-    heads = (query_heads, key_heads, key_heads)
-    inputs = [torch.randn(count, n, 16, generator=draw).requires_grad_() for n in heads]
+    sizes = [(count, 6, 16), (count, 2, 16), (count, 2, 24), (6,)]
+    inputs = [torch.randn(size, generator=draw).requires_grad_() for size in sizes]
     exact = [x.detach().double().requires_grad_() for x in inputs]
-    grad = torch.randn(count, query_heads, 16, generator=draw)
-    found = layout.attend(0, *inputs, scale)
-    wanted = dense_attention(*exact, ancestors(layout, batch, rows), scale)
+    grad = torch.randn(count, 6, 24, generator=draw)
+    if not has_sinks:
+        inputs, none = inputs[:3], torch.full((6,), -torch.inf, dtype=torch.float64)
+        exact = exact[:3]
+    found = layout.attend(0, *inputs[:3], spec._replace(sinks=inputs[3] if has_sinks else None))
+    sinks = exact[3] if has_sinks else none
+    wanted = dense_attention(*exact[:3], sinks, ancestors(layout, batch, rows), layout.positions[0], spec)
     assert found.shape == wanted.shape
     assert (found - wanted).abs().max() < 1e-5
     mine, theirs = torch.autograd.grad(found, inputs, grad), torch.autograd.grad(wanted, exact, grad.double())
@@ -101,7 +125,7 @@ def test_block_mask_lists_the_blocks_that_any_and_that_all_tokens_see(seed: int)
     (rows,) = plan_microbatches(batch, 10_000)
     layout = TreeLayout(batch, rows, CPU)
     seen = ancestors(layout, batch, rows)
-    mask = layout._mask
+    mask = layout.mask(AttentionSpec(1.0))
     blocks = seen.view(len(seen) // BLOCK, BLOCK, -1, BLOCK)
     every, some = blocks.all(3).all(1), blocks.any(3).any(1)
     full, part = (
@@ -125,20 +149,21 @@ def test_block_mask_lists_the_blocks_that_any_and_that_all_tokens_see(seed: int)
 
 
 def test_wrong_kernels_are_found_before_training(monkeypatch: pytest.MonkeyPatch) -> None:
-    tree_attention.validate_kernels(6, 2, 16, torch.float32, CPU)
+    shape = AttentionShape(6, 2, 16, 24, AttentionSpec(0.2, softcap=3.0, window=1000), True)
+    tree_attention.validate_kernels(shape, torch.float32, CPU)
 
-    def wrong_gradient_of_keys(q: Tensor, k: Tensor, v: Tensor, mask: Any, scale: float) -> Tensor:
-        return attend_tree(q, 2 * k - k.detach(), v, mask, scale)
+    def wrong_gradient_of_keys(q: Tensor, k: Tensor, v: Tensor, mask: Any, spec: AttentionSpec) -> Tensor:
+        return attend_tree(q, 2 * k - k.detach(), v, mask, spec)
 
     monkeypatch.setattr(tree_attention, "attend_tree", wrong_gradient_of_keys)
     with pytest.raises(ConfigError, match=r"gradient of k 1\.0e"):
-        tree_attention.validate_kernels(6, 2, 16, torch.float32, CPU)
+        tree_attention.validate_kernels(shape, torch.float32, CPU)
 
 
 def test_mask_of_a_size_that_no_kernel_takes_is_refused() -> None:
     for size in (0, BLOCK, 2 * BLOCK + 1):
         with pytest.raises(ValueError, match=str(BLOCK)):
-            tree_mask(torch.full((size,), size, dtype=torch.int32), CPU)
+            tree_mask(torch.full((size,), size, dtype=torch.int32), torch.arange(size), AttentionSpec(1.0), CPU)
 
 
 def test_subtree_of_a_token_ends_with_the_rows_that_contain_it() -> None:
@@ -150,10 +175,10 @@ def test_subtree_of_a_token_ends_with_the_rows_that_contain_it() -> None:
 
 def test_layout_follows_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
     batch = batch_of([[1, 2, 3]])
-    assert isinstance(pack_rows(batch, [0], 1, CPU), packing.PackedLayout)
+    assert isinstance(pack_rows(batch, [0], CPU), packing.PackedLayout)
     monkeypatch.setattr(packing, "TreeLayout", lambda *arguments: arguments)
     gpu = torch.device("cuda")
-    assert pack_rows(batch, [0], 1, gpu) == (batch, [0], gpu)  # type: ignore[comparison-overlap]
+    assert pack_rows(batch, [0], gpu) == (batch, [0], gpu)  # type: ignore[comparison-overlap]
 
 
 @pytest.mark.parametrize("architecture", ["llama", "qwen2"])
@@ -162,7 +187,7 @@ def test_logprobs_and_gradients_match_the_model_on_single_rows(
 ) -> None:
     from transformers import AutoModelForCausalLM
 
-    monkeypatch.setattr(scoring, "pack_rows", lambda batch, rows, _group, device: TreeLayout(batch, rows, device))
+    monkeypatch.setattr(scoring, "pack_rows", TreeLayout)
     folder = make_tiny_model(tmp_path, architecture=architecture)
     batch = batch_of(tree_of_rows(2, (60, 20, 15)))
     assert batch.advantages is not None
@@ -204,9 +229,11 @@ def test_kernel_is_compiled_once_for_all_lengths_and_trees(monkeypatch: pytest.M
         end = torch.full((count,), count, dtype=torch.int32)
         end[100 + seed : count // 2] = count // 2
         q, k, v = (torch.randn(count, n, 16, requires_grad=True) for n in (4, 2, 2))
-        attend_tree(q, k, v, tree_mask(end, CPU), 0.25).sum().backward()
+        spec = AttentionSpec(0.25, window=10 + seed)
+        mask = tree_mask(end, torch.arange(count), spec, CPU)
+        attend_tree(q, k, v, mask, spec).sum().backward()
         assert q.grad is not None
         for context in (torch.no_grad, torch.inference_mode):
             with context():
-                attend_tree(q.detach(), k.detach(), v.detach(), tree_mask(end, CPU), 0.25)
+                attend_tree(q.detach(), k.detach(), v.detach(), mask, spec)
     assert len(counter.graphs) <= 4

@@ -75,8 +75,8 @@ class LocalEngineConfig(TrainedWeightsConfig):
     cluster (docs/cluster.md). Each kind has its own keys."""
     batching: Literal["auto", "packed", "padded"] = "auto"
     """How rows are computed. `packed`: in one flat sequence in which a common prefix of rows is computed once, which
-    needs a model of plain layers with full attention. `padded`: with the model's own forward pass, one row beside the
-    other; every causal language model of transformers has it. `auto` is `packed` if the model can be packed."""
+    needs a model whose layers are all attention. `padded`: with the model's own forward pass, one row beside the other;
+    every causal language model of transformers has it. `auto` is `packed` if the model can be packed."""
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     """Device. `auto` is the first available of cuda, mps and cpu."""
     sampler: Literal["auto", "torch", "vllm"] = "auto"

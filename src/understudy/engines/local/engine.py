@@ -81,9 +81,9 @@ class LocalEngine:
             configure_malloc(reserve_bytes=HEAP_RESERVE)
         self._maybe_optimizer: MasterAdamW | None = None
         if trainable:
-            if self._model.device.type == "cuda" and not self._model.padded:
-                heads = self._model.config.num_attention_heads, self._model.config.num_key_value_heads
-                validate_kernels(*heads, self._model.head_dim, self._model.dtype, self._model.device)
+            if self._model.device.type == "cuda":
+                for shape in self._model.attention_shapes:
+                    validate_kernels(shape, self._model.dtype, self._model.device)
             rows = self._model.token_rows
             self._maybe_optimizer = MasterAdamW(
                 self._model.trainable_parameters(),

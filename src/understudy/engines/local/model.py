@@ -11,18 +11,20 @@ from contextlib import AbstractContextManager
 from copy import deepcopy
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING
 
 import torch
 from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
-from transformers import AttentionInterface, AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
 from understudy.core.errors import ConfigError
-from understudy.engines.local.architecture import ProbeLayout, config_problem, probe_packing
+from understudy.engines.local.architecture import config_problem, probe_packing
+from understudy.engines.local.attention import AttentionShape
+from understudy.engines.local.attention_interface import ATTENTION_NAME, AttentionLayout
 from understudy.engines.local.config import LocalEngineConfig
 from understudy.engines.local.cpu import kernel_library
 from understudy.engines.local.cpu.fuse import fuse_modules
@@ -40,7 +42,6 @@ from understudy.formats import FormatTokenizer
 if TYPE_CHECKING:
     from understudy.engines.local.distributed.fsdp import FSDPShards
 
-ATTENTION_NAME = "understudy"
 UNLIMITED_CONTEXT = 1 << 20
 """The context of models without positions, in tokens."""
 TOKENIZER_FILES = (
@@ -54,34 +55,6 @@ TOKENIZER_FILES = (
 """Files of a model folder that training does not change and that exports include."""
 _ROWS_KEY = "base_model.model.{}.token_adapter.trainable_tokens_delta"
 """peft's name of the trained rows of a table, which is named like its module."""
-
-
-class AttentionLayout(Protocol):
-    """Position and attention pattern of the tokens of a flat sequence."""
-
-    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
-        """Return attention of flat queries [N, Hq, d] over flat and cached keys and values, both [N, H, d]."""
-
-
-def _attention(
-    module: nn.Module,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attention_mask: Tensor | None,
-    scaling: float,
-    *,
-    layout: AttentionLayout,
-    **arguments: Any,
-) -> tuple[Tensor, None]:
-    """Implement transformers' attention interface: inputs [1, heads, N, d], result [1, N, heads, d]."""
-    if isinstance(layout, ProbeLayout):
-        layout.inspect(attention_mask, arguments)
-    q, k, v = (x[0].transpose(0, 1) for x in (query, key, value))
-    return layout.attend(int(module.layer_idx), q, k, v, scaling)[None], None  # type: ignore[arg-type]
-
-
-AttentionInterface.register(ATTENTION_NAME, _attention)
 
 
 class LocalModel:
@@ -100,6 +73,8 @@ class LocalModel:
         validate_devices(process_group, self.device)
         self.dtype = choose_dtype(config.dtype, self.device)
         transformers_logging.disable_progress_bar()
+        self.attention_shapes: frozenset[AttentionShape] = frozenset()
+        """The kinds of attention of a packed model."""
         self.network, self.padding_reason = self._load(config)
         """Why rows are padded, or an empty string if they are packed."""
         self.config: PretrainedConfig = self.network.config.get_text_config()
@@ -146,7 +121,9 @@ class LocalModel:
         reason = "set by engine.batching" if config.batching == "padded" else _config_problem(self.folder)
         if not reason:
             network = self._load_with(ATTENTION_NAME, config)
-            reason = probe_packing(network) if network else "it does not use transformers' attention interface"
+            reason = "it does not use transformers' attention interface"
+            if network:
+                reason, self.attention_shapes = probe_packing(network)
             if network and not reason:
                 return network, ""
         if config.batching == "packed":
@@ -199,14 +176,9 @@ class LocalModel:
             self.fsdp_shards.unshard()
 
     @property
-    def query_heads_per_key(self) -> int:
-        """Number of query heads that share one key head."""
-        return self.config.num_attention_heads // self.config.num_key_value_heads  # type: ignore[no-any-return]
-
-    @property
     def context_length(self) -> int:
-        """Longest sequence for which our attention equals the model's own, in tokens."""
-        return context_length(self.config, padded=self.padded is not None)
+        """Longest sequence for which our results equal the model's own, in tokens."""
+        return context_length(self.config)
 
     @property
     def weight_bytes(self) -> int:
@@ -350,12 +322,12 @@ def _read_config(folder: Path) -> PretrainedConfig:
         raise ConfigError(f"transformers cannot read {folder / 'config.json'}: {_reason(error)}") from error
 
 
-def read_context_length(folder: Path, padded: bool = False) -> int:
+def read_context_length(folder: Path) -> int:
     """Return the `LocalModel.context_length` of the model in a folder, without its weights.
 
     Raise ConfigError for a config that transformers cannot read.
     """
-    return context_length(_read_config(folder).get_text_config(), padded)
+    return context_length(_read_config(folder).get_text_config())
 
 
 def _reason(error: Exception) -> str:
@@ -364,17 +336,15 @@ def _reason(error: Exception) -> str:
     return " ".join(line.strip() for line in lines[: 1 + isinstance(error, StrictDataclassError)])
 
 
-def context_length(config: PretrainedConfig, padded: bool = False) -> int:
+def context_length(config: PretrainedConfig) -> int:
     """Return the longest sequence for which our results equal those of a model with this config, in tokens.
 
-    If rows are packed, it is at most the sliding window, within which attention is full. It is at most the original
-    length of LongRoPE: beyond that, the angles of all positions depend on the longest row of a batch. Models of linear
-    attention alone have no limit of their own.
+    It is at most the original length of LongRoPE: beyond that, the angles of all positions depend on the longest row of
+    a batch. Models of linear attention alone have no limit of their own.
     """
-    window = None if padded or getattr(config, "layer_types", None) else getattr(config, "sliding_window", None)
     rope = getattr(config, "rope_parameters", None) or {}
     long = rope.get("rope_type") == "longrope" and rope.get("original_max_position_embeddings")
-    limits = getattr(config, "max_position_embeddings", None), window, long
+    limits = getattr(config, "max_position_embeddings", None), long
     return min((int(limit) for limit in limits if limit), default=UNLIMITED_CONTEXT)
 
 

@@ -19,9 +19,16 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.attention.flex_attention import BlockMask
 
 from understudy.algorithms.batch import Batch, common_prefix_lengths, partition_by_prefix
-from understudy.engines.local.attention import attend, attend_backward, attention_weights
+from understudy.engines.local.attention import (
+    AttentionSpec,
+    Visible,
+    attend,
+    attend_backward,
+    attention_weights,
+)
 from understudy.engines.local.cpu import kernels
 from understudy.engines.local.cpu.causal import causal_attention, causal_attention_backward
 from understudy.engines.local.transfers import to_device
@@ -34,12 +41,14 @@ MAX_PADDING = 0.1  # maximum share of padding in a block, relative to its longes
 class PackedBlock:
     """Rows of similar length: flat positions of their queries and keys."""
 
+    first: int
+    """The least of `row_positions`."""
     index: Tensor  # [b, L] flat positions of the tokens to compute; padding repeats the row's last
+    row_positions: Tensor  # [b, L] positions of these tokens in their rows
     valid_mask: Tensor  # [b, L] bool
     positions: Tensor  # [n] flat positions of the tokens to compute, without padding
     places: Tensor  # [n] places of those tokens in the flattened block [b * L]; an index, because masks stop a GPU
     keys: Tensor  # [b, K] flat positions of the row's tokens after the prefix; padding repeats the last
-    limits: Tensor  # [b, G * L] int32: number of those keys that each folded query sees
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +61,10 @@ class PrefixGroup:
     blocks: tuple[PackedBlock, ...]
 
 
-def pack_rows(batch: Batch, rows: Sequence[int], group: int, device: torch.device) -> "PackedLayout | TreeLayout":
-    """Return the layout of a microbatch for a device. The arguments are those of `PackedLayout`."""
-    return TreeLayout(batch, rows, device) if device.type == "cuda" else PackedLayout(batch, rows, group, device)
+def pack_rows(batch: Batch, rows: Sequence[int], device: torch.device) -> "PackedLayout | TreeLayout":
+    """Return the layout of a microbatch for a device. `rows` are row indices in sorted order, as from
+    `plan_microbatches`."""
+    return (TreeLayout if device.type == "cuda" else PackedLayout)(batch, rows, device)
 
 
 class FlatRows:
@@ -100,20 +110,28 @@ class TreeLayout:
         self.tokens, self.positions = (
             to_device(F.pad(x, (0, padding))[None], device) for x in (flat.tokens, flat.positions)
         )  # [1, N]
-        self._mask = tree_mask(torch.cat([flat.subtree_end, own_ends]), device)
+        self._subtree_end, self._device = torch.cat([flat.subtree_end, own_ends]), device
+        self._row_positions = F.pad(flat.positions, (0, padding))
+        self._masks: dict[tuple[int, int], BlockMask] = {}
 
-    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
-        """Return causal attention [N, Hq, d] of flat queries [N, Hq, d] over flat keys and values [N, H, d]."""
-        return attend_tree(q, k, v, self._mask, scale)
+    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, spec: AttentionSpec) -> Tensor:
+        """Return causal attention [N, Hq, dv] of queries [N, Hq, d] over keys [N, H, d] and values [N, H, dv]."""
+        return attend_tree(q, k, v, self.mask(spec), spec)
+
+    def mask(self, spec: AttentionSpec) -> BlockMask:
+        """Return the mask for a window or chunks, made once."""
+        kind = spec.window, spec.chunk
+        if kind not in self._masks:
+            self._masks[kind] = tree_mask(self._subtree_end, self._row_positions, spec, self._device)
+        return self._masks[kind]
 
 
 class PackedLayout:
     """Layout of one microbatch in blocks. The model's attention modules call `attend`."""
 
-    def __init__(self, batch: Batch, rows: Sequence[int], group: int, device: torch.device) -> None:
-        """`rows` are row indices in sorted order, as from `plan_microbatches`. `group` is the number of query heads per
-        key head."""
-        self.group, self._device = group, device
+    def __init__(self, batch: Batch, rows: Sequence[int], device: torch.device) -> None:
+        """`rows` are row indices in sorted order, as from `plan_microbatches`."""
+        self._device = device
         flat = FlatRows(batch, rows)
         self._known, self._places = flat.known, flat.places
         self.num_tokens = len(flat.tokens)
@@ -124,9 +142,9 @@ class PackedLayout:
             for p in partition_by_prefix(flat.texts, [len(text) for text in flat.texts])
         )
 
-    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
-        """Return causal attention [N, Hq, d] of flat queries [N, Hq, d] over flat keys and values [N, H, d]."""
-        return PackedAttention.apply(q, k, v, self, scale)  # type: ignore[no-any-return, no-untyped-call]
+    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, spec: AttentionSpec) -> Tensor:
+        """Return causal attention [N, Hq, dv] of queries [N, Hq, d] over keys [N, H, d] and values [N, H, dv]."""
+        return PackedAttention.apply(q, k, v, spec.sinks, self, spec)  # type: ignore[no-any-return, no-untyped-call]
 
     def _piece(self, rows: Sequence[int], prefix: int) -> PrefixGroup:
         """Return the group of rows with a common prefix. Rows without further tokens to compute are in no block."""
@@ -146,11 +164,11 @@ class PackedLayout:
         own = [self._places[row][first[row] :] for row in rows]
         lengths = torch.tensor([len(places) for places in own])[:, None]
         column = torch.arange(int(lengths.max()))[None]
-        seen = torch.tensor([first[row] - prefix for row in rows])[:, None] + column.minimum(lengths - 1) + 1
-        index, valid, limits = _padded(own), column < lengths, seen.repeat(1, self.group).int()
+        starts = torch.tensor([first[row] for row in rows])[:, None]
+        index, valid, at = _padded(own), column < lengths, starts + column.minimum(lengths - 1)
         places = valid.flatten().nonzero()[:, 0]
-        parts = index, valid, index[valid], places, _padded(keys), limits
-        return PackedBlock(*(to_device(part, self._device) for part in parts))
+        parts = index, at, valid, index[valid], places, _padded(keys)
+        return PackedBlock(int(starts.min()), *(to_device(part, self._device) for part in parts))
 
 
 def _padded(rows: Sequence[Tensor]) -> Tensor:
@@ -167,53 +185,66 @@ class PackedAttention(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, packing: PackedLayout, scale: float) -> Tensor:  # noqa: D102
-        out = torch.empty_like(q)
+    def forward(  # noqa: D102
+        ctx: Any, q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None, packing: PackedLayout, spec: AttentionSpec
+    ) -> Tensor:
+        out = q.new_empty(*q.shape[:2], v.shape[2])
+        group = q.shape[1] // k.shape[1]
         for piece in packing.prefix_groups:
             prefix_k, prefix_v = k[piece.prefix], v[piece.prefix]
             if len(fresh := piece.prefix[piece.num_known :]):
-                out[fresh] = causal_attention(q[fresh], prefix_k, prefix_v, scale)
+                out[fresh] = causal_attention(q[fresh], prefix_k, prefix_v, spec)
             shared = _heads_first(prefix_k), _heads_first(prefix_v)
             for block in piece.blocks:
-                queries = kernels.gather_heads(q, block.index, packing.group)
-                result, _ = attend(queries, *shared, *_rows(k, v, block), block.limits, scale)
-                kernels.scatter_heads_(out, block.positions, result, block.places, packing.group)
+                unseen, keys, visible = _seen_keys(piece, block, spec)
+                queries = kernels.gather_heads(q, block.index, group)
+                shared_k, shared_v = (x[:, unseen:] for x in shared)
+                result, _ = attend(queries, shared_k, shared_v, *_rows(k, v, keys), visible, spec)
+                kernels.scatter_heads_(out, block.positions, result, block.places, group)
         ctx.save_for_backward(q, k, v, out)
-        ctx.packing, ctx.scale = packing, scale
+        ctx.packing, ctx.spec = packing, spec
         return out
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:  # noqa: D102
         q, k, v, out = ctx.saved_tensors
         packing: PackedLayout = ctx.packing
-        scale: float = ctx.scale
+        spec: AttentionSpec = ctx.spec
         grad = grads[0].contiguous()
         grad_q = torch.empty_like(q)
-        sums = KeyValueGradients(k)
+        group = q.shape[1] // k.shape[1]
+        sums = GradientSums(q, k, v)
         for piece in packing.prefix_groups:
             prefix_k, prefix_v = k[piece.prefix], v[piece.prefix]
             shared = _heads_first(prefix_k), _heads_first(prefix_v)
             for block in piece.blocks:
-                at = block.index, packing.group
-                wanted = kernels.gather_heads(grad, *at, block.valid_mask)
-                queries, rows = kernels.gather_heads(q, *at), _rows(k, v, block)
-                weights = attention_weights(queries, shared[0], rows[0], block.limits, scale)
-                result = kernels.gather_heads(out, *at)
-                g = attend_backward(wanted, result, weights, queries, *shared, *rows, scale)
-                kernels.scatter_heads_(grad_q, block.positions, g.q, block.places, packing.group)
-                sums.add(piece.prefix[None], g.prefix_k[:, None], g.prefix_v[:, None])
-                sums.add(block.keys, g.k, g.v)
+                at = block.index, group
+                unseen, keys, visible = _seen_keys(piece, block, spec)
+                queries, rows = kernels.gather_heads(q, *at), _rows(k, v, keys)
+                shared_k, shared_v = (x[:, unseen:] for x in shared)
+                weights = attention_weights(queries, shared_k, rows[0], visible, spec)
+                wanted, result = kernels.gather_heads(grad, *at, block.valid_mask), kernels.gather_heads(out, *at)
+                g = attend_backward(wanted, result, weights, queries, shared_k, shared_v, *rows, spec)
+                kernels.scatter_heads_(grad_q, block.positions, g.q, block.places, group)
+                sums.add(piece.prefix[None, unseen:], g.prefix_k[:, None], g.prefix_v[:, None])
+                sums.add(keys, g.k, g.v)
+                sums.sinks += g.sinks
             if len(fresh := piece.prefix[piece.num_known :]):
-                grad_q[fresh], *own = causal_attention_backward(grad[fresh], q[fresh], prefix_k, prefix_v, scale)
-                sums.add_prefix(piece.prefix, *own)
-        return grad_q, sums.k.to(k.dtype), sums.v.to(v.dtype), None, None
+                grad_q[fresh], grad_k, grad_v, grad_sinks = causal_attention_backward(
+                    grad[fresh], q[fresh], prefix_k, prefix_v, spec
+                )
+                sums.add_prefix(piece.prefix, grad_k, grad_v)
+                sums.sinks += grad_sinks
+        sinks = None if spec.sinks is None else sums.sinks.to(spec.sinks.dtype)
+        return grad_q, sums.k.to(k.dtype), sums.v.to(v.dtype), sinks, None, None
 
 
-class KeyValueGradients:
-    """Gradients of flat keys and values in float32, summed over all rows that contain a key."""
+class GradientSums:
+    """Gradients of flat keys and values and of the sinks in float32, summed over all rows that contain a key."""
 
-    def __init__(self, like: Tensor) -> None:
-        self.k, self.v = (torch.zeros_like(like, dtype=torch.float32) for _ in range(2))
+    def __init__(self, q: Tensor, k: Tensor, v: Tensor) -> None:
+        self.k, self.v = (torch.zeros_like(x, dtype=torch.float32) for x in (k, v))
+        self.sinks = q.new_zeros(q.shape[1], dtype=torch.float32)
 
     def add(self, index: Tensor, k: Tensor, v: Tensor) -> None:
         """Add [H, b, K, d] at flat positions [b, K], which may repeat."""
@@ -230,6 +261,17 @@ def _heads_first(x: Tensor) -> Tensor:
     return x.transpose(0, 1).contiguous()
 
 
-def _rows(k: Tensor, v: Tensor, block: PackedBlock) -> tuple[Tensor, Tensor]:
-    """Return keys and values of a block's rows after the prefix, [H, b, K, d]."""
-    return kernels.gather_heads(k, block.keys, 1), kernels.gather_heads(v, block.keys, 1)
+def _seen_keys(piece: PrefixGroup, block: PackedBlock, spec: AttentionSpec) -> tuple[int, Tensor, Visible]:
+    """Leave out the keys that no query of a block sees.
+
+    Return how many first ones of the prefix these are, the flat positions of the rows' other keys after the prefix [b,
+    K], and which of all these keys each query sees.
+    """
+    unseen = max(0, spec.first_visible(block.first))
+    of_prefix = min(unseen, len(piece.prefix))
+    return of_prefix, block.keys[:, unseen - of_prefix :], spec.visible(block.row_positions, unseen)
+
+
+def _rows(k: Tensor, v: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
+    """Return keys and values at flat positions [b, K], [H, b, K, d]."""
+    return kernels.gather_heads(k, index, 1), kernels.gather_heads(v, index, 1)

@@ -47,7 +47,7 @@ def compute_states(model: LocalModel, batch: Batch, rows: Sequence[int]) -> Micr
         layout = PaddedRows(batch, rows, model.device)
         hidden = model.padded.hidden_states(layout.tokens).flatten(0, 1)
     else:
-        layout = pack_rows(batch, rows, model.query_heads_per_key, model.device)
+        layout = pack_rows(batch, rows, model.device)
         hidden = model.hidden_states(layout.tokens, layout.positions, layout)
     row, column = batch.mask[rows].nonzero().T
     trained, which = torch.unique(layout.places[row, column], return_inverse=True)

@@ -76,6 +76,8 @@ class ModelShape(Record):
     """Layers whose cache grows with the tokens, if not all: linear attention and convolutions have a fixed state."""
     pads_rows: bool = False
     """True if the config says that rows cannot be packed (`engine.batching`)."""
+    has_fused_modules: bool = True
+    """True if the CPU kernels compute its layers (`engines.local.cpu.fuse`)."""
 
 
 class MaxPassSizes(Record):
@@ -158,6 +160,8 @@ def plan_memory(
     if config.batching == "padded" or (config.batching == "auto" and shape.pads_rows):
         # A padded model runs with transformers' modules, and shares no prefix.
         machine, load = machine.replace(fused_kernels=False), load.replace(prompt_tokens=0)
+    elif not shape.has_fused_modules:
+        machine = machine.replace(fused_kernels=False)
     parts = [*_resident_parts(shape, config, load, machine, shards), *_training_parts(shape, config, load, machine)]
     parts += _sampling_parts(shape, config, load, machine) if load.samples_locally else _vllm_parts(config, machine)
     parts += _gathered_parts(shape, config, machine) if shards > 1 else ()
@@ -364,14 +368,21 @@ def _shape(config: Mapping[str, Any], shapes: Mapping[str, list[int]]) -> ModelS
         intermediate=max(config.get("intermediate_size") or 4 * hidden, _expert_size(config)),
         heads=heads,
         key_heads=config.get("num_key_value_heads") or heads,
-        head_dim=config.get("head_dim") or hidden // heads,
+        head_dim=_head_dim(config) or hidden // heads,
         vocabulary=config["vocab_size"],
         normalizes_heads=any(name.endswith("q_norm.weight") for name in body),
         cached_layers=growing if kinds else None,
-        pads_rows=any(kind != "full_attention" for kind in kinds)
-        or any(config.get(name) for name in ("attn_logit_softcapping", "kv_lora_rank"))
+        pads_rows=not {"full_attention", "sliding_attention", "chunked_attention"}.issuperset(kinds)
         or "num_key_value_heads" not in config,
+        has_fused_modules=config.get("model_type", "llama") in ("llama", "mistral", "qwen2", "qwen3"),
     )
+
+
+def _head_dim(config: Mapping[str, Any]) -> int:
+    """Return the mean size of a key and a value, which differ in latent attention. It is 0 if the config has none."""
+    if config.get("kv_lora_rank"):
+        return -(-sum(int(config[f"{part}_head_dim"]) for part in ("qk_nope", "qk_rope", "v")) // 2)
+    return int(config.get("head_dim") or 0)
 
 
 def _size(config: Mapping[str, Any], name: str) -> int:

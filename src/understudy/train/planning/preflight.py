@@ -110,10 +110,7 @@ async def run_preflight(config: TrainConfig, folder: Path, processes: int = 1) -
         notes=(
             *([fitted.changes] if fitted.changes else []),
             *machine.warnings,
-            *context_warnings(
-                config,
-                read_context_length(prepared.model_folder, config.engine.export_engine_config.batching == "padded"),
-            ),
+            *context_warnings(config, read_context_length(prepared.model_folder)),
             *notes,
         ),
     )

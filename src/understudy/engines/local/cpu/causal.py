@@ -1,10 +1,10 @@
 """Causal attention from a sequence's last tokens to the whole sequence, forward and backward.
 
-In bfloat16 on a CPU it works on chunks of queries, each with the keys that it sees, with the products of `attention`.
-There PyTorch's kernel takes 1.5 times as long, and 3 times as long for gradients, which it sums in bfloat16. Elsewhere
-PyTorch's kernel is used.
+Plain attention uses PyTorch's kernel, except in bfloat16 on a CPU, where that takes 1.5 times as long, and 3 times as
+long for gradients, which it sums in bfloat16. There, and for windows, capped scores and the like, this works on strips
+of queries, each with the keys that it sees, with the products of `attention`.
 
-Shapes: queries [M, Hq, d] of the last M of P tokens, keys and values [P, H, d]. The result is [M, Hq, d].
+Shapes: queries [M, Hq, d] of the last M of P tokens, keys [P, H, d] and values [P, H, dv]. The result is [M, Hq, dv].
 """
 
 from collections.abc import Iterator
@@ -13,61 +13,63 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from understudy.engines.local.attention import attend, attend_backward
+from understudy.engines.local.attention import AttentionSpec, Visible, attend, attend_backward
 from understudy.engines.local.cpu import kernel_library, kernels
 
 QUERY_CHUNK = 128
-"""Queries per chunk. Only the scores of one chunk are in memory at a time."""
+"""Queries per strip. Only the scores of one strip are in memory at a time."""
 
 
-def causal_attention(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
-    """Return causal attention of the queries, [M, Hq, d]."""
-    if not _in_strips(q):
-        return _whole(q, k, v, scale)
-    keys, values, none = _heads_first(k), _heads_first(v), _none(k)
+def causal_attention(q: Tensor, k: Tensor, v: Tensor, spec: AttentionSpec) -> Tensor:
+    """Return causal attention of the queries, [M, Hq, dv]."""
+    if not _in_strips(q, spec):
+        return _whole(q, k, v, spec.scale)
+    keys, values = _heads_first(k), _heads_first(v)
     group = q.shape[1] // k.shape[1]
-    out = torch.empty_like(q)
-    for index, seen, limits in _strips(len(q), len(k), group):
-        queries, own = kernels.gather_heads(q, index, group), (keys[:, :, :seen], values[:, :, :seen])
-        result = attend(queries, none, none, *own, limits, scale)[0]
-        kernels.scatter_heads_(out, index[0], result, torch.arange(index.shape[1]), group)
+    out = q.new_empty(*q.shape[:2], v.shape[2])
+    for index, seen, visible in _strips(q, len(k), spec):
+        queries, own = kernels.gather_heads(q, index, group), (keys[:, :, seen], values[:, :, seen])
+        result = attend(queries, _none(k), _none(v), *own, visible, spec)[0]
+        kernels.scatter_heads_(out, index[0], result, index[0] - index[0, 0], group)
     return out
 
 
 def causal_attention_backward(
-    grad: Tensor, q: Tensor, k: Tensor, v: Tensor, scale: float
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the gradients of q, k and v. This repeats the forward pass instead of storing scores."""
-    if not _in_strips(q):
+    grad: Tensor, q: Tensor, k: Tensor, v: Tensor, spec: AttentionSpec
+) -> tuple[Tensor, Tensor, Tensor, Tensor | float]:
+    """Return the gradients of q, k, v and sinks (0 if none). It repeats the forward pass instead of storing scores."""
+    if not _in_strips(q, spec):
         q, k, v = (x.detach().requires_grad_() for x in (q, k, v))
         with torch.enable_grad():
-            out = _whole(q, k, v, scale)
-        return torch.autograd.grad(out, (q, k, v), grad)  # type: ignore[return-value]
-    keys, values, none = _heads_first(k), _heads_first(v), _none(k)
+            out = _whole(q, k, v, spec.scale)
+        return *torch.autograd.grad(out, (q, k, v), grad), 0.0  # type: ignore[return-value]
+    keys, values = _heads_first(k), _heads_first(v)
     group = q.shape[1] // k.shape[1]
     grad_q = torch.empty_like(q)
-    grad_k, grad_v = (torch.zeros_like(keys[:, 0], dtype=torch.float32) for _ in range(2))
-    for index, seen, limits in _strips(len(q), len(k), group):
-        args = kernels.gather_heads(q, index, group), none, none, keys[:, :, :seen], values[:, :, :seen]
-        out, weights = attend(*args, limits, scale)
-        gradients = attend_backward(kernels.gather_heads(grad, index, group), out, weights, *args, scale)
-        kernels.scatter_heads_(grad_q, index[0], gradients.q, torch.arange(index.shape[1]), group)
-        grad_k[:, :seen] += gradients.k[:, 0]
-        grad_v[:, :seen] += gradients.v[:, 0]
-    return grad_q, grad_k.transpose(0, 1), grad_v.transpose(0, 1)
+    grad_k, grad_v = (torch.zeros_like(x[:, 0], dtype=torch.float32) for x in (keys, values))
+    grad_sinks: Tensor | float = 0.0
+    for index, seen, visible in _strips(q, len(k), spec):
+        args = kernels.gather_heads(q, index, group), _none(k), _none(v), keys[:, :, seen], values[:, :, seen]
+        out, weights = attend(*args, visible, spec)
+        gradients = attend_backward(kernels.gather_heads(grad, index, group), out, weights, *args, spec)
+        kernels.scatter_heads_(grad_q, index[0], gradients.q, index[0] - index[0, 0], group)
+        grad_k[:, seen] += gradients.k[:, 0]
+        grad_v[:, seen] += gradients.v[:, 0]
+        grad_sinks = grad_sinks + gradients.sinks
+    return grad_q, grad_k.transpose(0, 1), grad_v.transpose(0, 1), grad_sinks
 
 
-def _in_strips(q: Tensor) -> bool:
-    return q.is_cpu and q.dtype == torch.bfloat16 and kernel_library.kernels_available(q.dtype)
+def _in_strips(q: Tensor, spec: AttentionSpec) -> bool:
+    return not spec.is_plain or (q.is_cpu and q.dtype == torch.bfloat16 and kernel_library.kernels_available(q.dtype))
 
 
-def _strips(queries: int, tokens: int, group: int) -> Iterator[tuple[Tensor, int, Tensor]]:
-    """Yield for each chunk its queries [1, L], the maximum number of visible tokens, and the number per query [1, G *
-    L]."""
-    for start in range(0, queries, QUERY_CHUNK):
-        index = torch.arange(start, min(start + QUERY_CHUNK, queries))[None]
-        limits = (index + tokens - queries + 1).int()
-        yield index, int(limits[0, -1]), limits.repeat(1, group)
+def _strips(q: Tensor, tokens: int, spec: AttentionSpec) -> Iterator[tuple[Tensor, slice, Visible]]:
+    """Yield for each strip its queries [1, L], the tokens that any of them sees, and which of these each one sees."""
+    before = tokens - len(q)
+    for start in range(0, len(q), QUERY_CHUNK):
+        stop = min(start + QUERY_CHUNK, len(q))
+        index, unseen = torch.arange(start, stop, device=q.device)[None], max(0, spec.first_visible(start + before))
+        yield index, slice(unseen, stop + before), spec.visible(index + before, unseen)
 
 
 def _heads_first(x: Tensor) -> Tensor:

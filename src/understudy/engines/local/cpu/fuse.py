@@ -18,6 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from understudy.engines.local.attention_interface import attention_spec
 from understudy.engines.local.cpu import kernels
 
 _FAMILIES = ("Llama", "Mistral", "Qwen2", "Qwen3")
@@ -41,6 +42,14 @@ def fuse_modules(network: nn.Module, recompute: bool = True) -> None:
         if forward and not (forward is _gated and "SiLU" not in type(module.act_fn).__name__):
             module.forward = types.MethodType(forward, module)
             module._recompute = recompute
+            if forward is _attention:
+                module._spec = attention_spec(module, module.scaling, {"sliding_window": _window(module)})
+
+
+def _window(attention: Any) -> int | None:
+    """Return the window that transformers' code of an attention module passes on."""
+    owner = attention.config if type(attention).__name__ == "MistralAttention" else attention
+    return getattr(owner, "sliding_window", None)
 
 
 def invalidate_packed_weights(network: nn.Module) -> None:
@@ -103,7 +112,7 @@ def _attention(
     cos, sin = (x[0] for x in position_embeddings)
     if torch.is_grad_enabled():
         v = v.contiguous()  # a view would keep the joined q and k in memory
-    out = layout.attend(self.layer_idx, kernels.rope(q, cos, sin), kernels.rope(k, cos, sin), v, self.scaling)
+    out = layout.attend(self.layer_idx, kernels.rope(q, cos, sin), kernels.rope(k, cos, sin), v, self._spec)
     return self.o_proj(out.reshape(1, count, -1)), None
 
 

@@ -26,13 +26,13 @@ from understudy.engines.models import cache_folder
 _SOURCE = Path(__file__).with_name("kernels.c")
 _FLAGS = ("-std=c11", "-O3", "-march=native", "-mprefer-vector-width=512", "-ffast-math", "-fopenmp", "-fPIC")
 _SIGNATURES = {  # p: tensor or None, i: integer, f: float
-    "joint_softmax": "pppiiiif",
+    "joint_softmax": "pppppiiiiiiff",
     "joint_softmax_backward": "pppppiiif",
     "row_dot": "pppii",
     "gather_heads": "ppppiiiiii",
     "scatter_heads": "ppppiiiiii",
     "add_heads": "pppiii",
-    "decode_attention": "pppppppiiiiiiif",
+    "decode_attention": "pppppppppiiiiiiiiiiff",
     "rms_norm": "ppppppiif",
     "rms_norm_backward": "pppppppiii",
     "swiglu": "pppiiii",

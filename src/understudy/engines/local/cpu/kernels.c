@@ -87,24 +87,45 @@ static float exponentials(float *x, int64_t n, float a) {
     return sum;
 }
 
+/* Overwrite products of queries and keys with numbers in proportion to their probabilities, and return the sum. A score
+   is scale * x, or softcap * tanh(scale * x / softcap) if softcap is not 0. If `sink` is given, x[n] becomes that of the
+   sink, which is a score already. The buffer of x has room for n + 1 + PAD elements. */
+static INLINE float score_exponentials(float *x, int64_t n, const float *sink, float scale, float softcap) {
+    float unit = softcap > 0 ? softcap : scale;
+    if (softcap > 0)
+        for (int64_t i = 0; i < n; i++) x[i] = 2.0f * sigmoid(2.0f * scale / softcap * x[i]) - 1.0f;
+    if (sink) x[n] = *sink / unit;
+    return exponentials(x, n + (sink != NULL), unit * LOG2E);
+}
+
+static inline int64_t clamped(int64_t x, int64_t most) { return x < 0 ? 0 : x < most ? x : most; }
+
 /* ---- attention of prefill and training ---- */
 
-/* Overwrite scores with softmax(scale * scores) over prefix [heads, rows, np] and own [heads, rows, no] together. Row r
-   uses the first limits[r] columns of own; the other columns of own become 0. */
-void joint_softmax(real *prefix, real *own, const int32_t *limits, int64_t heads, int64_t rows, int64_t np, int64_t no,
-                   float scale) {
-    PRAGMA(omp parallel if (heads * rows * (np + no) > GRAIN)) {
-        float *x = malloc((size_t)(np + no + PAD) * sizeof *x);
+/* Overwrite scores over prefix [heads, rows, group, length, np], own [heads, rows, group, length, no] and, if given,
+   sinks [heads, rows, group, length] with their common softmax. The query at i of [rows, length] sees the columns of
+   [prefix | own] from starts[i] on (from the first if starts is not given), and the first limits[i] of own. Other
+   columns become 0. */
+void joint_softmax(real *prefix, real *own, float *sinks, const int32_t *starts, const int32_t *limits, int64_t heads,
+                   int64_t rows, int64_t group, int64_t length, int64_t np, int64_t no, float scale, float softcap) {
+    int64_t queries = heads * rows * group * length;
+    PRAGMA(omp parallel if (queries * (np + no) > GRAIN)) {
+        float *x = malloc((size_t)(np + no + 1 + PAD) * sizeof *x);
         PRAGMA(omp for schedule(static))
-        for (int64_t r = 0; r < heads * rows; r++) {
+        for (int64_t r = 0; r < queries; r++) {
+            int64_t i = r / (group * length) % rows * length + r % length;
+            int64_t end = clamped(limits[i], no), start = starts ? clamped(starts[i], np + end) : 0;
+            int64_t skipped = clamped(start, np), first = start - skipped, n = np - skipped, m = end - first;
             real *p = prefix + r * np, *o = own + r * no;
-            int64_t n = limits[r % rows] < no ? limits[r % rows] : no;
-            widen_row(p, np, x);
-            widen_row(o, n, x + np);
-            float sum = exponentials(x, np + n, scale * LOG2E);
-            narrow_row(x, np, 1.0f / sum, p);
-            narrow_row(x + np, n, 1.0f / sum, o);
-            memset(o + n, 0, (size_t)(no - n) * sizeof *o);
+            widen_row(p + skipped, n, x);
+            widen_row(o + first, m, x + n);
+            float share = 1.0f / score_exponentials(x, n + m, sinks ? sinks + r : NULL, scale, softcap);
+            memset(p, 0, (size_t)skipped * sizeof *p);
+            memset(o, 0, (size_t)first * sizeof *o);
+            narrow_row(x, n, share, p + skipped);
+            narrow_row(x + n, m, share, o + first);
+            memset(o + end, 0, (size_t)(no - end) * sizeof *o);
+            if (sinks) sinks[r] = x[n + m] * share;
         }
         free(x);
     }
@@ -327,11 +348,13 @@ static inline void store(real *x, lanes first, lanes second) {
 }
 #endif
 
-/* One sequence: keys and values [n, d], and a buffer for the weights [queries, np + n] with a row stride. */
+/* What one sequence sees: keys [n, d], values [n, dv], all but the first `skipped` of np prefix columns, and sinks [group]
+   or NULL. The buffer for the weights [queries, prefix columns, n] has a row stride. */
 typedef struct {
     const real *keys, *values;
-    int64_t n, np, chunks, stride; /* d is CHUNK * chunks */
-    float scale, *weights;
+    const float *sinks;
+    int64_t n, np, skipped, chunks, value_chunks, stride; /* d is CHUNK * chunks, dv is CHUNK * value_chunks */
+    float scale, softcap, *weights;
 } Sequence;
 
 /* The next three functions handle 1 to 4 queries. They are inlined with a constant number of queries, so that all
@@ -343,7 +366,8 @@ static INLINE void dot_keys(const Sequence *s, const lanes *q, int queries) {
         for (int64_t c = 0; c < s->chunks; c++) {
             const real *key = s->keys + (j * s->chunks + c) * CHUNK;
             __builtin_prefetch(key + AHEAD * s->chunks * CHUNK);
-            __builtin_prefetch(s->values + (j * s->chunks + c) * CHUNK, 0, 2); /* into the second-level cache */
+            if (c < s->value_chunks) /* into the second-level cache */
+                __builtin_prefetch(s->values + (j * s->value_chunks + c) * CHUNK, 0, 2);
             Chunk k = load(key);
             for (int g = 0; g < queries; g++) {
                 sums[g] += q[(g * s->chunks + c) * 2] * k.first;
@@ -353,28 +377,29 @@ static INLINE void dot_keys(const Sequence *s, const lanes *q, int queries) {
         for (int g = 0; g < queries; g++) {
             float sum = 0;
             for (int i = 0; i < LANES; i++) sum += sums[g][i];
-            s->weights[g * s->stride + s->np + j] = sum;
+            s->weights[g * s->stride + s->np - s->skipped + j] = sum;
         }
     }
 }
 
 static INLINE void add_values(const Sequence *s, const float *scales, real *out, int queries) {
-    const float *weights = s->weights + s->np;
-    for (int64_t c = 0; c < s->chunks; c++) {
+    const float *weights = s->weights + s->np - s->skipped;
+    for (int64_t c = 0; c < s->value_chunks; c++) {
         lanes first[4] = {0}, second[4] = {0};
         for (int64_t j = 0; j < s->n; j++) {
-            Chunk v = load(s->values + (j * s->chunks + c) * CHUNK);
+            Chunk v = load(s->values + (j * s->value_chunks + c) * CHUNK);
             for (int g = 0; g < queries; g++) {
                 first[g] += weights[g * s->stride + j] * v.first;
                 second[g] += weights[g * s->stride + j] * v.second;
             }
         }
         for (int g = 0; g < queries; g++)
-            store(out + (g * s->chunks + c) * CHUNK, first[g] * scales[g], second[g] * scales[g]);
+            store(out + (g * s->value_chunks + c) * CHUNK, first[g] * scales[g], second[g] * scales[g]);
     }
 }
 
-static INLINE void decode(const Sequence *s, const real *q, real *prefix, real *out, int queries) {
+static INLINE void decode(const Sequence *s, const real *q, real *prefix, const float *sinks, real *out, int queries) {
+    int64_t seen = s->np - s->skipped;
     lanes split[4 * MOST_DIM / LANES];
     float scales[4];
     for (int64_t i = 0; i < queries * s->chunks; i++) {
@@ -385,45 +410,59 @@ static INLINE void decode(const Sequence *s, const real *q, real *prefix, real *
     dot_keys(s, split, queries);
     for (int g = 0; g < queries; g++) {
         float *weights = s->weights + g * s->stride;
-        widen_row(prefix + g * s->np, s->np, weights);
-        scales[g] = 1.0f / exponentials(weights, s->np + s->n, s->scale * LOG2E);
-        narrow_row(weights, s->np, scales[g], prefix + g * s->np);
+        real *p = prefix + g * s->np;
+        widen_row(p + s->skipped, seen, weights);
+        scales[g] = 1.0f / score_exponentials(weights, seen + s->n, sinks ? sinks + g : NULL, s->scale, s->softcap);
+        memset(p, 0, (size_t)s->skipped * sizeof *p);
+        narrow_row(weights, seen, scales[g], p + s->skipped);
     }
     add_values(s, scales, out, queries);
 }
 
 static void decode_sequence(const Sequence *s, const real *q, real *prefix, real *out, int64_t group) {
-    int64_t d = s->chunks * CHUNK, np = s->np;
-    for (int64_t g = 0; g < group; g += 4) switch (group - g) {
-        case 1: decode(s, q + g * d, prefix + g * np, out + g * d, 1); break;
-        case 2: decode(s, q + g * d, prefix + g * np, out + g * d, 2); break;
-        case 3: decode(s, q + g * d, prefix + g * np, out + g * d, 3); break;
-        default: decode(s, q + g * d, prefix + g * np, out + g * d, 4);
+    int64_t d = s->chunks * CHUNK, dv = s->value_chunks * CHUNK, np = s->np;
+    for (int64_t g = 0; g < group; g += 4) {
+        const float *sinks = s->sinks ? s->sinks + g : NULL;
+        switch (group - g) {
+        case 1: decode(s, q + g * d, prefix + g * np, sinks, out + g * dv, 1); break;
+        case 2: decode(s, q + g * d, prefix + g * np, sinks, out + g * dv, 2); break;
+        case 3: decode(s, q + g * d, prefix + g * np, sinks, out + g * dv, 3); break;
+        default: decode(s, q + g * d, prefix + g * np, sinks, out + g * dv, 4);
         }
+    }
 }
 
-/* Attention of one query position per row. q and out are [heads, rows, group, d], prefix is [heads, rows, group, np],
-   keys and values are [heads, slots, cap, d] with strides over heads and slots. Row r attends to the first lengths[r]
-   tokens of slot slots[r]. prefix holds scores of prefix tokens and gets their probabilities; out gets the part of the
-   result from keys and values. A row of length 0 gets zeros in both. d is a multiple of 32 and at most MOST_DIM. */
+/* Attention of one query position per row. q is [heads, rows, group, d], out [heads, rows, group, dv], prefix [heads,
+   rows, group, np], and keys [heads, slots, cap, d] and values [heads, slots, cap, dv] have strides over heads and slots.
+   Row r attends to prefix and the first lengths[r] tokens of slot slots[r], but not to the first starts[r] of all of
+   these if `starts` is given. `sinks` [heads, group] are scores of tokens without a value, or NULL. prefix holds scores of
+   prefix tokens and gets their probabilities; out gets the part of the result from keys and values. A row of length 0
+   gets zeros in both. d and dv are multiples of 32 and at most MOST_DIM. */
 void decode_attention(const real *q, real *prefix, const real *keys, const real *values, const int32_t *slots,
-                      const int32_t *lengths, real *out, int64_t heads, int64_t rows, int64_t group, int64_t d,
-                      int64_t np, int64_t head_stride, int64_t slot_stride, float scale) {
+                      const int32_t *starts, const int32_t *lengths, const float *sinks, real *out, int64_t heads,
+                      int64_t rows, int64_t group, int64_t d, int64_t dv, int64_t np, int64_t key_head_stride,
+                      int64_t key_slot_stride, int64_t value_head_stride, int64_t value_slot_stride, float scale,
+                      float softcap) {
     int64_t longest = 0;
     for (int64_t r = 0; r < rows; r++) longest = lengths[r] > longest ? lengths[r] : longest;
-    int64_t stride = np + longest + PAD;
+    int64_t stride = np + longest + 1 + PAD;
     PRAGMA(omp parallel if (heads * rows * group * stride > GRAIN)) {
-        Sequence s = {.np = np, .chunks = d / CHUNK, .stride = stride, .scale = scale};
+        Sequence s = {.np = np, .chunks = d / CHUNK, .value_chunks = dv / CHUNK, .stride = stride};
+        s.scale = scale, s.softcap = softcap;
         s.weights = malloc((size_t)(4 * stride) * sizeof(float));
         PRAGMA(omp for schedule(dynamic))
         for (int64_t i = 0; i < heads * rows; i++) {
-            int64_t r = i % rows, start = i / rows * head_stride + slots[r] * slot_stride;
-            real *p = prefix + i * group * np, *o = out + i * group * d;
-            s.keys = keys + start, s.values = values + start, s.n = lengths[r];
-            if (s.n > 0) {
+            int64_t h = i / rows, r = i % rows;
+            real *p = prefix + i * group * np, *o = out + i * group * dv;
+            int64_t start = starts ? clamped(starts[r], np + lengths[r]) : 0;
+            s.skipped = clamped(start, np), start -= s.skipped, s.n = lengths[r] - start;
+            s.keys = keys + h * key_head_stride + slots[r] * key_slot_stride + start * d;
+            s.values = values + h * value_head_stride + slots[r] * value_slot_stride + start * dv;
+            s.sinks = sinks ? sinks + h * group : NULL;
+            if (lengths[r] > 0) {
                 decode_sequence(&s, q + i * group * d, p, o, group);
             } else {
-                memset(o, 0, (size_t)(group * d) * sizeof *o);
+                memset(o, 0, (size_t)(group * dv) * sizeof *o);
                 memset(p, 0, (size_t)(group * np) * sizeof *p);
             }
         }

@@ -27,27 +27,48 @@ def _wide(x: Tensor) -> Tensor:
     return x if x.dtype == torch.float64 else x.float()
 
 
-def joint_softmax_(prefix_scores: Tensor | None, own_scores: Tensor, limits: Tensor, scale: float) -> None:
-    """Apply softmax to scale * scores over [prefix | own], in place.
+def joint_softmax_(
+    prefix_scores: Tensor | None,
+    own_scores: Tensor,
+    limits: Tensor,
+    scale: float,
+    starts: Tensor | None = None,
+    softcap: float = 0.0,
+    sinks: Tensor | None = None,
+) -> None:
+    """Apply softmax to scores over [prefix | own | sink], in place.
 
-    Scores are [H, b, M, P] (P may be 0) and [H, b, M, L]. Query m of row b sees the first limits[b, m] (int32) of its
-    own columns. Other own columns get probability 0. If a query sees no column at all, all of its probabilities are 0.
+    Scores are [H, b, G * L, P] (P may be 0) and [H, b, G * L, K], and are multiplied with `scale`. If `softcap` is not
+    0, a scaled score s becomes softcap * tanh(s / softcap). `sinks` [H, b, G, L] fp32 are scores that stay as they are.
+    Query l of row b sees the columns of [prefix | own] except the first starts[b, l], and only the first limits[b, l]
+    of own (both int32 [b, L]). Other columns get probability 0. If a query sees no column at all, all of its
+    probabilities are 0.
     """
     prefix = own_scores[..., :0].contiguous() if prefix_scores is None else prefix_scores
     heads, rows, queries, own = own_scores.shape
-    if (
-        kernels_accept(prefix, own_scores)
-        and limits.shape == (rows, queries)
-        and prefix.shape[:3] == own_scores.shape[:3]
-    ):
-        limits = limits.int().contiguous()
-        call_kernel("joint_softmax", prefix, own_scores, limits, heads, rows * queries, prefix.shape[-1], own, scale)
+    length = limits.shape[1]
+    if kernels_accept(prefix, own_scores) and len(limits) == rows and prefix.shape[:3] == own_scores.shape[:3]:
+        limits, starts = limits.int().contiguous(), None if starts is None else starts.int().contiguous()
+        sizes = (heads, rows, queries // length, length, prefix.shape[-1], own)
+        call_kernel("joint_softmax", prefix, own_scores, sinks, starts, limits, *sizes, scale, softcap)
         return
-    hidden = torch.arange(own, device=limits.device) >= limits[..., None]  # [b, M, L]
-    scores = torch.cat([_wide(prefix), _wide(own_scores).masked_fill(hidden, -torch.inf)], -1)
-    probs = (scale * scores).softmax(-1)
-    prefix.copy_(probs[..., : prefix.shape[-1]])
-    own_scores.copy_(probs[..., prefix.shape[-1] :].masked_fill(hidden, 0))
+    size = prefix.shape[-1]
+    column = torch.arange(size + own, device=limits.device)
+    hidden = column >= size + limits[..., None]  # [b, L, P + K]
+    if starts is not None:
+        hidden |= column < starts[..., None]
+    hidden = hidden.repeat(1, queries // length, 1)
+    scores = scale * torch.cat([_wide(prefix), _wide(own_scores)], -1)
+    if softcap:
+        scores = softcap * torch.tanh(scores / softcap)
+    scores = scores.masked_fill(hidden, -torch.inf)
+    if sinks is not None:
+        scores = torch.cat([scores, sinks.view(heads, rows, queries, 1)], -1)
+    probs = scores.softmax(-1)
+    prefix.copy_(probs[..., :size].masked_fill(hidden[..., :size], 0))
+    own_scores.copy_(probs[..., size : size + own].masked_fill(hidden[..., size:], 0))
+    if sinks is not None:
+        sinks.copy_(probs[..., -1].view_as(sinks))
 
 
 def joint_softmax_backward_(
@@ -136,35 +157,34 @@ def decode_attention(
     lengths: Tensor,
     max_length: int,
     scale: float,
+    starts: Tensor | None = None,
+    softcap: float = 0.0,
+    sinks: Tensor | None = None,
 ) -> Tensor:
     """Return one decoding step of attention: G queries of each sequence over its own keys, beside a shared prefix.
 
-    q is [H, S, G, d]. Keys and values are [H, slots, cap, d]; sequence s reads only the first lengths[s] tokens of
-    slots[s] (int32 [S]), and no length exceeds `max_length`. `prefix_scores` [H, S, G, P], the unscaled products of
-    queries and prefix keys, are overwritten with their probabilities. The result [H, S, G, d] is the own part; the
-    caller adds probabilities @ prefix values. A sequence of length 0 is idle and gets zeros.
+    q is [H, S, G, d]. Keys [H, slots, cap, d] and values [H, slots, cap, dv] are the cache; sequence s reads only the
+    first lengths[s] tokens of slots[s] (int32 [S]), and no length exceeds `max_length`. Of [prefix | these] it does not
+    see the first starts[s]. `softcap` and `sinks` [H * G] fp32 are those of `joint_softmax_`. `prefix_scores` [H, S, G,
+    P], the unscaled products of queries and prefix keys, are overwritten with their probabilities. The result [H, S, G,
+    dv] is the own part; the caller adds probabilities @ prefix values. A sequence of length 0 is idle and gets zeros.
     """
     prefix = q.new_empty(*q.shape[:-1], 0) if prefix_scores is None else prefix_scores
     heads, rows, group, dim = q.shape
     q = q.contiguous()
-    if not (
-        kernels_accept(q, prefix)
-        and _same_cache(keys, values)
-        and keys.dtype == q.dtype
-        and dim % 32 == 0
-        and dim <= _MOST_DIM
-    ):
-        return _decode_attention(q, prefix, keys, values, slots, lengths, max_length, scale)
-    out = torch.empty_like(q)
-    slots, lengths = slots.int().contiguous(), lengths.int().contiguous()
-    sizes = (heads, rows, group, dim, prefix.shape[-1], keys.stride(0), keys.stride(1))
-    call_kernel("decode_attention", q, prefix, keys, values, slots, lengths, out, *sizes, scale)
+    if not (kernels_accept(q, prefix) and all(_cache_fits(x, q.dtype) for x in (keys, values))):
+        return _decode_attention(q, prefix, keys, values, slots, lengths, max_length, scale, starts, softcap, sinks)
+    out = q.new_empty(heads, rows, group, values.shape[-1])
+    held = [None if x is None else x.int().contiguous() for x in (slots, starts, lengths)]
+    strides = (x.stride(axis) for x in (keys, values) for axis in (0, 1))
+    sizes = (heads, rows, group, dim, values.shape[-1], prefix.shape[-1], *strides)
+    call_kernel("decode_attention", q, prefix, keys, values, *held, sinks, out, *sizes, scale, softcap)
     return out
 
 
-def _same_cache(keys: Tensor, values: Tensor) -> bool:
-    alike = keys.stride() == values.stride() and keys.stride()[2:] == (keys.shape[3], 1)
-    return alike and keys.is_cpu and values.is_cpu and keys.dtype == values.dtype
+def _cache_fits(x: Tensor, dtype: torch.dtype) -> bool:
+    dim = x.shape[3]
+    return x.is_cpu and x.dtype == dtype and x.stride()[2:] == (dim, 1) and dim % 32 == 0 and dim <= _MOST_DIM
 
 
 def _decode_attention(
@@ -176,11 +196,16 @@ def _decode_attention(
     lengths: Tensor,
     max_length: int,
     scale: float,
+    starts: Tensor | None,
+    softcap: float,
+    sinks: Tensor | None,
 ) -> Tensor:
+    heads, rows, group, _ = q.shape
     unseen = torch.arange(max_length, device=q.device) >= lengths[:, None]  # [S, max_length]
     keys, values = (x[:, slots, :max_length].masked_fill(unseen[..., None], 0) for x in (keys, values))
     own = q @ keys.transpose(2, 3)
-    joint_softmax_(prefix, own, lengths[:, None].expand(-1, q.shape[2]), scale)
+    each = None if sinks is None else sinks.view(heads, 1, group, 1).repeat(1, rows, 1, 1)
+    joint_softmax_(prefix, own, lengths[:, None], scale, None if starts is None else starts[:, None], softcap, each)
     prefix.masked_fill_((lengths == 0)[:, None, None], 0)
     return own @ values
 

@@ -12,6 +12,7 @@ from importlib.util import find_spec
 import torch
 from torch import Tensor
 
+from understudy.engines.local.attention import AttentionSpec
 from understudy.engines.local.model import LocalModel
 from understudy.engines.local.nf4 import Nf4Linear
 from understudy.engines.local.sampling.kv_cache import KVCache
@@ -72,7 +73,7 @@ class DecodeGraphs:
         columns = []
         for slot, tokens in zip(slots, new, strict=True):
             prefix = slot.prefix
-            addresses = [0] * (2 * len(self._cache.keys))
+            addresses = [0] * (2 * self._model.config.num_hidden_layers)
             if prefix:
                 pairs = zip(prefix.keys, prefix.values, strict=True)
                 addresses = [x.data_ptr() for pair in pairs for x in pair]
@@ -106,14 +107,15 @@ class _RecordedPass:
         self._graph.replay()
         return self._hidden
 
-    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
+    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, spec: AttentionSpec) -> Tensor:
         """Store the new keys and values, then return attention over prefix and own tokens."""
         from understudy.engines.local.sampling.decode_kernel import decode_rows
 
-        table, keys, values = self._table, self._cache.keys[layer], self._cache.values[layer]
+        table = self._table
         self._cache.write(layer, table[0], table[COLUMN], k, v)
+        keys, values = self._cache.keys[layer], self._cache.values[layer]
         prefixes = table[PREFIXES + 2 * layer : PREFIXES + 2 * layer + 2]
-        return decode_rows(q, keys, values, table[:3], prefixes, scale)
+        return decode_rows(q, keys, values, table[:3], prefixes, spec)
 
     def _forward(self, model: LocalModel) -> Tensor:
         return model.hidden_states(self._table[TOKEN, None], self._table[POSITION, None], self)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from understudy.engines.local.attention import attend_in_parts
+from understudy.engines.local.attention import AttentionSpec, attend_in_parts
 from understudy.engines.local.cpu import kernels
 from understudy.engines.local.cpu.causal import causal_attention
 from understudy.engines.local.sampling.kv_cache import KVCache
@@ -26,11 +26,11 @@ class PrefixFillLayout:
     def __init__(self, prefix: CachedPrefix) -> None:
         self._prefix = prefix
 
-    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
+    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, spec: AttentionSpec) -> Tensor:
         """Return causal attention and store keys and values."""
         self._prefix.keys.append(k.transpose(0, 1).contiguous())
         self._prefix.values.append(v.transpose(0, 1).contiguous())
-        return causal_attention(q, k, v, scale)
+        return causal_attention(q, k, v, spec)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +41,15 @@ class SlotGroup:
     start: int
     stop: int
 
-    def prefix_keys_values(self, layer: int, like: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the prefix's keys and values at a layer, [H, P, d]. Without a prefix P is 0."""
+    @property
+    def prefix_length(self) -> int:
+        """The number of tokens P of the prefix."""
+        return len(self.prefix or ())
+
+    def prefix_keys_values(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the prefix's keys and values at a layer, [H, P, d], of the sizes of flat ones [N, H, d]."""
         if self.prefix is None:
-            none = like.new_empty(like.shape[1], 0, like.shape[2])
-            return none, none
+            return k[:0].transpose(0, 1), v[:0].transpose(0, 1)
         return self.prefix.keys[layer], self.prefix.values[layer]
 
 
@@ -65,13 +69,15 @@ class PrefillBlock:
     """Rows of similar length with the same prefix: positions of their new tokens, and how far these attend."""
 
     slot_group: SlotGroup
+    first: int
+    """The least of `row_positions`."""
+    max_length: int
+    """Maximum number of own tokens of a row, cached and new."""
     index: Tensor  # [b, L] flat positions of new tokens; padding repeats the row's last
     positions: Tensor  # [n] flat positions of the new tokens, without padding
     places: Tensor  # [n] places of those tokens in the flattened block [b * L]; an index, because masks stop a GPU
     slots: Tensor  # [b]
-    limits: Tensor  # [b, G * L] int32: number of its slot's own tokens that each folded query sees
-    max_length: int
-    """Maximum number of own tokens of a row, cached and new."""
+    row_positions: Tensor  # [b, L] positions of the new tokens in their sequences
 
 
 class PrefillLayout:
@@ -81,10 +87,9 @@ class PrefillLayout:
     """
 
     def __init__(
-        self, cache: KVCache, slots: Sequence[CacheSlot], new: Sequence[Sequence[int]], group: int, device: torch.device
+        self, cache: KVCache, slots: Sequence[CacheSlot], new: Sequence[Sequence[int]], device: torch.device
     ) -> None:
-        """`group` is the number of query heads per key head."""
-        self._cache, self._group, self._device = cache, group, device
+        self._cache, self._device = cache, device
         lengths = [len(tokens) for tokens in new]
         stops = list(itertools.accumulate(lengths))
         self._starts = [stop - length for stop, length in zip(stops, lengths, strict=True)]
@@ -113,25 +118,26 @@ class PrefillLayout:
         column = torch.arange(max(lengths))[None]
         valid = column < length  # [b, L]
         column = column.minimum(length - 1)
-        index, limits = start + column, (own + column + 1).repeat(1, self._group).int()
+        index, at = start + column, rows.prefix_length + own + column
         numbers = torch.tensor([slot.index for slot in slots])
-        positions, places = index[valid], valid.flatten().nonzero()[:, 0]
-        index, positions, places, numbers, limits = (
-            to_device(x, self._device) for x in (index, positions, places, numbers, limits)
-        )
-        return PrefillBlock(rows, index, positions, places, numbers, limits, int((own + length).max()))
+        parts = index, index[valid], valid.flatten().nonzero()[:, 0], numbers, at
+        limits = int(at.min()), int((own + length).max())
+        return PrefillBlock(rows, *limits, *(to_device(x, self._device) for x in parts))
 
-    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
+    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, spec: AttentionSpec) -> Tensor:
         """Store the new keys and values, then return attention over [prefix | own]."""
         self._cache.write(layer, self._slots, self._columns, k, v)
-        out = torch.empty_like(q)
+        out = q.new_empty(*q.shape[:2], v.shape[2])
+        group = q.shape[1] // k.shape[1]
         for block in self._blocks:
-            own_k = self._cache.keys[layer][:, block.slots, : block.max_length]
-            own_v = self._cache.values[layer][:, block.slots, : block.max_length]
-            queries = kernels.gather_heads(q, block.index, self._group)
-            prefix = block.slot_group.prefix_keys_values(layer, k)
-            result = attend_in_parts(queries, *prefix, own_k, own_v, block.limits, scale)
-            kernels.scatter_heads_(out, block.positions, result, block.places, self._group)
+            unseen = max(0, spec.first_visible(block.first))
+            of_prefix = min(unseen, block.slot_group.prefix_length)
+            prefix_k, prefix_v = (x[:, of_prefix:] for x in block.slot_group.prefix_keys_values(layer, k, v))
+            columns = slice(unseen - of_prefix, block.max_length)
+            own_k, own_v = (x[layer][:, block.slots, columns] for x in (self._cache.keys, self._cache.values))
+            queries, visible = kernels.gather_heads(q, block.index, group), spec.visible(block.row_positions, unseen)
+            result = attend_in_parts(queries, prefix_k, prefix_v, own_k, own_v, visible, spec)
+            kernels.scatter_heads_(out, block.positions, result, block.places, group)
         return out
 
 
@@ -154,9 +160,9 @@ class DecodeLayout:
     """
 
     def __init__(
-        self, cache: KVCache, slots: Sequence[CacheSlot], new: Sequence[Sequence[int]], group: int, device: torch.device
+        self, cache: KVCache, slots: Sequence[CacheSlot], new: Sequence[Sequence[int]], device: torch.device
     ) -> None:
-        self._cache, self._fold = cache, group
+        self._cache = cache
         rows = [(slot, i) for slot, tokens in zip(slots, new, strict=True) for i in range(len(tokens))]
         columns = [slot.own_length + i for slot, i in rows]
         table = torch.tensor(
@@ -170,34 +176,40 @@ class DecodeLayout:
         self._slots, self._columns, tokens, positions = to_device(table, device).unbind()  # [N] each
         self._lengths, self._slots32 = (self._columns + 1).int(), self._slots.int()
         self.tokens, self.positions = tokens[None], positions[None]
-        groups = group_by_prefix([slot for slot, _ in rows])
-        self._groups = [(group, max(columns[group.start : group.stop]) + 1) for group in groups]
+        self._groups = [
+            (group, max(columns[group.start : group.stop]) + 1, min(columns[group.start : group.stop]))
+            for group in group_by_prefix([slot for slot, _ in rows])
+        ]
 
-    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
+    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, spec: AttentionSpec) -> Tensor:
         """Store the new keys and values, then return attention over [prefix | own], with the exact length of each
         row."""
         rows, heads, dim = k.shape
         self._cache.write(layer, self._slots, self._columns, k, v)
-        folded = q.reshape(rows, heads, self._fold, dim).transpose(0, 1).contiguous()  # [H, b, G, d]
-        parts = [self._attend(group, longest, layer, folded, k, scale) for group, longest in self._groups]
-        return torch.cat(parts, 1).transpose(0, 1).reshape(rows, -1, dim)
-
-    def _attend(self, group: SlotGroup, longest: int, layer: int, q: Tensor, like: Tensor, scale: float) -> Tensor:
-        part = slice(group.start, group.stop)
-        heads, rows, _, dim = (x := q[:, part].contiguous()).shape
-        prefix_k, prefix_v = group.prefix_keys_values(layer, like)
-        flat = x.view(heads, -1, dim)
-        scores = torch.bmm(flat, prefix_k.transpose(1, 2)).view(heads, rows, self._fold, -1)
-        out = kernels.decode_attention(
-            x,
-            scores,
-            self._cache.keys[layer],
-            self._cache.values[layer],
-            self._slots32[part],
-            self._lengths[part],
-            longest,
-            scale,
-        )
-        if prefix_k.shape[1]:
-            out += torch.bmm(scores.view(heads, rows * self._fold, -1), prefix_v).view(out.shape)
-        return out.to(q.dtype)
+        folded = q.reshape(rows, heads, -1, dim).transpose(0, 1).contiguous()  # [H, b, G, d]
+        starts, _ = spec.visible(self.positions[0])
+        sinks = None if spec.sinks is None else spec.sinks.float().contiguous()
+        parts = []
+        for group, longest, shortest in self._groups:
+            part = slice(group.start, group.stop)
+            x, prefix = folded[:, part].contiguous(), group.prefix_keys_values(layer, k, v)
+            unseen = min(max(0, spec.first_visible(group.prefix_length + shortest)), group.prefix_length)
+            prefix_k, prefix_v = (each[:, unseen:] for each in prefix)
+            scores = torch.bmm(x.flatten(1, 2), prefix_k.transpose(1, 2)).view(*x.shape[:3], -1)
+            out = kernels.decode_attention(
+                x,
+                scores,
+                self._cache.keys[layer],
+                self._cache.values[layer],
+                self._slots32[part],
+                self._lengths[part],
+                longest,
+                spec.scale,
+                None if starts is None else starts[part] - unseen,
+                spec.softcap,
+                sinks,
+            )
+            if prefix_k.shape[1]:
+                out += torch.bmm(scores.flatten(1, 2), prefix_v).view(out.shape)
+            parts.append(out.to(q.dtype))
+        return torch.cat(parts, 1).transpose(0, 1).reshape(rows, -1, v.shape[2])

@@ -44,8 +44,7 @@ class FlatPasses:
 
     def __init__(self, model: LocalModel, num_slots: int) -> None:
         self._model = model
-        layers, heads = model.config.num_hidden_layers, model.config.num_key_value_heads
-        self.cache = KVCache(layers, heads, model.head_dim, num_slots, model.dtype, model.device)
+        self.cache = KVCache(num_slots)
         self._graphs = DecodeGraphs(model, self.cache) if supports_graphs(model) else None
 
     def clear(self) -> None:
@@ -63,7 +62,7 @@ class FlatPasses:
     def prefill(self, slots: Sequence[CacheSlot], new: Sequence[Sequence[int]]) -> Tensor:
         """Compute the new tokens of slots, of which those with the same prefix are adjacent."""
         self._reserve(slots, new)
-        layout = PrefillLayout(self.cache, slots, new, self._model.query_heads_per_key, self._model.device)
+        layout = PrefillLayout(self.cache, slots, new, self._model.device)
         return self._model.hidden_states(layout.tokens, layout.positions, layout)[layout.last]
 
     def decode(self, slots: Sequence[CacheSlot], new: Sequence[Sequence[int]]) -> Tensor:
@@ -71,7 +70,7 @@ class FlatPasses:
         self._reserve(slots, new)
         if self._graphs:
             return self._graphs.hidden_states(slots, new)
-        layout = DecodeLayout(self.cache, slots, new, self._model.query_heads_per_key, self._model.device)
+        layout = DecodeLayout(self.cache, slots, new, self._model.device)
         return self._model.hidden_states(layout.tokens, layout.positions, layout)
 
     def _reserve(self, slots: Sequence[CacheSlot], new: Sequence[Sequence[int]]) -> None:
