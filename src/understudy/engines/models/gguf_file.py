@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from understudy.core.errors import ConfigError, did_you_mean
 from understudy.engines.models import gguf_tokenizer
-from understudy.engines.models.folder import build_cached, sha256, write_model
+from understudy.engines.models.folder import build_cached, write_model
 
 if TYPE_CHECKING:
     import torch
@@ -111,13 +111,15 @@ CODE = (Path(__file__), Path(gguf_tokenizer.__file__))
 def gguf_model(path: Path) -> Path:
     """Return the model folder of a GGUF file. The first call converts the file, which takes seconds per gigabyte.
 
+    A file is the same as long as its path, its size and its time of modification are.
     `path` may be any part of a model that is split into files. Raise ConfigError if the file is damaged, if its model
     or tokenizer is not supported, or if the disk of the cache is too small.
     """
     files = _find_parts(path)
-    digest = hashlib.sha256("".join(map(sha256, files)).encode()).hexdigest()
+    stats = [(str(file.resolve()), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
+    digest = hashlib.sha256(repr(stats).encode()).hexdigest()
     name = f"{_SPLIT.sub('', path.name).removesuffix('.gguf')}-{digest[:12]}"
-    return build_cached(name, (*files, *CODE), lambda folder: convert_gguf(files, folder))
+    return build_cached(name, CODE, lambda folder: convert_gguf(files, folder))
 
 
 def _find_parts(path: Path) -> list[Path]:

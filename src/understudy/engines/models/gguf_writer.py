@@ -9,6 +9,7 @@ import json
 import math
 import re
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -69,8 +70,8 @@ def write_gguf(folder: Path, file: Path, kind: GGUFType) -> None:
     arch = find_architecture(folder)
     tokenizer = _load_tokenizer(folder)
     model = AutoModelForCausalLM.from_pretrained(folder, dtype="auto")
-    with atomic_file(file) as partial:
-        writer = GGUFWriter(partial, arch)
+    with atomic_file(file) as unfinished:
+        writer = GGUFWriter(unfinished, arch)
         writer.add_name(file.stem)
         writer.add_file_type(_FILE_TYPES[kind])
         writer.add_quantization_version(GGML_QUANT_VERSION)
@@ -89,7 +90,7 @@ def write_gguf(folder: Path, file: Path, kind: GGUFType) -> None:
         for name, weight in tensors.items():
             writer.write_tensor_data(quantize(_stored(arch, name, weight, model.config).numpy(), types[name]))
         writer.close()
-        if problem := next(_differences(partial, model, tokenizer), ""):
+        if problem := next(_differences(unfinished, model, tokenizer), ""):
             raise ConfigError(f"{folder}: a GGUF file cannot store {problem}; export the model without --gguf")
 
 
@@ -137,6 +138,8 @@ def _model_keys(arch: str, model: "PreTrainedModel") -> dict[str, Any]:
         "rope.dimension_count": int(size * rotary),
         "rope.freq_base": float(rope["rope_theta"]),
     }
+    if arch == "phi3":
+        found["attention.sliding_window"] = config.sliding_window or 0
     if arch == "gemma3":
         found["rope.freq_base_swa"] = float(config.rope_parameters["sliding_attention"]["rope_theta"])
     if arch == "lfm2":
@@ -254,8 +257,8 @@ def _differences(file: Path, model: "PreTrainedModel", tokenizer: "Tokenizer") -
 
     written = read_gguf([file])
     again, found = reader.build_tokenizer(written.meta), AutoConfig.for_model(**written.config)
-    for name in _COMPUTED:
-        wanted, stored = getattr(model.config, name, None), getattr(found, name, None)
+    for name in filter(partial(hasattr, model.config), _COMPUTED):
+        wanted, stored = getattr(model.config, name), getattr(found, name, None)
         if wanted != stored:
             yield f"{name} = {wanted!r:.80} (it would be {stored!r:.80})"
     if tokenizer.encode(_PROBE).ids != again.encode(_PROBE).ids:
