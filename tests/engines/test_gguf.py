@@ -712,7 +712,7 @@ def test_matrices_are_rounded_to_the_type_of_the_file(tmp_path: Path, kind: GGUF
         is_vector = len(tensor.shape) == 1
         assert tensor.tensor_type == (GGMLQuantizationType.F32 if is_vector else wanted)
     found = read_back(find_model(str(tmp_path / "exported.gguf")))
-    assert 0 < (logprobs(found) - logprobs(model)).abs().max() < 0.3
+    assert 0 < (logprobs(found) - logprobs(model)).abs().max() < 1.5
 
 
 def test_rows_that_blocks_of_32_do_not_divide_are_f16(tmp_path: Path) -> None:

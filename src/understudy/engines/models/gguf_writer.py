@@ -9,7 +9,6 @@ import json
 import math
 import re
 from collections.abc import Iterator, Mapping
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -257,7 +256,7 @@ def _differences(file: Path, model: "PreTrainedModel", tokenizer: "Tokenizer") -
 
     written = read_gguf([file])
     again, found = reader.build_tokenizer(written.meta), AutoConfig.for_model(**written.config)
-    for name in filter(partial(hasattr, model.config), _COMPUTED):
+    for name in filter(type(model.config)().to_dict().__contains__, _COMPUTED):
         wanted, stored = getattr(model.config, name), getattr(found, name, None)
         if wanted != stored:
             yield f"{name} = {wanted!r:.80} (it would be {stored!r:.80})"
