@@ -1,15 +1,17 @@
 """Makes the folder that the site is built of: the pages of docs/, and those that are read off the code.
 
     python docs/generate.py build/docs
-    python docs/generate.py docs/tasks.md      # writes the tables of fields of this page anew
+    python docs/generate.py docs/tasks.md      # writes the tables of this page anew, also of docs/formats.md
 
 What is read off the code is written anew for each build and kept nowhere, so that it cannot go stale: a page for each
 domain, every key of a config, every command, and every public name. Only the tables of the fields of a task are kept,
-in `docs/tasks.md`, so that its readers in the repository have them; a test compares them with the code.
+in `docs/tasks.md`, and that of the families of models, in `docs/formats.md`, so that readers in the repository have
+them; tests compare them with the code.
 """
 
 import ast
 import asyncio
+import contextlib
 import importlib
 import inspect
 import itertools
@@ -17,6 +19,7 @@ import json
 import re
 import shutil
 import sys
+import tempfile
 import types
 from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal
@@ -110,6 +113,33 @@ def fields_table(record: type[Record]) -> str:
         meaning = " ".join((field.description or "").split())
         default = "required" if field.is_required() else _default(field) or "empty"
         lines.append(f"| `{key}` | {_cell(_type(field.annotation))} | {default} | {_cell(meaning)} |")
+    return "\n".join(lines)
+
+
+def update_families(text: str) -> str:
+    """Return the text with the table of the families of models after `<!-- families -->`."""
+    mark = "<!-- families -->"
+    return re.sub(rf"^{mark}\n(?:\n(?:\|.*\n)+)?", lambda _: f"{mark}\n\n{families_table()}\n", text, flags=re.M)
+
+
+def families_table() -> str:
+    """Return a table of the families of the contract suite: packed or padded, why, and the tool format."""
+    from understudy.engines.local.engine import LocalEngine  # the site is built without torch
+
+    sys.path.insert(0, str(ROOT / "tests"))
+    from contracts import test_families as contract
+
+    found: dict[str, list[str]] = {"": []}
+    for kind in sorted(contract.PACKED | contract.PADDED):
+        with tempfile.TemporaryDirectory() as folder:
+            contract.write_random_model(kind, Path(folder))
+            with contextlib.closing(LocalEngine(Path(folder), contract.make_config(), trainable=False)) as engine:
+                reason = engine._model.padding_reason.replace(folder, "FOLDER")
+        tool_format = contract.TOOL_FORMATS.get(kind)
+        found.setdefault(reason, []).append(f"`{kind}`" + (f" ({tool_format})" if tool_format else ""))
+    lines = ["| rows | because | model types, with the tool format |", "|---|---|---|"]
+    for reason, kinds in sorted(found.items()):
+        lines.append(f"| {'padded' if reason else 'packed'} | {_cell(reason)} | {', '.join(kinds)} |")
     return "\n".join(lines)
 
 
@@ -477,6 +507,6 @@ def main(folder: Path) -> None:
 if __name__ == "__main__":
     path = Path(sys.argv[1])
     if path.is_file():
-        path.write_text(update_fields(path.read_text(encoding="utf-8")), encoding="utf-8")
+        path.write_text(update_families(update_fields(path.read_text(encoding="utf-8"))), encoding="utf-8")
     else:
         main(path)

@@ -148,6 +148,23 @@ PADDED: dict[str, dict[str, Any]] = {
     "qwen3_next": {**LINEAR, **EXPERTS, "shared_expert_intermediate_size": 16},
     "stablelm": {},
 }
+TOOL_FORMATS = {
+    **dict.fromkeys(("qwen2", "qwen2_moe", "qwen3", "qwen3_moe"), "hermes"),
+    **dict.fromkeys(("qwen3_5_text", "qwen3_next", "nemotron_h", "seed_oss"), "qwen3_coder"),
+    **dict.fromkeys(("llama4_text", "lfm2", "lfm2_moe", "lfm3", "olmo3"), "pythonic"),
+    **dict.fromkeys(("mistral", "ministral", "ministral3", "mixtral"), "mistral"),
+    **dict.fromkeys(("phi3", "granitemoehybrid", "cohere2"), "json"),
+    "llama": "llama3",
+    "gpt_oss": "harmony",
+    "deepseek_v3": "deepseek",
+    "kimi_linear": "deepseek",
+    "glm4_moe": "glm",
+    "glm_moe_dsa": "glm",
+    "gemma4_text": "gemma",
+    "minimax_m2": "dsml",
+    "apertus": "apertus",
+}
+"""The syntax of calls of the models of a family, if it has one (`docs/formats.md`)."""
 EVERYWHERE = {"qwen3_moe", "phi", "gemma2", "gpt_oss", "qwen3_next", "mamba2", "deepseek_v3"}
 """One family of each kind. `make test` runs these, and `make test-families` all."""
 PROMPT = [1, *range(20, 34)]
@@ -168,14 +185,18 @@ def families(*names: str) -> list[Any]:
 @pytest.fixture(scope="module")
 def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a random model of the family of the test."""
-    kind, target = request.param, tmp_path_factory.mktemp(request.param)
+    target = tmp_path_factory.mktemp(request.param)
+    write_random_model(request.param, target)
+    return target
+
+
+def write_random_model(kind: str, folder: Path) -> None:
     torch.manual_seed(0)
     network = AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **SIZES | (PACKED | PADDED)[kind]))
     for parameter in network.parameters():
         if parameter.dim() > 1:
             nn.init.normal_(parameter, std=0.1)
-    network.save_pretrained(target)
-    return target
+    network.save_pretrained(folder)
 
 
 def load_plain(folder: Path) -> Any:

@@ -8,21 +8,26 @@ import copy
 import json
 import math
 import os
+import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from gguf import GGMLQuantizationType, GGUFReader, GGUFWriter
 from gguf.quants import dequantize, quantize
+from safetensors.torch import load_file
+from tokenizers import Tokenizer, pre_tokenizers
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from understudy.core.errors import ConfigError
 from understudy.core.messages import Message, ToolCall
-from understudy.engines.models import find_local_model, find_model, find_model_config
+from understudy.engines.models import find_local_model, find_model, find_model_config, gguf_writer
 from understudy.engines.models.gguf_tokenizer import build_tokenizer, chat_templates, validate_tokenizer
+from understudy.engines.models.gguf_writer import GGUFType
 from understudy.engines.models.tiny import TINY_CHAT_TEMPLATE, make_tiny_model
 from understudy.formats import load_chat_format
 
@@ -149,8 +154,9 @@ def write_gguf(
     tensors: Mapping[str, list[float]] = {},
     tokenizer: Mapping[str, Any] = TOKENIZER,
     quantization: GGMLQuantizationType | None = None,
+    head: GGMLQuantizationType | None = None,
 ) -> Path:
-    """Write a model of transformers as a GGUF file."""
+    """Write a model of transformers as a GGUF file, perhaps with another quantization of its output head."""
     config = model.config
     writer = GGUFWriter(file, arch)
     shape = {
@@ -181,8 +187,9 @@ def write_gguf(
                 stored = pairs_first(stored, heads[part])
             if gguf_name.endswith("norm.weight"):
                 stored = stored + offset
-            if quantization is not None and stored.dim() > 1:
-                writer.add_tensor(gguf_name, quantize(stored.numpy(), quantization), raw_dtype=quantization)
+            kind = head if head is not None and gguf_name == "output.weight" else quantization
+            if kind is not None and stored.dim() > 1:
+                writer.add_tensor(gguf_name, quantize(stored.numpy(), kind), raw_dtype=kind)
             else:
                 writer.add_tensor(gguf_name, stored.contiguous().numpy())
     writer.write_header_to_file()
@@ -399,15 +406,23 @@ def test_quantized_weights_are_those_of_the_file_in_bfloat16(tmp_path: Path, qua
         assert torch.equal(weight, stored.bfloat16().float()), name
 
 
-@pytest.mark.parametrize(("quantization", "tied"), [("Q5_0", True), ("F32", False)])
-def test_head_that_is_the_embeddings_but_for_rounding_is_tied(tmp_path: Path, quantization: str, tied: bool) -> None:
+@pytest.mark.parametrize(
+    ("embeddings", "head", "changed_row", "tied"),
+    [
+        ("Q8_0", "Q5_0", False, True),
+        ("F32", "F32", True, False),
+        ("Q8_0", "Q8_0", True, False),
+        ("Q8_0", "Q8_0", False, True),
+    ],
+)
+def test_head_that_is_the_embeddings_but_for_rounding_is_tied(
+    tmp_path: Path, embeddings: str, head: str, changed_row: bool, tied: bool
+) -> None:
     model = random_model("qwen2")
-    embeddings = model.model.embed_tokens.weight.data
-    kind = GGMLQuantizationType[quantization]
-    coarse = torch.from_numpy(dequantize(quantize(embeddings.numpy(), kind), kind).copy())
-    model.lm_head.weight.data = coarse if tied else embeddings + 0.01
-    finer = GGMLQuantizationType.Q8_0 if tied else None
-    found = read_back(find_model(str(write_gguf(tmp_path / "model.gguf", "qwen2", model, quantization=finer))))
+    model.lm_head.weight.data = model.model.embed_tokens.weight.data.clone()
+    model.lm_head.weight.data[257] *= 1 + changed_row
+    kinds = {"quantization": GGMLQuantizationType[embeddings], "head": GGMLQuantizationType[head]}
+    found = read_back(find_model(str(write_gguf(tmp_path / "model.gguf", "qwen2", model, **kinds))))
     assert found.config.tie_word_embeddings == tied
 
 
@@ -455,6 +470,41 @@ def test_converted_folder_is_made_once_and_again_for_another_file(
     gguf_of_case(file, "qwen3")
     assert find_model(str(file)) != first
     assert first.is_dir()
+
+
+def test_unchanged_file_and_its_folder_are_not_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = gguf_of_case(tmp_path / "model.gguf")
+    first = find_model(str(file))
+    read: list[Path] = []
+    monkeypatch.setattr("understudy.engines.models.folder.sha256", lambda path: read.append(path) or "")
+    assert find_model(str(file)) == first
+    assert read == []
+
+
+def test_file_of_equal_size_and_a_damaged_folder_are_converted_again(tmp_path: Path) -> None:
+    file = gguf_of_case(tmp_path / "model.gguf")
+    first = find_model(str(file))
+    content = bytearray(file.read_bytes())
+    content[-100:] = bytes(100)
+    file.write_bytes(content)
+    second = find_model(str(file))
+    weights, expected = (folder / "model.safetensors" for folder in (first, second))
+    assert weights.read_bytes() != expected.read_bytes()
+    copied = expected.read_bytes()
+    expected.write_bytes(bytes(len(copied)))
+    assert (find_model(str(file)) / "model.safetensors").read_bytes() == copied
+
+
+def test_copied_cache_is_not_converted_again(
+    tmp_path: Path, cache: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = gguf_of_case(tmp_path / "model.gguf")
+    find_model(str(file))
+    shutil.copytree(cache, tmp_path / "copy", copy_function=shutil.copyfile)
+    monkeypatch.setenv("UNDERSTUDY_CACHE", str(tmp_path / "copy"))
+    capsys.readouterr()
+    assert (find_model(str(file)) / "config.json").is_file()
+    assert capsys.readouterr().err == ""
 
 
 def test_large_weights_are_written_to_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -614,12 +664,125 @@ def test_named_chat_templates_are_kept(tmp_path: Path) -> None:
     assert chat_templates({}) == ""
 
 
+# --- export
+
+
+def export(folder: Path, file: Path, kind: GGUFType = "f32") -> GGUFReader:
+    gguf_writer.write_gguf(folder, file, kind)
+    return GGUFReader(file)
+
+
+def contents(reader: GGUFReader) -> dict[str, Any]:
+    return {key: entry.contents() for key, entry in reader.fields.items() if not key.startswith("GGUF.")}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_exported_file_is_the_one_that_was_imported(tmp_path: Path, case: str) -> None:
+    arch, kind, settings, arguments = CASES[case]
+    model = random_model(kind, **settings)
+    original = GGUFReader(write_gguf(tmp_path / "model.gguf", arch, model, **arguments))
+    folder = find_model(str(tmp_path / "model.gguf"))
+    exported = export(folder, tmp_path / "exported.gguf")
+    for key, value in contents(original).items():
+        assert contents(exported)[key] == pytest.approx(value), key
+    ours, theirs = ({tensor.name: tensor.data for tensor in reader.tensors} for reader in (exported, original))
+    assert ours.keys() == theirs.keys()
+    for name, data in theirs.items():
+        assert ours[name] == pytest.approx(data, rel=1e-6), name
+    (tmp_path / "theirs").mkdir()
+    model.save_pretrained(tmp_path / "theirs")  # its config has the names of transformers
+    for path in folder.glob("tokenizer*"):
+        shutil.copy(path, tmp_path / "theirs")
+    export(tmp_path / "theirs", tmp_path / "again.gguf")
+    difference = logprobs(read_back(find_model(str(tmp_path / "again.gguf")))) - logprobs(model)
+    assert difference.abs().max() < 1e-5
+
+
+@pytest.mark.parametrize("kind", ["f16", "bf16", "q8_0"])
+def test_matrices_are_rounded_to_the_type_of_the_file(tmp_path: Path, kind: GGUFType) -> None:
+    model = random_model("qwen2")
+    folder = find_model(str(write_gguf(tmp_path / "model.gguf", "qwen2", model)))
+    exported = export(folder, tmp_path / "exported.gguf", kind)
+    wanted, weights = GGMLQuantizationType[kind.upper()], load_file(folder / "model.safetensors")
+    for tensor in exported.tensors:
+        if tensor.name.startswith("blk.0.ffn_down"):
+            original = weights["model.layers.0.mlp.down_proj.weight"].numpy()
+            assert tensor.tensor_type == wanted
+            assert np.array_equal(dequantize(tensor.data, wanted), dequantize(quantize(original, wanted), wanted))
+        is_vector = len(tensor.shape) == 1
+        assert tensor.tensor_type == (GGMLQuantizationType.F32 if is_vector else wanted)
+    found = read_back(find_model(str(tmp_path / "exported.gguf")))
+    assert 0 < (logprobs(found) - logprobs(model)).abs().max() < 1.5
+
+
+def test_rows_that_blocks_of_32_do_not_divide_are_f16(tmp_path: Path) -> None:
+    model = random_model("qwen2", intermediate_size=100)
+    folder = find_model(str(write_gguf(tmp_path / "model.gguf", "qwen2", model, keys={"feed_forward_length": 100})))
+    kinds = {tensor.name: tensor.tensor_type.name for tensor in export(folder, tmp_path / "a.gguf", "q8_0").tensors}
+    assert (kinds["blk.0.ffn_down.weight"], kinds["blk.0.ffn_up.weight"]) == ("F16", "Q8_0")
+
+
+@pytest.mark.parametrize("pre", ["gpt-2", "smollm", "qwen2", "llama-bpe", "dbrx", "tekken", "gpt-4o"])
+def test_exported_tokenizer_has_the_pre_tokenizer_that_splits_alike(tmp_path: Path, pre: str) -> None:
+    tokenizer = TOKENIZER | {"pre": pre, "eos_token_id": 256, "eot_token_id": 258}
+    folder = find_model(str(gguf_of_case(tmp_path / "model.gguf", tokenizer=tokenizer)))
+    keys = contents(export(folder, tmp_path / "exported.gguf"))
+    assert {key: keys[f"tokenizer.ggml.{key}"] for key in tokenizer} == tokenizer
+    assert keys["tokenizer.ggml.add_bos_token"] == (pre in ("llama-bpe", "tekken"))
+    assert keys["tokenizer.chat_template"] == TINY_CHAT_TEMPLATE
+
+
+@pytest.mark.parametrize("prefix", [True, False])
+def test_exported_sentencepiece_merges_alike(tmp_path: Path, prefix: bool) -> None:
+    tokenizer = SENTENCEPIECE | {"add_space_prefix": prefix}
+    model = random_model("llama", vocab_size=len(PIECES), pad_token_id=None)
+    folder = find_model(str(write_gguf(tmp_path / "model.gguf", "llama", model, permuted=True, tokenizer=tokenizer)))
+    keys = contents(export(folder, tmp_path / "exported.gguf"))
+    for key in ("model", "tokens", "token_type", "add_space_prefix", "bos_token_id", "unknown_token_id"):
+        assert keys[f"tokenizer.ggml.{key}"] == tokenizer[key], key
+    one, other = (
+        Tokenizer.from_file(str(find_model(str(file)) / "tokenizer.json")) for file in tmp_path.glob("*.gguf")
+    )
+    for text in ("ab a", "é<|x|>a", "a</s>aab b"):
+        assert one.encode(text).ids == other.encode(text).ids
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings", "named"),
+    [
+        ("gpt2", {}, ["'gpt2'", "qwen3_moe"]),
+        ("mistral", {"sliding_window": 8}, ["sliding_window = 8", "--gguf"]),
+        ("llama", {"hidden_act": "gelu"}, ["hidden_act = 'gelu'", "--gguf"]),
+        ("llama", {"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}}, ["rope_parameters", "dynamic"]),
+    ],
+)
+def test_model_that_gguf_cannot_store_is_named_in_one_line(
+    tmp_path: Path, kind: str, settings: dict[str, Any], named: list[str]
+) -> None:
+    tokenizer = find_model(str(gguf_of_case(tmp_path / "model.gguf")))
+    random_model(kind, **settings).save_pretrained(tmp_path / "folder")
+    for path in tokenizer.glob("tokenizer*"):
+        shutil.copy(path, tmp_path / "folder")
+    with pytest.raises(ConfigError) as error:
+        export(tmp_path / "folder", tmp_path / "exported.gguf")
+    assert all(name in str(error.value) for name in [*named, str(tmp_path / "folder")])
+    assert "\n" not in str(error.value)
+    assert not list(tmp_path.glob("exported*"))
+
+
+def test_tokenizer_that_gguf_cannot_name_is_named_in_one_line(tmp_path: Path) -> None:
+    folder = find_model(str(gguf_of_case(tmp_path / "model.gguf")))
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), tokenizer.pre_tokenizer])
+    tokenizer.save(str(folder / "tokenizer.json"))
+    with pytest.raises(ConfigError, match=r"tokenizer.*qwen2") as error:
+        export(folder, tmp_path / "exported.gguf")
+    assert "\n" not in str(error.value)
+
+
 if "QWEN_GGUF" in os.environ:  # a file of 0.5 GB, and the folder QWEN_FOLDER that other code made of it
 
     def test_real_file_equals_a_folder_made_by_other_code() -> None:
-        from safetensors.torch import load_file
-        from tokenizers import Tokenizer
-
         ours, theirs = find_model(os.environ["QWEN_GGUF"]), Path(os.environ["QWEN_FOLDER"])
         weights, expected = load_file(ours / "model.safetensors"), load_file(theirs / "model.safetensors")
         assert weights.keys() == expected.keys()

@@ -31,6 +31,7 @@ LANGUAGES = {"python", "sh", "toml", "json", "yaml", "text"}
 PROGRAMS = {"accelerate", "apt-get", "cd", "curl", "echo", "export", "git", "hf", "llamafactory-cli", "make", "pip"}
 PROGRAMS |= {
     "benchmarks/gpu.sh",
+    "llama-server",
     "printf",
     "python",
     "ray",
@@ -48,7 +49,7 @@ UNRUN = {
     "a GPU": 2,
     "a file of your own": 1,
     "a part of a class": 1,
-    "a server": 4,
+    "a server": 5,
     "an endpoint": 8,
     "an installation": 4,
     "another package": 3,

@@ -104,6 +104,13 @@ def test_recipe_files_are_included_verbatim(generate: ModuleType) -> None:
 def test_tables_of_fields_are_those_of_the_code(generate: ModuleType) -> None:
     page = (pages.ROOT / "docs" / "tasks.md").read_text(encoding="utf-8")
     assert generate.update_fields(page) == page, "run python docs/generate.py docs/tasks.md"
+
+
+@pytest.mark.slow
+def test_table_of_families_is_that_of_the_contract_suite(generate: ModuleType) -> None:
+    page = (pages.ROOT / "docs" / "formats.md").read_text(encoding="utf-8")
+    assert "<!-- families -->" in page
+    assert generate.update_families(page) == page, "run python docs/generate.py docs/formats.md"
     assert not re.search(r"^\| `\w+` \|.*\|  \|$", page, re.MULTILINE), "a field has no docstring"
 
 

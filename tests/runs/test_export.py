@@ -1,5 +1,7 @@
 """Test `export`: transformers and peft load the folder and compute the engine's logits; and weight targets."""
 
+import json
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -15,7 +17,7 @@ from understudy.core.errors import ConfigError
 from understudy.engines.local.engine import LocalEngine
 from understudy.engines.local.sampling.layouts import PrefixFillLayout
 from understudy.engines.local.sampling.sequence_cache import CachedPrefix
-from understudy.engines.models import make_tiny_model
+from understudy.engines.models import find_model, make_tiny_model
 from understudy.runs.config import parse_config
 from understudy.runs.eval_spec import EvalSpec
 from understudy.runs.run import Run
@@ -116,6 +118,48 @@ def test_peft_loads_adapters_and_merging_leaves_the_engine_unchanged(tiny: Path,
     assert (transformers_logits(tmp_path / "merged") - expected).abs().max() < 1e-4
     with pytest.raises(ConfigError, match="adapters"):
         resolve_weights(str(tmp_path / "adapters"))
+
+
+@pytest.mark.parametrize("settings", [(), LORA], ids=["full", "lora"])
+def test_gguf_file_has_the_trained_weights(
+    tiny: Path, tmp_path: Path, settings: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("UNDERSTUDY_CACHE", str(tmp_path / "cache"))
+    base = shutil.copytree(tiny, tmp_path / "base")
+    tokenizer = json.loads((base / "tokenizer.json").read_text())  # llama.cpp has no name for the tiny one's pieces
+    vocabulary = tokenizer["model"]["vocab"] | {token["content"]: token["id"] for token in tokenizer["added_tokens"]}
+    tokenizer["model"] |= {"vocab": vocabulary | {"ĠĠ": len(vocabulary)}, "merges": [["Ġ", "Ġ"]]}
+    tokenizer["pre_tokenizer"]["use_regex"] = True
+    (base / "tokenizer.json").write_text(json.dumps(tokenizer))
+    run, engine = make_trained_run(tmp_path / "run", base, *settings)
+    file = tmp_path / "out" / "trained.gguf"
+    monkeypatch.setattr(sys, "argv", ["understudy", "export", str(run.folder), "--gguf", "f32", "--out", str(file)])
+    with pytest.raises(SystemExit) as done:
+        main()
+    assert not done.value.code
+    assert [path.name for path in file.parent.iterdir()] == ["trained.gguf"]
+    assert (transformers_logits(find_model(str(file))) - engine_logits(engine)).abs().max() < 1e-4
+
+
+@pytest.mark.parametrize(
+    ("out", "options", "named"), [("a.bin", (), r"a\.bin.*\.gguf"), ("a.gguf", ("--adapter-only",), "--adapter-only")]
+)
+def test_mistakes_of_a_gguf_export_are_named(
+    tiny: Path,
+    tmp_path: Path,
+    out: str,
+    options: tuple[str, ...],
+    named: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: Any,
+) -> None:
+    words = ["export", str(tiny), "--gguf", "q8_0", "--out", str(tmp_path / out), *options]
+    monkeypatch.setattr(sys, "argv", ["understudy", *words])
+    with pytest.raises(SystemExit) as done:
+        main()
+    assert done.value.code == 2
+    assert re.search(named, capsys.readouterr().err)
+    assert not list(tmp_path.iterdir())
 
 
 def test_failed_export_overwrites_and_leaves_nothing(tiny: Path, tmp_path: Path) -> None:

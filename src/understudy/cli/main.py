@@ -501,9 +501,11 @@ class ExportOptions(Options):
     model: CheckpointArgument
     settings: SettingWords = ()
     out: Path
-    """The folder to write. It must not exist."""
+    """The folder to write, or the file for --gguf. It must not exist."""
     adapter_only: bool = False
     """Write only the LoRA adapters, in the format of peft."""
+    gguf: Literal["f32", "f16", "bf16", "q8_0"] | None = None
+    """Write one GGUF file, for llama.cpp and Ollama, with weights of this type."""
 
 
 @verb(app)
@@ -514,7 +516,13 @@ def export(options: ExportOptions) -> None:
     """
     from understudy.runs import weights
 
+    if options.gguf and options.adapter_only:
+        raise ConfigError("--gguf and --adapter-only exclude each other; give one of them")
     exported = _resolve_weights(options.model, options.settings)
+    if options.gguf:
+        weights.export_gguf(exported, options.out, options.gguf)
+        print(f"{options.model} is in {options.out}\nNext:\n  llama-server --jinja -m {options.out}")
+        return
     weights.export_model(exported, options.out, options.adapter_only)
     print(f"{options.model} is in {options.out}")
     if options.adapter_only:

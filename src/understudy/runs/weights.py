@@ -1,6 +1,7 @@
 """Resolve a name or path to model weights, and export them."""
 
 import contextlib
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from understudy.core.files import RETRY_HINT, atomic_folder, os_errors_as_config
 from understudy.core.messages import Message, ToolSpec
 from understudy.core.records import Record
 from understudy.engines.models import find_model
+from understudy.engines.models.gguf_writer import GGUFType, find_architecture, write_gguf
 from understudy.formats.jinja import compile_template, read_chat_template
 from understudy.formats.tool_template import write_tool_template
 from understudy.runs.agents import open_model
@@ -82,6 +84,23 @@ def target_weights(resolved: ResolvedTarget) -> ModelWeights:
 def _validate_checkpoint(checkpoint: Path, hint: str) -> None:
     if damage := find_damage(checkpoint):
         raise ConfigError(f"checkpoint {checkpoint} is damaged or missing ({damage}); {hint}")
+
+
+def export_gguf(weights: ModelWeights, out: Path, kind: GGUFType) -> None:
+    """Write the model to a new GGUF file for llama.cpp and Ollama, with matrices of the type `kind`.
+
+    Raise ConfigError if the file exists, or for a model that is not supported.
+    """
+    if out.exists():
+        raise ConfigError(f"{out} exists; give another --out")
+    if out.suffix != ".gguf":
+        raise ConfigError(f"--out is {out}; the name of a GGUF file ends with .gguf")
+    find_architecture(find_model(weights.config.model))
+    with os_errors_as_config_errors(out, RETRY_HINT):
+        out.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}-") as folder:
+            export_model(weights, Path(folder) / "model")
+            write_gguf(Path(folder) / "model", out, kind)
 
 
 def export_model(weights: ModelWeights, out: Path, adapters_only: bool = False) -> None:

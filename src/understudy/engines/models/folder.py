@@ -1,8 +1,9 @@
 """Model folders in the Hugging Face layout: writing, caching and validation.
 
-A cached folder holds `manifest.json`: the sha256 of every source file and of every file in the folder. If one of them
-differs (another wheel, changed code, an interrupted write), the folder is built again. Builds are deterministic. Files
-are replaced atomically and the manifest comes last, so two concurrent builds write the same bytes and need no lock.
+A cached folder holds `manifest.json`: size, time and sha256 of every source file and of every file in the folder. If
+one of them differs (another wheel, changed code, an interrupted write), the folder is built again. Builds are
+deterministic. Files are replaced atomically and the manifest comes last, so two concurrent builds write the same bytes
+and need no lock. A file of the size and time in the manifest is not read again: weights have gigabytes.
 """
 
 import hashlib
@@ -59,8 +60,8 @@ def build_cached(name: str, sources: Iterable[Path], build: Callable[[Path], obj
     `sources` are all files that determine the result. Raise ConfigError if the cache cannot be written.
     """
     folder = cache_folder() / "models" / name
-    sources_sha256 = {source.name: sha256(source) for source in (*sources, Path(__file__))}
-    if not _intact(folder, sources_sha256):
+    files = (*sources, Path(__file__))
+    if not _intact(folder, files):
         with os_errors_as_config_errors(
             folder, "run the same command again, or set UNDERSTUDY_CACHE to another folder"
         ):
@@ -69,27 +70,41 @@ def build_cached(name: str, sources: Iterable[Path], build: Callable[[Path], obj
                 dir=folder.parent, prefix=f".{name}-", ignore_cleanup_errors=True
             ) as staged:
                 build(Path(staged))
-                _publish(Path(staged), folder, sources_sha256)
+                _publish(Path(staged), folder, files)
     return folder
 
 
-def _intact(folder: Path, sources_sha256: Mapping[str, str]) -> bool:
+def _intact(folder: Path, sources: Sequence[Path]) -> bool:
     try:
         record = json.loads((folder / MANIFEST_FILE).read_text(encoding="utf-8"))
         return bool(
-            record["sources"] == sources_sha256
-            and all(sha256(folder / name) == digest for name, digest in record["files"].items())
+            record["sources"].keys() == {source.name for source in sources}
+            and all(_unchanged(source, record["sources"][source.name]) for source in sources)
+            and all(_unchanged(folder / name, entry) for name, entry in record["files"].items())
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return False  # the manifest or a file is missing or damaged
 
 
-def _publish(staged: Path, folder: Path, sources_sha256: Mapping[str, str]) -> None:
+def _unchanged(file: Path, entry: Mapping[str, Any]) -> bool:
+    stat = file.stat()
+    same = (stat.st_size, stat.st_mtime_ns) == (entry["size"], entry["mtime_ns"])
+    return same or sha256(file) == entry["sha256"]  # a copied cache has other times
+
+
+def _publish(staged: Path, folder: Path, sources: Sequence[Path]) -> None:
     names = sorted(path.name for path in staged.iterdir())
-    files = {name: sha256(staged / name) for name in names}
-    _write_json(staged / MANIFEST_FILE, {"sources": sources_sha256, "files": files})
+    files = {name: _manifest_entry(staged / name) for name in names}
+    _write_json(
+        staged / MANIFEST_FILE, {"sources": {file.name: _manifest_entry(file) for file in sources}, "files": files}
+    )
     for name in (*names, MANIFEST_FILE):
         os.replace(staged / name, folder / name)
+
+
+def _manifest_entry(file: Path) -> dict[str, Any]:
+    stat = file.stat()
+    return {"size": stat.st_size, "mtime_ns": stat.st_mtime_ns, "sha256": sha256(file)}
 
 
 def sha256(path: Path) -> str:

@@ -13,17 +13,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from understudy.core.errors import ConfigError, did_you_mean
 from understudy.engines.models import gguf_tokenizer
-from understudy.engines.models.folder import build_cached, sha256, write_model
+from understudy.engines.models.folder import build_cached, write_model
 
 if TYPE_CHECKING:
     import torch
     from gguf import GGUFReader
+    from transformers import PreTrainedModel
 
-_KEYS: Mapping[str, str] = MappingProxyType(
+KEYS: Mapping[str, str] = MappingProxyType(
     {
         "context_length": "max_position_embeddings",
         "block_count": "num_hidden_layers",
@@ -35,12 +36,12 @@ _KEYS: Mapping[str, str] = MappingProxyType(
     }
 )
 """Keys that every file has, without the architecture before them, and their names in `config.json`."""
-_OPTIONAL_KEYS: Mapping[str, str] = MappingProxyType(
+OPTIONAL_KEYS: Mapping[str, str] = MappingProxyType(
     {"attention.key_length": "head_dim", "rope.freq_base": "rope_theta"}
 )
 _READ_ELSEWHERE = ("vocab_size", "rope.dimension_count", "attention.value_length", "tensor_data_layout")
 _ROPE_KEYS = ("type", "factor", "original_context_length", "attn_factor", "finetuned")
-_YARN_KEYS = {"yarn_attn_factor": "attention_factor", "yarn_beta_fast": "beta_fast", "yarn_beta_slow": "beta_slow"}
+YARN_KEYS = {"yarn_attn_factor": "attention_factor", "yarn_beta_fast": "beta_fast", "yarn_beta_slow": "beta_slow"}
 _ROPE_TENSORS = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
 _SPLIT = re.compile(r"-(\d{5})-of-(\d{5})\.gguf$")
 _SOFTCAPS = {"attn_logit_softcapping": "attn_logit_softcapping", "final_logit_softcapping": "final_logit_softcapping"}
@@ -62,7 +63,7 @@ difference of an untied head is larger than 1, that of 2-bit weights about 0.3."
 
 
 @dataclass(frozen=True, slots=True)
-class _Family:
+class Family:
     """How llama.cpp stores the models of an architecture."""
 
     model_type: str
@@ -78,26 +79,26 @@ class _Family:
     """True if RoPE may rotate a part of each head."""
 
 
-_FAMILIES: Mapping[str, _Family] = MappingProxyType(
+FAMILIES: Mapping[str, Family] = MappingProxyType(
     {
-        "llama": _Family("llama", permutes_heads=True),
-        "qwen2": _Family("qwen2"),
-        "qwen3": _Family("qwen3"),
-        "qwen3moe": _Family("qwen3_moe", _EXPERT_KEYS, {"norm_topk_prob": True}),
-        "gemma": _Family("gemma", values={"hidden_activation": "gelu_pytorch_tanh"}, norm_offset=1),
-        "gemma2": _Family("gemma2", {**_SOFTCAPS, **_WINDOW}, norm_offset=1),
-        "gemma3": _Family(
+        "llama": Family("llama", permutes_heads=True),
+        "qwen2": Family("qwen2"),
+        "qwen3": Family("qwen3"),
+        "qwen3moe": Family("qwen3_moe", _EXPERT_KEYS, {"norm_topk_prob": True}),
+        "gemma": Family("gemma", values={"hidden_activation": "gelu_pytorch_tanh"}, norm_offset=1),
+        "gemma2": Family("gemma2", {**_SOFTCAPS, **_WINDOW}, norm_offset=1),
+        "gemma3": Family(
             "gemma3_text",
             {**_WINDOW, "rope.freq_base_swa": "rope_local_base_freq", **_SOFTCAPS},
             {"rope_local_base_freq": 10000.0},
             norm_offset=1,
         ),
-        "phi3": _Family("phi3", _WINDOW, partial_rotary=True),
-        "smollm3": _Family("smollm3", permutes_heads=True),
-        "olmo2": _Family("olmo2"),
-        "granite": _Family("granite", _SCALES, permutes_heads=True),
-        "lfm2": _Family("lfm2", {"shortconv.l_cache": "conv_L_cache"}, {"block_auto_adjust_ff_dim": False}),
-        "glm4": _Family("glm4", partial_rotary=True),
+        "phi3": Family("phi3", _WINDOW, partial_rotary=True),
+        "smollm3": Family("smollm3", permutes_heads=True),
+        "olmo2": Family("olmo2"),
+        "granite": Family("granite", _SCALES, permutes_heads=True),
+        "lfm2": Family("lfm2", {"shortconv.l_cache": "conv_L_cache"}, {"block_auto_adjust_ff_dim": False}),
+        "glm4": Family("glm4", partial_rotary=True),
     }
 )
 """By `general.architecture`."""
@@ -110,13 +111,15 @@ CODE = (Path(__file__), Path(gguf_tokenizer.__file__))
 def gguf_model(path: Path) -> Path:
     """Return the model folder of a GGUF file. The first call converts the file, which takes seconds per gigabyte.
 
+    A file is the same as long as its path, its size and its time of modification are.
     `path` may be any part of a model that is split into files. Raise ConfigError if the file is damaged, if its model
     or tokenizer is not supported, or if the disk of the cache is too small.
     """
     files = _find_parts(path)
-    digest = hashlib.sha256("".join(map(sha256, files)).encode()).hexdigest()
+    stats = [(str(file.resolve()), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
+    digest = hashlib.sha256(repr(stats).encode()).hexdigest()
     name = f"{_SPLIT.sub('', path.name).removesuffix('.gguf')}-{digest[:12]}"
-    return build_cached(name, (*files, *CODE), lambda folder: convert_gguf(files, folder))
+    return build_cached(name, CODE, lambda folder: convert_gguf(files, folder))
 
 
 def _find_parts(path: Path) -> list[Path]:
@@ -129,10 +132,23 @@ def _find_parts(path: Path) -> list[Path]:
     return files
 
 
-def convert_gguf(files: Sequence[Path], folder: Path) -> None:
-    """Write the model in the parts `files` of a GGUF file to the existing folder `folder`.
+class GGUFModel(NamedTuple):
+    """What a GGUF file holds."""
 
-    Raise ConfigError as `gguf_model` does.
+    meta: Mapping[str, Any]
+    """The keys of the file."""
+    tensors: Mapping[str, Any]
+    """The `ReaderTensor` of each name."""
+    config: dict[str, Any]
+    """The content of `config.json`."""
+    parameters: Mapping[str, tuple[str, tuple[int, ...]]]
+    """Name and shape of each tensor's parameter."""
+
+
+def read_gguf(files: Sequence[Path]) -> GGUFModel:
+    """Read the keys of the parts `files` of a GGUF file, and the places of its tensors.
+
+    Raise ConfigError for a file that is damaged or not supported.
     """
     readers = [_open(file) for file in files]
     # GGUF stores 1e-05 as the float32 9.999999747378752e-06.
@@ -141,24 +157,32 @@ def convert_gguf(files: Sequence[Path], folder: Path) -> None:
     name = str(files[0])
     if meta.get("general.type", "model") != "model":
         raise ConfigError(f"{name} holds a {meta['general.type']}, not a model; give the file of the language model")
-    family = _FAMILIES.get(meta.get("general.architecture", ""))
+    family = FAMILIES.get(arch := meta.get("general.architecture", ""))
     if family is None:
-        kind = did_you_mean(str(meta.get("general.architecture", "")), _FAMILIES)
-        raise ConfigError(f"{name} has an architecture that is not supported: {kind}")
+        raise ConfigError(f"{name} has an architecture that is not supported: {did_you_mean(str(arch), FAMILIES)}")
     if "token_embd.weight" not in tensors:
         raise ConfigError(f"{name} has no tensor token_embd.weight; give the file of a whole model")
     gguf_tokenizer.validate_tokenizer(meta, name, int(tensors["token_embd.weight"].shape[-1]))
     config = _config(name, meta, tensors, family)
-    parameters = _parameters(name, meta["general.architecture"], tensors, config)
-    itemsize = 4 if config["dtype"] == "float32" else 2
-    _report(name, folder, sum(int(tensors[part].n_elements) for part in parameters) * itemsize)
+    return GGUFModel(meta, tensors, config, _parameters(name, arch, tensors, config))
+
+
+def convert_gguf(files: Sequence[Path], folder: Path) -> None:
+    """Write the model in the parts `files` of a GGUF file to the existing folder `folder`.
+
+    Raise ConfigError as `gguf_model` does.
+    """
+    model = read_gguf(files)
+    itemsize = 4 if model.config["dtype"] == "float32" else 2
+    size = sum(int(model.tensors[part].n_elements) for part in model.parameters) * itemsize
+    _report(str(files[0]), folder, size)
     write_model(
         folder,
-        config=config,
-        weights=_weights(tensors, parameters, config, family),
-        tokenizer=gguf_tokenizer.build_tokenizer(meta),
-        special_tokens=gguf_tokenizer.special_tokens(meta),
-        chat_template=gguf_tokenizer.chat_templates(meta),
+        config=model.config,
+        weights=_weights(model),
+        tokenizer=gguf_tokenizer.build_tokenizer(model.meta),
+        special_tokens=gguf_tokenizer.special_tokens(model.meta),
+        chat_template=gguf_tokenizer.chat_templates(model.meta),
     )
 
 
@@ -180,16 +204,16 @@ def _shortest(value: Any) -> Any:
     return float(str(np.float32(value))) if isinstance(value, float) else value
 
 
-def _config(file: str, meta: Mapping[str, Any], tensors: Mapping[str, Any], family: _Family) -> dict[str, Any]:
+def _config(file: str, meta: Mapping[str, Any], tensors: Mapping[str, Any], family: Family) -> dict[str, Any]:
     """Return the content of `config.json`. Raise ConfigError for keys that are missing or unknown."""
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
     arch = meta["general.architecture"]
     own = {key.removeprefix(f"{arch}."): value for key, value in meta.items() if key.startswith(f"{arch}.")}
-    if missing := next((key for key in _KEYS if key not in own), ""):
+    if missing := next((key for key in KEYS if key not in own), ""):
         raise ConfigError(f"{file} has no {arch}.{missing}; convert the model to GGUF again")
-    keys = {**_KEYS, **_OPTIONAL_KEYS, **family.keys}
-    rope_keys = [f"rope.scaling.{key}" for key in (*_ROPE_KEYS, *_YARN_KEYS)]
+    keys = {**KEYS, **OPTIONAL_KEYS, **family.keys}
+    rope_keys = [f"rope.scaling.{key}" for key in (*_ROPE_KEYS, *YARN_KEYS)]
     for key, value in own.items():
         if key not in (*keys, *_READ_ELSEWHERE, *rope_keys) and (value is False or value not in (0, "none")):
             raise ConfigError(f"{file} has the key {arch}.{key} = {value!r:.60}, which is not supported for {arch}")
@@ -197,7 +221,7 @@ def _config(file: str, meta: Mapping[str, Any], tensors: Mapping[str, Any], fami
     if family.model_type == "lfm2" and isinstance(kv_heads := config["num_key_value_heads"], list):
         config["layer_types"] = ["full_attention" if heads else "conv" for heads in kv_heads]
         config |= {"num_key_value_heads": max(kv_heads), "norm_eps": config.pop("rms_norm_eps")}
-    for key, name in _KEYS.items():
+    for key, name in KEYS.items():
         size = config.get(name, 1)
         if name != "rms_norm_eps" and (type(size) is not int or size < 1):
             raise ConfigError(f"{file} has {arch}.{key} = {size!r:.60}; for {arch}, a positive integer is supported")
@@ -241,7 +265,7 @@ def _rope_scaling(
     file: str, own: Mapping[str, Any], tensors: Mapping[str, Any], config: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Return `rope_scaling` of `config.json`, {} for none. Raise ConfigError for a kind that is unknown."""
-    given = {key: own.get(f"rope.scaling.{key}") for key in (*_ROPE_KEYS, *_YARN_KEYS)}
+    given = {key: own.get(f"rope.scaling.{key}") for key in (*_ROPE_KEYS, *YARN_KEYS)}
     kind, length = given["type"] or "none", {"original_max_position_embeddings": given["original_context_length"]}
     if "rope_factors_long.weight" in tensors:
         long, short = (_values(tensors[f"rope_factors_{name}.weight"]).tolist() for name in ("long", "short"))
@@ -251,7 +275,7 @@ def _rope_scaling(
     if kind == "linear":
         return {"rope_type": "linear", "factor": given["factor"]}
     if kind == "yarn":
-        optional = {name: given[key] for key, name in _YARN_KEYS.items() if given[key] is not None}
+        optional = {name: given[key] for key, name in YARN_KEYS.items() if given[key] is not None}
         return {"rope_type": "yarn", "factor": given["factor"], **length, **optional}
     if kind != "none":
         raise ConfigError(f"{file}: rope.scaling.type is unknown: {did_you_mean(kind, ('none', 'linear', 'yarn'))}")
@@ -285,10 +309,12 @@ def _is_tied(tensors: Mapping[str, Any]) -> bool:
     head, embeddings = tensors.get("output.weight"), tensors["token_embd.weight"]
     if head is None:
         return True
+    kinds = {tensor.tensor_type.name for tensor in (head, embeddings)}
+    if len(kinds) == 1 and kinds <= {"F32", "F16", "BF16", "Q8_0"}:  # equal values are rounded equally
+        return bool((head.data == embeddings.data).all())
     one, other = (_values(tensor, max(len(tensor.data) // 1024, 1)) for tensor in (head, embeddings))
-    is_exact = all(tensor.tensor_type.name in ("F32", "F16", "BF16") for tensor in (head, embeddings))
     diff = float((one - other).norm() / other.norm())
-    return diff == 0 if is_exact else diff < _MAX_HEAD_DIFF
+    return diff == 0 if kinds <= {"F32", "F16", "BF16"} else diff < _MAX_HEAD_DIFF
 
 
 def _values(tensor: Any, step: int = 1) -> "torch.Tensor":
@@ -307,23 +333,11 @@ def _parameters(
     The name of the experts' parameters has a place for the number of the expert.
     """
     import torch
-    from gguf import MODEL_ARCH_NAMES, get_tensor_name_map
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    number = next(number for number, name in MODEL_ARCH_NAMES.items() if name == arch)
-    names = get_tensor_name_map(number, config["num_hidden_layers"])
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**config))
-    found = {}
-    for name, parameter in model.state_dict().items():
-        layer, _, expert_part = name.partition(".mlp.experts.")
-        if expert_part == "down_proj":
-            for part, dims in {"gate": (0, 2, 1), "up": (0, 2, 1), "down": (0, 1, 2)}.items():
-                shape = tuple(parameter.permute(dims).shape)
-                gguf_name = f"{layer.replace('model.layers', 'blk')}.ffn_{part}_exps.weight"
-                found[gguf_name] = (f"{layer}.mlp.experts.{{}}.{part}_proj.weight", shape)
-        elif not expert_part and (name != "lm_head.weight" or not config["tie_word_embeddings"]):
-            found[names.get_name(name, (".weight", ".bias")) or name] = (name, tuple(parameter.shape))
+    found = {name: (parameter, tuple(weight.shape)) for name, parameter, weight in named_tensors(arch, model)}
     kept = tensors.keys() - {*_ROPE_TENSORS, *(["output.weight"] if config["tie_word_embeddings"] else [])}
     if unknown := min(kept - found.keys(), default=""):
         raise ConfigError(f"{file} has the tensor {unknown}, which is not supported for {arch}")
@@ -334,6 +348,26 @@ def _parameters(
         if [size for size in given if size > 1] != [size for size in shape if size > 1]:
             raise ConfigError(f"{file}: the tensor {name} has the shape {given}; by the file's keys it is {shape}")
     return found
+
+
+def named_tensors(arch: str, model: "PreTrainedModel") -> "Iterator[tuple[str, str, torch.Tensor]]":
+    """Yield each tensor of a model: its name in a GGUF file, its name in `model.safetensors`, and its values.
+
+    The second name of the experts' tensors has a place for the number of the expert.
+    """
+    from gguf import MODEL_ARCH_NAMES, get_tensor_name_map
+
+    number = next(number for number, name in MODEL_ARCH_NAMES.items() if name == arch)
+    names = get_tensor_name_map(number, model.config.num_hidden_layers)
+    for name, weight in model.state_dict().items():
+        layer, _, fused = name.partition(".mlp.experts.")
+        if fused:
+            parts = {"gate": 0, "up": 1} if fused == "gate_up_proj" else {"down": 0}
+            for part, place in parts.items():
+                gguf_name = f"{layer.replace('model.layers', 'blk')}.ffn_{part}_exps.weight"
+                yield gguf_name, f"{layer}.mlp.experts.{{}}.{part}_proj.weight", weight.chunk(len(parts), 1)[place]
+        elif name != "lm_head.weight" or not model.config.tie_word_embeddings:
+            yield names.get_name(name, (".weight", ".bias")) or name, name, weight
 
 
 def _report(file: str, folder: Path, needed: int) -> None:
@@ -347,17 +381,13 @@ def _report(file: str, folder: Path, needed: int) -> None:
     print(f"converting {file} to a model folder of {needed / 1e9:.1f} GB in {folder.parent}, once", file=sys.stderr)
 
 
-def _weights(
-    tensors: Mapping[str, Any],
-    parameters: Mapping[str, tuple[str, tuple[int, ...]]],
-    config: Mapping[str, Any],
-    family: _Family,
-) -> "Iterator[tuple[str, torch.Tensor]]":
+def _weights(model: GGUFModel) -> "Iterator[tuple[str, torch.Tensor]]":
     import torch
 
+    tensors, config, family = model.tensors, model.config, FAMILIES[model.meta["general.architecture"]]
     dtype = getattr(torch, config["dtype"])
     heads = {"attn_q": config["num_attention_heads"], "attn_k": config["num_key_value_heads"]}
-    for name, (parameter, shape) in parameters.items():
+    for name, (parameter, shape) in model.parameters.items():
         tensor, part = tensors[name], name.split(".")[-2]
         if name == "token_embd.weight" and config["tie_word_embeddings"]:
             copies = [tensor, *([tensors["output.weight"]] if "output.weight" in tensors else [])]

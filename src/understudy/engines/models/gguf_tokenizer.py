@@ -12,9 +12,10 @@ from understudy.core.errors import ConfigError, did_you_mean
 
 if TYPE_CHECKING:
     from tokenizers import AddedToken, Tokenizer
+    from tokenizers.pre_tokenizers import PreTokenizer
 
 # Values of llama.cpp's enum llama_token_type.
-_NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED = 1, 2, 3, 4, 5
+NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
 
 SPECIAL_TOKENS = {"bos_token": "bos", "eos_token": "eos", "unk_token": "unknown", "pad_token": "padding"}
 """Names in `tokenizer_config.json`, and in the keys of a file."""
@@ -32,7 +33,7 @@ _GPT_4O = (
 )
 
 
-class _Splitting(NamedTuple):
+class Splitting(NamedTuple):
     """How a byte-level tokenizer splits a text before BPE."""
 
     regex: str = ""
@@ -44,18 +45,18 @@ class _Splitting(NamedTuple):
     adds_bos: bool = False
 
 
-_SPLITTINGS: Mapping[str, _Splitting] = MappingProxyType(
+SPLITTINGS: Mapping[str, Splitting] = MappingProxyType(
     {
-        **dict.fromkeys(("gpt-2", "olmo"), _Splitting()),
-        **dict.fromkeys(("smollm", "starcoder", "refact"), _Splitting(splits_digits=True)),
-        **dict.fromkeys(("qwen2", "deepseek-r1-qwen"), _Splitting(_QWEN, nfc=True)),
+        **dict.fromkeys(("gpt-2", "olmo"), Splitting()),
+        **dict.fromkeys(("smollm", "starcoder", "refact"), Splitting(splits_digits=True)),
+        **dict.fromkeys(("qwen2", "deepseek-r1-qwen"), Splitting(_QWEN, nfc=True)),
         **dict.fromkeys(
-            ("llama-bpe", "llama3", "llama-v3", "lfm2"), _Splitting(_TIKTOKEN, ignores_merges=True, adds_bos=True)
+            ("llama-bpe", "llama3", "llama-v3", "lfm2"), Splitting(_TIKTOKEN, ignores_merges=True, adds_bos=True)
         ),
-        **dict.fromkeys(("dbrx", "smaug-bpe", "chatglm-bpe"), _Splitting(_TIKTOKEN)),
-        "glm4": _Splitting(_TIKTOKEN, ignores_merges=True),
-        "tekken": _Splitting(_TEKKEN, ignores_merges=True, adds_bos=True),
-        "gpt-4o": _Splitting(_GPT_4O),
+        **dict.fromkeys(("dbrx", "smaug-bpe", "chatglm-bpe"), Splitting(_TIKTOKEN)),
+        "glm4": Splitting(_TIKTOKEN, ignores_merges=True),
+        "tekken": Splitting(_TEKKEN, ignores_merges=True, adds_bos=True),
+        "gpt-4o": Splitting(_GPT_4O),
     }
 )
 """By the name in `tokenizer.ggml.pre`."""
@@ -75,7 +76,7 @@ def validate_tokenizer(meta: Mapping[str, Any], file: str, vocab_size: int) -> N
     for key in SPECIAL_TOKENS.values():
         if (index := meta.get(f"tokenizer.ggml.{key}_token_id", 0)) >= number:
             raise ConfigError(f"{file} has tokenizer.ggml.{key}_token_id = {index}, and only {number} tokens")
-    kinds = {"tokenizer.ggml.model": ("gpt2", "llama"), "tokenizer.ggml.pre": tuple(_SPLITTINGS)}
+    kinds = {"tokenizer.ggml.model": ("gpt2", "llama"), "tokenizer.ggml.pre": tuple(SPLITTINGS)}
     if meta.get("tokenizer.ggml.model") == "llama":
         del kinds["tokenizer.ggml.pre"]
     for key, allowed in kinds.items():
@@ -99,7 +100,7 @@ def build_tokenizer(meta: Mapping[str, Any]) -> "Tokenizer":
     for token in _added_tokens(meta):
         (tokenizer.add_special_tokens if token.special else tokenizer.add_tokens)([token])
     bos = meta.get("tokenizer.ggml.bos_token_id")
-    splitting = _SPLITTINGS.get(meta.get("tokenizer.ggml.pre", ""), _Splitting())
+    splitting = SPLITTINGS.get(meta.get("tokenizer.ggml.pre", ""), Splitting())
     starts = splitting.adds_bos if meta["tokenizer.ggml.model"] == "gpt2" else True
     if bos is not None and meta.get("tokenizer.ggml.add_bos_token", starts):
         text = meta["tokenizer.ggml.tokens"][bos]
@@ -124,12 +125,12 @@ def chat_templates(meta: Mapping[str, Any]) -> str | list[dict[str, str]]:
 
 
 def _kinds(meta: Mapping[str, Any]) -> Sequence[int]:
-    return meta.get("tokenizer.ggml.token_type") or [_NORMAL] * len(meta["tokenizer.ggml.tokens"])
+    return meta.get("tokenizer.ggml.token_type") or [NORMAL] * len(meta["tokenizer.ggml.tokens"])
 
 
 def _vocabulary(meta: Mapping[str, Any]) -> dict[str, int]:
     kinds = _kinds(meta)
-    return {token: index for index, token in enumerate(meta["tokenizer.ggml.tokens"]) if kinds[index] != _UNUSED}
+    return {token: index for index, token in enumerate(meta["tokenizer.ggml.tokens"]) if kinds[index] != UNUSED}
 
 
 def _added_tokens(meta: Mapping[str, Any]) -> "Iterator[AddedToken]":
@@ -138,26 +139,33 @@ def _added_tokens(meta: Mapping[str, Any]) -> "Iterator[AddedToken]":
     # Phi-3's control tokens absorb the space after them. No key of the file says so.
     absorbs = (meta["general.architecture"], meta["tokenizer.ggml.model"]) == ("phi3", "llama")
     for token, kind in zip(meta["tokenizer.ggml.tokens"], _kinds(meta), strict=True):
-        if kind in (_UNKNOWN, _CONTROL, _USER_DEFINED):
+        if kind in (UNKNOWN, CONTROL, USER_DEFINED):
             rstrip = absorbs and token not in ("<unk>", "<s>", "<|endoftext|>")
-            yield AddedToken(token, normalized=False, special=kind != _USER_DEFINED, rstrip=rstrip)
+            yield AddedToken(token, normalized=False, special=kind != USER_DEFINED, rstrip=rstrip)
 
 
 def _byte_level(meta: Mapping[str, Any]) -> "Tokenizer":
-    from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
+    from tokenizers import Tokenizer, decoders, models, normalizers
 
-    splitting = _SPLITTINGS[meta["tokenizer.ggml.pre"]]
+    splitting = SPLITTINGS[meta["tokenizer.ggml.pre"]]
     merges = [tuple(merge.split(" ")) for merge in meta["tokenizer.ggml.merges"]]
     tokenizer = Tokenizer(models.BPE(vocab=_vocabulary(meta), merges=merges, ignore_merges=splitting.ignores_merges))
-    steps: list[Any] = [pre_tokenizers.Digits(individual_digits=True)] if splitting.splits_digits else []
-    if splitting.regex:
-        steps.append(pre_tokenizers.Split(Regex(splitting.regex), "isolated"))
-    steps.append(pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=not splitting.regex))
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(steps)
+    tokenizer.pre_tokenizer = build_pre_tokenizer(splitting)
     if splitting.nfc:
         tokenizer.normalizer = normalizers.NFC()
     tokenizer.decoder = decoders.ByteLevel()
     return tokenizer
+
+
+def build_pre_tokenizer(splitting: Splitting) -> "PreTokenizer":
+    """Return what splits a text into pieces, in the letters of byte-level BPE."""
+    from tokenizers import Regex, pre_tokenizers
+
+    steps: list[Any] = [pre_tokenizers.Digits(individual_digits=True)] if splitting.splits_digits else []
+    if splitting.regex:
+        steps.append(pre_tokenizers.Split(Regex(splitting.regex), "isolated"))
+    steps.append(pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=not splitting.regex))
+    return pre_tokenizers.Sequence(steps)
 
 
 def _sentencepiece(meta: Mapping[str, Any]) -> "Tokenizer":
@@ -182,7 +190,7 @@ def _sentencepiece(meta: Mapping[str, Any]) -> "Tokenizer":
 def _merges(meta: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return all pairs of tokens that form a token, in the order of its score. SentencePiece stores no merges."""
     kinds, tokens = _kinds(meta), meta["tokenizer.ggml.tokens"]
-    ids = {token: index for index, token in enumerate(tokens) if kinds[index] == _NORMAL}
+    ids = {token: index for index, token in enumerate(tokens) if kinds[index] == NORMAL}
     scores = meta.get("tokenizer.ggml.scores") or [0.0] * len(tokens)
     merges = []
     for token, index in ids.items():

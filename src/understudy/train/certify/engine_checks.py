@@ -25,7 +25,7 @@ from understudy.train.certify.certificate import CertificateCheck, make_check
 from understudy.train.certify.conversations import LIMITS, SEVERAL_CALLS, TOOLS, UNICODE, ScriptedEnvironment
 from understudy.train.certify.token_diff import first_mismatch, format_logprob_diff
 
-MAX_REPLY_TOKENS, CUT_REPLY_TOKENS = 12, 5
+MAX_REPLY_TOKENS, CUT_REPLY_TOKENS = 8, 5
 """Maximum tokens of a reply. The second limit is for every second episode, so that some replies are truncated."""
 EPISODES_PER_CONVERSATION = 2
 """Concurrent episodes of each conversation."""
@@ -81,11 +81,11 @@ class CertificationTarget:
         return self.sampling.temperature or 1.0
 
 
-async def sample_scripted_conversations(target: CertificationTarget) -> list[Trajectory]:
+async def sample_scripted_conversations(target: CertificationTarget, replay: bool = True) -> list[Trajectory]:
     """Play two scripted conversations with sampled replies, and return the episodes.
 
-    The two episodes with seed 0 are then played again, so that speculation can draft from their first play. Raise
-    RolloutError if an episode fails.
+    With `replay`, the two episodes with seed 0 are then played again, so that speculation can draft from their first
+    play. Raise RolloutError if an episode fails.
     """
     longest = min(target.sampling.max_response_tokens, MAX_REPLY_TOKENS)
     agents = [
@@ -93,7 +93,7 @@ async def sample_scripted_conversations(target: CertificationTarget) -> list[Tra
         for n in (longest, min(longest, CUT_REPLY_TOKENS))
     ]
     episodes: list[Trajectory] = []
-    for seeds in (range(EPISODES_PER_CONVERSATION), range(1)):
+    for seeds in (range(EPISODES_PER_CONVERSATION), range(int(replay))):
         plays = [(talk, seed) for talk in (SEVERAL_CALLS, UNICODE) for seed in seeds]
         playing = (
             rollout(talk.task, ScriptedEnvironment(talk), agents[seed % 2], LIMITS, seed) for talk, seed in plays
@@ -182,13 +182,14 @@ def _conversation_tools(domain: str) -> Sequence[ToolSpec]:
 
 
 async def check_sampler(
-    target: CertificationTarget, name: str, process_group: ProcessGroup = SINGLE_PROCESS
+    target: CertificationTarget, name: str, process_group: ProcessGroup = SINGLE_PROCESS, replay: bool = True
 ) -> list[CertificateCheck]:
     """Return the checks that do not change the engine's weights.
 
-    Each process samples its own episodes, and all processes get the checks of all episodes.
+    Each process samples its own episodes, and all processes get the checks of all episodes. `replay` is that of
+    `sample_scripted_conversations`.
     """
-    sampled = process_group.all_gather(await sample_scripted_conversations(target))
+    sampled = process_group.all_gather(await sample_scripted_conversations(target, replay))
     episodes = [episode for part in sampled for episode in part]
     return (await check_episodes(target, episodes, _conversation_tools, name))[0]
 
@@ -199,19 +200,18 @@ async def check_engine(target: CertificationTarget, name: str) -> list[Certifica
     before, _ = await check_episodes(target, episodes, _conversation_tools, name)
     later = f"{name}, updated"
     update = await _check_update(target, episodes, name)
-    later_episodes = await sample_scripted_conversations(target)
+    later_episodes = await sample_scripted_conversations(target, replay=False)
     after, _ = await check_episodes(target, later_episodes, _conversation_tools, later)
     return [*before, update, *after, _check_versions(episodes, later_episodes, later)]
 
 
 async def _check_update(target: CertificationTarget, episodes: Sequence[Trajectory], name: str) -> CertificateCheck:
-    """Make one SFT update on the last two episodes, and check that their log-probabilities change."""
+    """Make one SFT update on the last episode, and check that its log-probabilities change from those of sampling."""
     engine = target.engine
-    batch = collate(episodes[-2:], temperature=target.temperature)
+    batch = collate(episodes[-1:], temperature=target.temperature)
     weighed = batch.replace(advantages=token_weights(batch.mask, "token_mean"))
-    before = await engine.compute_logprobs(batch)
     await engine.update([weighed], LossConfig(kind="nll"), LEARNING_RATE)
-    change = logprob_diff(before, await engine.compute_logprobs(batch))
+    change = logprob_diff(batch, await engine.compute_logprobs(batch))
     least = MIN_UPDATE_DIFF_FACTOR * engine.tolerance.mean_diff * target.tolerance_factor
     sound = least < change.mean < math.inf
     problems = [] if sound else ["the log-probabilities changed too little, or to a value that is not finite"]
