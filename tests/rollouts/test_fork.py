@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from support.branching import split_episode
 from support.run_evaluations import write_run_evaluation
 from support.script import Script
 from support.terminal import scripted_player
@@ -28,7 +29,7 @@ from understudy.evaluation.forks import resolve_fork
 from understudy.evaluation.runner import EvalContext, load_eval_tasks, run_eval
 from understudy.formats import load_chat_format
 from understudy.rollouts.agent import Agent, EngineAgent, GoldAgent
-from understudy.rollouts.fork import Fork
+from understudy.rollouts.fork import Fork, fork_at
 from understudy.rollouts.group import Group
 from understudy.rollouts.rollout import EpisodeLimits, rollout
 from understudy.runs.config import EvalConfig, TrainConfig
@@ -244,6 +245,13 @@ def test_human_continues_a_fork_as_the_user(run: Path) -> None:
     assert episode is not None
     assert episode.reward == 1.0, "gold went on"
     assert any(text.startswith("\nagent | Lamp") for text in shown)
+
+
+def test_episode_of_several_sequences_is_not_forked(run: Path) -> None:
+    fork = resolve_fork(find_target(str(run)), "4/2@3", CONFIG).fork
+    several = split_episode(fork.episode, [1, fork.episode.num_turns - 1])
+    with pytest.raises(ConfigError, match=r"\b2 token sequences\b"):
+        fork_at(several, 2, USERS, same_model=True)
 
 
 def test_watch_mode_prints_the_episode(run: Path) -> None:

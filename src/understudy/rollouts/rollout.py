@@ -275,4 +275,4 @@ def _message_chars(message: Message) -> int:
 def _limit_reached(episode: Trajectory, limits: EpisodeLimits) -> StopReason | None:
     if episode.num_turns >= limits.max_turns:
         return StopReason.MAX_TURNS
-    return StopReason.MAX_TOKENS if len(episode.tokens) >= limits.max_episode_tokens else None
+    return StopReason.MAX_TOKENS if episode.num_tokens >= limits.max_episode_tokens else None
