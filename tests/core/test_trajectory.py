@@ -1,5 +1,6 @@
 """Tests of episodes of several token sequences: counts, and the stored form."""
 
+import random
 from pathlib import Path
 
 from support.branching import played_episode, split_episode
@@ -40,3 +41,32 @@ def test_sequences_are_stored_and_counted(tmp_path: Path) -> None:
     assert episode.branches[0].reply_indices == [3, 5]
     assert strip_tokens(episode).num_tokens == 0
     assert episode.num_tokens == 17
+
+
+def test_each_sampled_token_is_recorded_once_after_its_prompt() -> None:
+    """Random programs continue a conversation, drop or change a part of it, repeat a prompt, or start another one."""
+    for seed in range(100):
+        draw, episode = random.Random(seed), Trajectory("t")
+        calls, histories = list[tuple[list[int], list[int]]](), list[tuple[list[Message], list[int]]]()
+        for number in range(draw.randint(1, 12)):
+            messages, prompt = draw.choice([*histories, ([], [])])
+            if messages and draw.random() < 0.3:  # rewritten: another text, and a part of the tokens at most
+                at = draw.randrange(len(messages))
+                messages = [*messages[:at], Message(role="user", content=f"rewritten {number}")]
+                prompt = [*prompt[: draw.randrange(len(prompt))], 1000 + number]
+            new = [draw.randrange(3) for _ in range(draw.randint(1, 3))]
+            messages, prompt = [*messages, Message(role="user", content=str(new))], [*prompt, *new]
+            for _ in range(draw.choice([1, 1, 2])):
+                tokens = [draw.randrange(3) for _ in range(draw.randint(1, 3))]
+                reply = Message(role="assistant", content=f"reply {number}")
+                episode.add_call(messages, (), prompt, reply, tokens, [-1.0] * len(tokens))
+                calls.append((prompt, tokens))
+                histories.append(([*messages, reply], [*prompt, *tokens]))
+        found = [
+            (sequence.tokens[:start], sequence.tokens[start:end])
+            for sequence in episode.sequences
+            for start, end in sequence.reply_spans()
+        ]
+        assert sorted(found) == sorted(calls)
+        assert all(len(s.reply_indices) == len([*s.reply_spans()]) for s in episode.sequences)
+        assert episode.num_turns == len(calls)

@@ -78,6 +78,12 @@ class TokenSequence:
         self.mask += [True] * len(tokens)
         self.logprobs += logprobs
 
+    def is_continued_by(self, messages: Sequence[Message], prompt: Sequence[int]) -> bool:
+        """Return whether a conversation begins with this sequence, which ends with a reply, and goes on."""
+        at, end = len(self.messages), len(self.tokens)
+        ends_with_reply = 0 < at < len(messages) and messages[at - 1].role == "assistant"
+        return ends_with_reply and end < len(prompt) and list(prompt[:end]) == self.tokens
+
     @property
     def reply_indices(self) -> list[int]:
         """Indices of the agent's replies in `messages`."""
@@ -141,7 +147,7 @@ class Trajectory(TokenSequence):
     """The other sequences of the episode, in the order of their first reply."""
 
     @property
-    def sequences(self) -> list[TokenSequence]:
+    def sequences(self) -> list["Trajectory | Branch"]:
         """All sequences of the episode: this one, then its branches."""
         return [self, *self.branches]
 
@@ -159,6 +165,28 @@ class Trajectory(TokenSequence):
     def all_masks(self) -> list[bool]:
         """The masks of all sequences, one after the other."""
         return [sampled for sequence in self.sequences for sampled in sequence.mask]
+
+    def add_call(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[ToolSpec],
+        prompt: Sequence[int],
+        reply: Message,
+        tokens: Sequence[int],
+        logprobs: Sequence[float],
+    ) -> None:
+        """Append a reply to the longest sequence that its prompt continues. If there is none, open a branch.
+
+        `messages` and `prompt` are the conversation before the reply and all its tokens.
+        """
+        known = [sequence for sequence in self.sequences if sequence.is_continued_by(messages, prompt)]
+        sequence = max(known, key=lambda sequence: len(sequence.tokens), default=None)
+        if sequence is None:
+            sequence = Branch() if self.tokens else self
+            self.branches += [sequence] if isinstance(sequence, Branch) else []
+        sequence.observe(messages[len(sequence.messages) :], prompt[len(sequence.tokens) :])
+        sequence.act(reply, tokens, logprobs)
+        sequence.tools = list(tools)
 
     def add_exceptions(self, reports: Iterable[ExceptionReport]) -> None:
         """Append the reports of exceptions from places in the code that have none yet."""
