@@ -50,16 +50,17 @@ def test_each_sampled_token_is_recorded_once_after_its_prompt() -> None:
         calls, histories = list[tuple[list[int], list[int]]](), list[tuple[list[Message], list[int]]]()
         for number in range(draw.randint(1, 12)):
             messages, prompt = draw.choice([*histories, ([], [])])
-            if messages and draw.random() < 0.3:  # rewritten: another text, and a part of the tokens at most
-                at = draw.randrange(len(messages))
-                messages = [*messages[:at], Message(role="user", content=f"rewritten {number}")]
-                prompt = [*prompt[: draw.randrange(len(prompt))], 1000 + number]
+            num_known = len(messages)
+            if messages and draw.random() < 0.3:  # rewritten: another text, and other tokens from some place on
+                num_known = 0
+                messages = [*messages[:-1], Message(role="user", content=f"rewritten {number}")]
+                prompt = [*prompt[: draw.randrange(len(prompt) + 1)], draw.randrange(3)]
             new = [draw.randrange(3) for _ in range(draw.randint(1, 3))]
             messages, prompt = [*messages, Message(role="user", content=str(new))], [*prompt, *new]
             for _ in range(draw.choice([1, 1, 2])):
                 tokens = [draw.randrange(3) for _ in range(draw.randint(1, 3))]
                 reply = Message(role="assistant", content=f"reply {number}")
-                episode.add_call(messages, (), prompt, reply, tokens, [-1.0] * len(tokens))
+                episode.add_call(messages, (), prompt, num_known, reply, tokens, [-1.0] * len(tokens))
                 calls.append((prompt, tokens))
                 histories.append(([*messages, reply], [*prompt, *tokens]))
         found = [

@@ -2,12 +2,12 @@
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from support.branching import split_episode
 from support.run_evaluations import write_run_evaluation
 from support.script import Script
 from support.terminal import scripted_player
@@ -18,7 +18,7 @@ from understudy.clients.cost import CostTracker
 from understudy.core.errors import ConfigError, TaskError
 from understudy.core.messages import Message, ToolCall
 from understudy.core.tasks import Task
-from understudy.core.trajectory import Trajectory, read_trajectories
+from understudy.core.trajectory import Branch, Trajectory, read_trajectories
 from understudy.engines.interface import SamplingParams
 from understudy.engines.models import tiny_model
 from understudy.engines.scripted import ScriptedSampler
@@ -249,7 +249,7 @@ def test_human_continues_a_fork_as_the_user(run: Path) -> None:
 
 def test_episode_of_several_sequences_is_not_forked(run: Path) -> None:
     fork = resolve_fork(find_target(str(run)), "4/2@3", CONFIG).fork
-    several = split_episode(fork.episode, [1, fork.episode.num_turns - 1])
+    several = replace(fork.episode, branches=[Branch()])
     with pytest.raises(ConfigError, match=r"\b2 token sequences\b"):
         fork_at(several, 2, USERS, same_model=True)
 

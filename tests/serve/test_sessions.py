@@ -34,6 +34,7 @@ MARKS = {
     "agents_sdk/chat_par_sub": "NNNEEEE",
     "agents_sdk/chat_handoff": "NNE",
     "smolagents/plain": "NNN",
+    "smol_code/plain": "NNN",
     "dspy/plain": "NNNN",
 }
 """Which calls continue a sequence (E) and which open one (N). Programs that send their history as it is have NEE."""

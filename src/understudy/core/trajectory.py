@@ -78,12 +78,6 @@ class TokenSequence:
         self.mask += [True] * len(tokens)
         self.logprobs += logprobs
 
-    def is_continued_by(self, messages: Sequence[Message], prompt: Sequence[int]) -> bool:
-        """Return whether a conversation begins with this sequence, which ends with a reply, and goes on."""
-        at, end = len(self.messages), len(self.tokens)
-        ends_with_reply = 0 < at < len(messages) and messages[at - 1].role == "assistant"
-        return ends_with_reply and end < len(prompt) and list(prompt[:end]) == self.tokens
-
     @property
     def reply_indices(self) -> list[int]:
         """Indices of the agent's replies in `messages`."""
@@ -171,19 +165,21 @@ class Trajectory(TokenSequence):
         messages: Sequence[Message],
         tools: Sequence[ToolSpec],
         prompt: Sequence[int],
+        num_known: int,
         reply: Message,
         tokens: Sequence[int],
         logprobs: Sequence[float],
     ) -> None:
-        """Append a reply to the longest sequence that its prompt continues. If there is none, open a branch.
+        """Append a reply to the sequence that its prompt continues. If there is none, open a branch.
 
-        `messages` and `prompt` are the conversation before the reply and all its tokens.
+        `messages` and `prompt` are the conversation before the reply and all its tokens. Of the first `num_known`
+        messages, the prompt has the tokens of an earlier call, its reply included.
         """
-        known = [sequence for sequence in self.sequences if sequence.is_continued_by(messages, prompt)]
-        sequence = max(known, key=lambda sequence: len(sequence.tokens), default=None)
-        if sequence is None:
-            sequence = Branch() if self.tokens else self
-            self.branches += [sequence] if isinstance(sequence, Branch) else []
+        for sequence in self.sequences:
+            if len(sequence.messages) == num_known and list(prompt[: len(sequence.tokens)]) == sequence.tokens:
+                break
+        else:
+            self.branches.append(sequence := Branch())
         sequence.observe(messages[len(sequence.messages) :], prompt[len(sequence.tokens) :])
         sequence.act(reply, tokens, logprobs)
         sequence.tools = list(tools)

@@ -37,7 +37,7 @@ class ChatCompletionsApp:
             validate_model_name(self._model, request.model)
             request.validate_lengths(self._config.max_message_chars)
             with self._reserve(request.n):
-                prompt = await build_prompt(self._model, request, request.sampling(request.max_reply_tokens or 1))
+                prompt, _ = await build_prompt(self._model, request, request.sampling(request.max_reply_tokens or 1))
                 if request.stream:
                     async with aclosing(self._events(request, prompt)) as events:
                         headers = {"Cache-Control": "no-cache"}

@@ -46,8 +46,10 @@ class ReplyChunk:
     reply_end: ReplyEnd | None = None
 
 
-async def build_prompt(model: ServedModel, request: ChatCompletionRequest, sampling: SamplingParams) -> list[int]:
-    """Return the tokens of the conversation up to the start of the reply.
+async def build_prompt(
+    model: ServedModel, request: ChatCompletionRequest, sampling: SamplingParams
+) -> tuple[list[int], int]:
+    """Return the tokens of the conversation up to the start of the reply, and how many messages the cache knew.
 
     Raise ApiError if the chat template rejects the messages, the model cannot be sampled so, or the prompt and
     `sampling.max_response_tokens` exceed the context.
@@ -55,7 +57,7 @@ async def build_prompt(model: ServedModel, request: ChatCompletionRequest, sampl
     _build_constraint(model, request)  # what cannot be constrained is refused before a stream begins
     messages, tools = request.conversation, request.callable_tools
     prefix, num_known = model.cache.find_prefix(messages, tools)
-    new_messages = [_to_wire_calls(message) for message in messages[num_known:]]
+    new_messages = [to_wire_calls(message) for message in messages[num_known:]]
     try:
         # A long conversation takes seconds to tokenize, in which other replies are sampled.
         prompt = [*prefix, *await asyncio.to_thread(model.format.encode, new_messages, tools, prefix)]
@@ -73,10 +75,10 @@ async def build_prompt(model: ServedModel, request: ChatCompletionRequest, sampl
             "messages",
             "context_length_exceeded",
         )
-    return prompt
+    return prompt, num_known
 
 
-def _to_wire_calls(message: Message) -> Message:
+def to_wire_calls(message: Message) -> Message:
     """Return the message with each malformed call reduced to its name, as requests to every endpoint contain it."""
     if not any(call.parse_error for call in message.tool_calls):
         return message

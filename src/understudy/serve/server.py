@@ -5,7 +5,7 @@ import contextlib
 import errno
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from typing import Any
+from typing import Any, Literal
 
 import uvicorn
 from starlette.applications import Starlette
@@ -60,14 +60,16 @@ def run_server(app: ASGIApp, listener: socket.socket, on_ready: Callable[[], Non
         server.run(sockets=[listener])
 
 
-def make_server(app: ASGIApp, kind: type[uvicorn.Server] = uvicorn.Server) -> uvicorn.Server:
+def make_server(
+    app: ASGIApp, kind: type[uvicorn.Server] = uvicorn.Server, lifespan: Literal["on", "off"] = "off"
+) -> uvicorn.Server:
     """Return the uvicorn server of an application, not yet running."""
     return kind(
         uvicorn.Config(
             app,
             http=TimeLimitedProtocol,
             ws="none",
-            lifespan="off",
+            lifespan=lifespan,
             log_level="warning",
             server_header=False,
             timeout_graceful_shutdown=SHUTDOWN_SECONDS,
@@ -76,10 +78,13 @@ def make_server(app: ASGIApp, kind: type[uvicorn.Server] = uvicorn.Server) -> uv
 
 
 @contextlib.asynccontextmanager
-async def serve_in_loop(app: ASGIApp) -> AsyncIterator[str]:
-    """Serve an application on a free port of this machine, in the running event loop. Yield the base URL."""
+async def serve_in_loop(app: ASGIApp, lifespan: Literal["on", "off"] = "off") -> AsyncIterator[str]:
+    """Serve an application on a free port of this machine, in the running event loop. Yield the base URL.
+
+    With `lifespan` "on", the application is told when the server starts and ends.
+    """
     listener = open_socket(ServeConfig(port=0))
-    server = make_server(app, _ServerInLoop)
+    server = make_server(app, _ServerInLoop, lifespan)
     task = asyncio.ensure_future(server.serve([listener]))
     try:
         yield f"http://127.0.0.1:{listener.getsockname()[1]}"

@@ -30,7 +30,14 @@ from understudy.formats.chat_format import mark_truncated_call, reply_events
 from understudy.serve.access import AccessMiddleware, error_response, json_response
 from understudy.serve.completions import read_body
 from understudy.serve.conversation_cache import ConversationCache
-from understudy.serve.generation import ReplyChunk, ServedModel, build_prompt, generate_reply, with_call_ids
+from understudy.serve.generation import (
+    ReplyChunk,
+    ServedModel,
+    build_prompt,
+    generate_reply,
+    to_wire_calls,
+    with_call_ids,
+)
 from understudy.serve.options import ServeConfig
 from understudy.serve.requests import ApiError, ChatCompletionRequest, parse_request, read_object
 from understudy.serve.responses import ResponseBuilder, sse_event
@@ -88,6 +95,8 @@ class Session:
         self.conversations: dict[str, list[dict[str, Any]]] = {}
         """The messages up to each response of the Responses API, by its id."""
         self.num_requests = 0
+        self.final_text = ""
+        """The text of the last reply without calls."""
         self._model = replace(model, cache=ConversationCache())  # a program never gets another one's tokens
         self._sampling, self._limits = sampling, limits
         self._num_replies = 0
@@ -113,12 +122,14 @@ class Session:
         """Return the parsed request of a chat-completions body, and its replies. Raise ApiError if it is refused."""
         request = self._parse(body)
         self._reserve(request.n)
-        prompt = await self._build_prompt(request)
+        prompt, num_known = await self._build_prompt(request)
         longest = min(self._sampling.max_response_tokens, self._model.sampler.context_length - len(prompt))
         sampling = self._sampling.replace(max_response_tokens=min(longest, request.max_reply_tokens or longest))
         chunks: list[ReplyChunk] = []
-        replies = (self._sample_reply(request, prompt, sampling, index, chunks) for index in range(request.n))
-        await asyncio.gather(*replies)
+        replies = (self._sample_reply(request, prompt, sampling, index) for index in range(request.n))
+        for tokens, logprobs, chunks_of_reply in await asyncio.gather(*replies):
+            self._record(request, prompt, num_known, tokens, logprobs, chunks_of_reply[-1])
+            chunks += chunks_of_reply
         return request, SampledReplies(len(prompt), chunks)
 
     async def close(self) -> None:
@@ -154,16 +165,16 @@ class Session:
             raise ApiError(text, code="episode_limit_reached")
         self._num_replies += count
 
-    async def _build_prompt(self, request: ChatCompletionRequest) -> list[int]:
+    async def _build_prompt(self, request: ChatCompletionRequest) -> tuple[list[int], int]:
         try:
-            prompt = await build_prompt(self._model, request, self._sampling.replace(max_response_tokens=1))
+            prompt, num_known = await build_prompt(self._model, request, self._sampling.replace(max_response_tokens=1))
         except ApiError as refusal:
             if refusal.code == "context_length_exceeded":
                 self.stop_reason = self.stop_reason or StopReason.MAX_TOKENS
             raise
         if len(prompt) >= self._limits.max_tokens:
             raise self._refuse_long(f"{len(prompt)} tokens in one prompt; limits.max_episode_tokens")
-        return prompt
+        return prompt, num_known
 
     def _refuse_long(self, problem: str) -> ApiError:
         self.stop_reason = self.stop_reason or StopReason.MAX_TOKENS
@@ -171,14 +182,9 @@ class Session:
         return ApiError(text, "messages", "context_length_exceeded")
 
     async def _sample_reply(
-        self,
-        request: ChatCompletionRequest,
-        prompt: Sequence[int],
-        sampling: SamplingParams,
-        index: int,
-        chunks: list[ReplyChunk],
-    ) -> None:
-        """Sample one reply, and record it in the episode."""
+        self, request: ChatCompletionRequest, prompt: Sequence[int], sampling: SamplingParams, index: int
+    ) -> tuple[list[int], list[float], list[ReplyChunk]]:
+        """Return the tokens of one reply, their log-probabilities, and its chunks."""
         own: list[ReplyChunk] = []
         try:
             version = await generate_reply(
@@ -193,20 +199,20 @@ class Session:
         except ConfigError as e:
             self.failure = self.failure or RolloutError(str(e), "engine")
             raise ApiError(str(e), code="overloaded", status=503) from e
-        tokens = [token for chunk in own for token in chunk.tokens]
-        self._record(request, prompt, tokens, logprobs, own[-1])
         if version is not None:
             self.episode.weights_version = version
-        chunks += own
+        return [token for chunk in own for token in chunk.tokens], logprobs, own
 
     def _record(
         self,
         request: ChatCompletionRequest,
         prompt: Sequence[int],
+        num_known: int,
         tokens: Sequence[int],
         logprobs: Sequence[float],
         last: ReplyChunk,
     ) -> None:
+        """Append a reply to the episode."""
         assert last.reply_end is not None
         parsed = self._model.format.parse(tokens, request.callable_tools)
         truncated = last.reply_end.finish_reason == "length"
@@ -215,8 +221,11 @@ class Session:
             self._count(event, count)
         if cut:
             self._count("stop_string")
-        message = with_call_ids(mark_truncated_call(parsed, truncated or cut), [*prompt, *tokens])
-        self.episode.add_call(request.conversation, request.callable_tools, prompt, message, tokens, logprobs)
+        reply = with_call_ids(mark_truncated_call(parsed, truncated or cut), [*prompt, *tokens])
+        if not last.reply_end.message.tool_calls:
+            self.final_text = last.reply_end.message.content
+        messages = [to_wire_calls(message) for message in request.conversation]
+        self.episode.add_call(messages, request.callable_tools, prompt, num_known, reply, tokens, logprobs)
 
     def _seed(self, prompt: Sequence[int]) -> int:
         digest = hashlib.sha256(array("I", prompt).tobytes()).digest()
