@@ -8,7 +8,7 @@ import asyncio
 import gzip
 import json
 import math
-from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -17,12 +17,13 @@ import httpx2
 import openai
 import pytest
 
+from support.replying import Reply, ReplySampler, say
 from support.tiny_runs import make_tiny_model
 from understudy.core.errors import RolloutError
 from understudy.core.messages import Message, ToolCall
 from understudy.core.trajectory import StopReason, Trajectory
-from understudy.engines.interface import Completion, SamplingParams, TokenCallback
-from understudy.formats import FormatTokenizer, load_chat_format
+from understudy.engines.interface import Completion, SamplingParams
+from understudy.formats import FormatTokenizer
 from understudy.serve.generation import ServedModel
 from understudy.serve.server import serve_in_loop
 from understudy.serve.sessions import Session, SessionLimits, SessionServer
@@ -40,7 +41,6 @@ MARKS = {
 """Which calls continue a sequence (E) and which open one (N). Programs that send their history as it is have NEE."""
 HELLO = [{"role": "user", "content": "Hello"}]
 LIMITS = SessionLimits(max_replies=20, max_tokens=100_000)
-Reply = Callable[[Sequence[int], int], Message]
 
 
 @pytest.fixture(scope="module")
@@ -48,50 +48,10 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_tiny_model(tmp_path_factory.mktemp("model"))
 
 
-class Sampler:
-    """A sampler whose replies a function of prompt and seed gives. It records each call."""
-
-    context_length = 100_000
-
-    def __init__(self, folder: Path, reply: Reply) -> None:
-        self.format = load_chat_format(folder)
-        self.reply = reply
-        self.calls: list[tuple[list[int], list[int]]] = []
-        self.asked: list[SamplingParams] = []
-        self.gate, self.begun = asyncio.Event(), asyncio.Event()
-        self.gate.set()
-
-    def validate_sampling(self, sampling: SamplingParams) -> None:
-        """Accept everything."""
-
-    async def sample(
-        self,
-        prompt: Sequence[int],
-        sampling: SamplingParams,
-        seed: int,
-        stop_tokens: Collection[int] = (),
-        on_tokens: TokenCallback | None = None,
-    ) -> Completion:
-        tokens = self.format.encode_reply(self.reply(prompt, seed))[: sampling.max_response_tokens]
-        self.calls.append((list(prompt), tokens))
-        self.asked.append(sampling)
-        self.begun.set()
-        await self.gate.wait()
-        ended = tokens[-1] in stop_tokens
-        return Completion(tokens, [-token / 1000 for token in tokens], "stop" if ended else "length", 3)
-
-    def close(self) -> None:
-        """Do nothing."""
-
-
-def say(text: str) -> Reply:
-    return lambda prompt, seed: Message(role="assistant", content=text)
-
-
 class Running:
     """A session and its endpoint."""
 
-    def __init__(self, url: str, key: str, session: Session, sampler: Sampler) -> None:
+    def __init__(self, url: str, key: str, session: Session, sampler: ReplySampler) -> None:
         self.url, self.session, self.sampler = url, session, sampler
         plain = httpx2.AsyncClient(verify=False, timeout=60, trust_env=False)
         self.client = openai.AsyncOpenAI(base_url=f"{url}/v1", api_key=key, max_retries=0, http_client=plain)
@@ -123,7 +83,7 @@ class Running:
 async def running(
     folder: Path, reply: Reply, limits: SessionLimits = LIMITS, seed: int = 0, **sampling: Any
 ) -> AsyncIterator[Running]:
-    sampler = Sampler(folder, reply)
+    sampler = ReplySampler(folder, reply)
     vocabulary = FormatTokenizer.load(folder / "tokenizer.json")
     params = SamplingParams(max_response_tokens=1000, **sampling)
     server = SessionServer(ServedModel("tiny", sampler, sampler.format, vocabulary), params)
@@ -397,7 +357,7 @@ def test_failure_of_the_engine_is_kept(problem: str, tiny: Path, monkeypatch: py
 
 def test_key_is_refused_outside_its_session(tiny: Path) -> None:
     async def play() -> None:
-        sampler = Sampler(tiny, say("Yes."))
+        sampler = ReplySampler(tiny, say("Yes."))
         vocabulary = FormatTokenizer.load(tiny / "tokenizer.json")
         server = SessionServer(ServedModel("tiny", sampler, sampler.format, vocabulary), SamplingParams())
         async with serve_in_loop(server.app()) as url:

@@ -27,12 +27,12 @@ from understudy.core.tasks import Task
 from understudy.core.trajectory import StopReason, Trajectory
 from understudy.engines.interface import LogprobTolerance, Trainer, require_critic, require_reference
 from understudy.evaluation.evaluate import replace_users
-from understudy.rollouts.agent import EngineAgent
 from understudy.rollouts.curriculum import TaskSampler, make_task_sampler, update_success_rates
 from understudy.rollouts.group import Group
 from understudy.rollouts.reward_shaping import ShapedEnvironmentFactory, ShapingConfig
 from understudy.rollouts.rollout import EnvironmentFactory, RolloutRequest
 from understudy.rollouts.scheduler import play_groups
+from understudy.runs.agents import make_model_player
 from understudy.runs.config import AlgorithmConfig, TrainConfig
 from understudy.train.anchor_states import index_anchor_states
 from understudy.train.critic import critic_metrics, with_gae_advantages
@@ -55,7 +55,8 @@ class RLPhase:
     def __init__(self, context: TrainingContext, progress: TrainingProgress) -> None:
         self.context, self.progress = context, progress
         penalty = context.config.format.repair_penalty
-        self.agent = EngineAgent(context.engine, context.format, context.config.sampling, repair_penalty=penalty)
+        config = context.config
+        self.agent = make_model_player(config, context.engine, context.format, config.sampling, penalty)
         self.environments = _make_environments(context)
         self._next_tasks: Iterator[Task] = iter(())
         """The training tasks after the first `_num_drawn`."""
