@@ -199,6 +199,8 @@ def test_openai_client_reads_responses(tiny: Path) -> None:
             (only,) = each.session.episode.sequences
             assert [message.role for message in only.messages] == ["system", "user", "assistant", "tool", "assistant"]
             each.check_invariant()
+            each.sampler.reply = say("word " * 1000)
+            assert (await api.create(model="m", input="Hi")).status == "completed", "the limit is the run's"
             cut = await api.create(model="m", input="Hi", max_output_tokens=2)
             assert (cut.status, cut.incomplete_details and cut.incomplete_details.reason) == (
                 "incomplete",

@@ -306,11 +306,16 @@ async def _complete(model: ServedModel, session: Session, body: dict[str, Any]) 
 
 
 async def _respond(model: ServedModel, session: Session, body: dict[str, Any]) -> Response:
-    """Answer a request of the Responses API."""
+    """Answer a request of the Responses API.
+
+    A reply that reaches the run's length limit is sent as complete: clients raise an exception for `incomplete`, which
+    they expect only if they set a limit.
+    """
     request = ResponsesRequest.parse(body, session.conversations)
     _, sampled = await session.sample(request.chat_body)
     (message,) = (chunk.reply_end.message for chunk in sampled.chunks if chunk.reply_end)
-    truncated = any(chunk.reply_end and chunk.reply_end.finish_reason == "length" for chunk in sampled.chunks)
+    at_limit = any(chunk.reply_end and chunk.reply_end.finish_reason == "length" for chunk in sampled.chunks)
+    truncated = at_limit and body.get("max_output_tokens") is not None
     num_sampled = sum(len(chunk.tokens) for chunk in sampled.chunks)
     response = to_response(request, message, truncated, sampled.prompt_tokens, num_sampled)
     session.conversations[response["id"]] = request.conversation_with(message)
