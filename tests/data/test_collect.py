@@ -16,7 +16,7 @@ from understudy.core.items import Item
 from understudy.core.messages import Message, ToolCall, ToolSpec
 from understudy.core.settings import dump_toml
 from understudy.core.tasks import Score
-from understudy.core.trajectory import StopReason, Trajectory, write_trajectories
+from understudy.core.trajectory import Branch, StopReason, Trajectory, write_trajectories
 from understudy.data.collect.build_examples import (
     balance_examples,
     build_demonstrations,
@@ -122,6 +122,22 @@ def test_preference_pairs_share_the_task_and_the_prompt() -> None:
     assert {**found.skipped, **SKIPPED} == found.skipped
     assert sorted(found.skipped.values()) == sorted([*SKIPPED.values(), 2])
     assert len(build_preference_pairs(many, tools_of, max_per_task=1).examples) == 1
+
+
+def test_each_sequence_of_an_episode_is_a_conversation_with_its_own_tools() -> None:
+    """A sequence with replies from elsewhere is left out: training would imitate them again."""
+    episode = make_episode("a")
+    helper = [Message(role="system", content="Help."), Message(role="assistant", content="helped")]
+    rewritten = [*make_episode("b").messages, Message(role="user", content="more"), Message(role="assistant")]
+    episode.branches = [
+        Branch(messages=helper, tools=[SPEC.replace(name="other")]),
+        Branch(messages=rewritten, tools=[], given_replies=[2]),
+    ]
+    rewritten[-1] = Message(role="assistant", content="c")
+    found = build_demonstrations([episode], tools_of)
+    assert [example.messages[-1].content for _, example in found.examples] == ["a", "helped"]
+    assert [[tool.name for tool in example.tools] for _, example in found.examples] == [[SPEC.name], ["other"]]
+    assert found.skipped == {"with replies that were sampled elsewhere": 1}
 
 
 def test_balance_examples_caps_each_group_by_seed() -> None:

@@ -40,9 +40,9 @@ from understudy.engines.vllm.weight_sync import WeightSync
 from understudy.formats import FormatTokenizer
 from understudy.runs.agents import open_model
 from understudy.runs.config import TrainConfig, parse_config
+from understudy.runs.serving import load_served_model
 from understudy.runs.weights import resolve_weights
 from understudy.serve.options import ServeConfig
-from understudy.serve.server import load_served_model
 
 SAMPLING = SamplingParams(max_response_tokens=4)
 

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from understudy.clients.cost import CostTracker
 from understudy.core.errors import ConfigError, TaskError
 from understudy.core.messages import Message, ToolCall
 from understudy.core.tasks import Task
-from understudy.core.trajectory import Trajectory, read_trajectories
+from understudy.core.trajectory import Branch, Trajectory, read_trajectories
 from understudy.engines.interface import SamplingParams
 from understudy.engines.models import tiny_model
 from understudy.engines.scripted import ScriptedSampler
@@ -28,7 +29,7 @@ from understudy.evaluation.forks import resolve_fork
 from understudy.evaluation.runner import EvalContext, load_eval_tasks, run_eval
 from understudy.formats import load_chat_format
 from understudy.rollouts.agent import Agent, EngineAgent, GoldAgent
-from understudy.rollouts.fork import Fork
+from understudy.rollouts.fork import Fork, fork_at
 from understudy.rollouts.group import Group
 from understudy.rollouts.rollout import EpisodeLimits, rollout
 from understudy.runs.config import EvalConfig, TrainConfig
@@ -244,6 +245,13 @@ def test_human_continues_a_fork_as_the_user(run: Path) -> None:
     assert episode is not None
     assert episode.reward == 1.0, "gold went on"
     assert any(text.startswith("\nagent | Lamp") for text in shown)
+
+
+def test_episode_of_several_sequences_is_not_forked(run: Path) -> None:
+    fork = resolve_fork(find_target(str(run)), "4/2@3", CONFIG).fork
+    several = replace(fork.episode, branches=[Branch()])
+    with pytest.raises(ConfigError, match=r"\b2 token sequences\b"):
+        fork_at(several, 2, USERS, same_model=True)
 
 
 def test_watch_mode_prints_the_episode(run: Path) -> None:

@@ -21,10 +21,10 @@ from understudy.engines.models import find_model, make_tiny_model
 from understudy.runs.config import parse_config
 from understudy.runs.eval_spec import EvalSpec
 from understudy.runs.run import Run
+from understudy.runs.serving import load_served_model
 from understudy.runs.storage.episode_store import SPEC_FILE
 from understudy.runs.weights import ModelWeights, export_model, hides_tools, resolve_weights
 from understudy.serve.options import ServeConfig
-from understudy.serve.server import load_served_model
 
 # peft reads a property that transformers has renamed
 pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")
@@ -215,7 +215,7 @@ def test_export_and_serve_say_which_step_they_take_if_the_last_checkpoint_is_dam
 ) -> None:
     run, _ = make_trained_run(tmp_path / "run", tiny)
     (run.folder / "checkpoints" / "step_000002" / "optimizer.safetensors").write_bytes(b"x")
-    monkeypatch.setattr("understudy.serve.server.serve_model", lambda *arguments: None)
+    monkeypatch.setattr("understudy.runs.serving.serve_model", lambda *arguments: None)
     for command in (["export", str(run.folder), "--out", str(tmp_path / "out")], ["serve", str(run.folder)]):
         monkeypatch.setattr(sys, "argv", ["understudy", *command])
         with pytest.raises(SystemExit) as done:

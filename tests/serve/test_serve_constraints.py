@@ -111,7 +111,7 @@ def test_format_without_json_arguments_is_refused(tmp_path: Path) -> None:
 def test_constrained_tokens_are_exact_and_leave_other_replies_alone(model: ServedModel) -> None:
     """Log-probabilities are the trainer's, and a free reply in the same batch is the one that it is alone."""
     body = {"model": "tiny", "messages": HELLO, "tools": TOOLS, "tool_choice": "required"}
-    request = parse_request(json.dumps(body).encode())
+    request = parse_request(body)
     engine: Any = model.sampler
     tools = [ToolSpec(name=t.name, description="", parameters=t.parameters) for t in request.callable_tools]
     prompt = model.format.encode([Message(role="user", content="Hello")], tools, ())
@@ -140,7 +140,7 @@ def test_constrained_tokens_are_exact_and_leave_other_replies_alone(model: Serve
 def test_grammar_that_llguidance_gives_up_is_an_error_of_its_reply(model: ServedModel) -> None:
     """A token that the grammar forbids makes llguidance's matcher fail."""
     body = {"model": "tiny", "messages": HELLO, "response_format": SCHEMA}
-    request = parse_request(json.dumps(body).encode())
+    request = parse_request(body)
     constraint = build_constraint(model.format, model.vocabulary, model.tokenizer_file, model.sampler, request)
     assert constraint is not None
     assert constraint.allowed_tokens()[ord("x")] == 0

@@ -31,9 +31,9 @@ from support.serving import (
 )
 from understudy.core.errors import ConfigError
 from understudy.engines.interface import SamplingParams
+from understudy.runs.serving import serve_model
 from understudy.runs.weights import resolve_weights
 from understudy.serve.options import ServeConfig
-from understudy.serve.server import serve_model
 
 
 @pytest.fixture(scope="module")
@@ -169,7 +169,7 @@ def test_running_stream_completes_at_shutdown(folder: Path) -> None:
 @pytest.fixture
 def interrupted_server(monkeypatch: pytest.MonkeyPatch) -> None:
     """Replace the server by one that is interrupted by Ctrl-C as soon as it is ready."""
-    monkeypatch.setattr("understudy.serve.server.run_server", lambda app, listener, on_ready: on_ready())
+    monkeypatch.setattr("understudy.runs.serving.run_server", lambda app, listener, on_ready: on_ready())
 
 
 def serve_messages(folder: Path, **options: Any) -> list[str]:

@@ -17,10 +17,11 @@ from understudy.core.errors import ConfigError
 from understudy.engines.interface import Completion, SamplingParams, TokenCallback
 from understudy.engines.models import make_tiny_model
 from understudy.formats import FormatTokenizer, load_chat_format
+from understudy.runs.serving import load_served_model
 from understudy.runs.weights import resolve_weights
 from understudy.serve.generation import ServedModel
 from understudy.serve.options import ServeConfig
-from understudy.serve.server import load_served_model, make_serve_app
+from understudy.serve.server import make_serve_app
 
 CONTEXT = 2048
 HELLO = [{"role": "user", "content": "Hello, who are you?"}]

@@ -8,8 +8,8 @@ import understudy
 
 ROOT = Path(understudy.__file__).parent
 PACKAGES = [
-    *("core", "formats", "clients", "envs", "domains", "sources", "algorithms", "engines"),
-    *("rollouts", "runs", "evaluation", "data", "train", "serve", "viewer", "cli"),
+    *("core", "formats", "clients", "envs", "domains", "sources", "algorithms", "engines", "serve"),
+    *("rollouts", "runs", "evaluation", "data", "train", "viewer", "cli"),
 ]
 """The packages, in the order of imports: each imports only from those before it."""
 

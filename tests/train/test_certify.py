@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from contracts.test_formats import make_markup_model
+from support.branching import split_episode
 from support.chat_templates import HEADERS, LLAMA, THINKING
 from support.groups import make_group
 from support.tiny_runs import (
@@ -554,6 +555,18 @@ def test_audit_names_the_episode_reply_and_token(episode: tuple[Trajectory, Chat
     assert re.search(r"stop token.*\b0\b", audit(event_counts={}))
     other = replace_token(spans[-1][1] - 1, 258)
     assert f"reply {len(spans)}: " in audit(tokens=other)
+
+
+def test_audit_checks_each_sequence(episode: tuple[Trajectory, ChatFormat, FormatTokenizer]) -> None:
+    """A later sequence begins with the sampled tokens of another one, which encoding its messages would not give."""
+    sound, format, vocabulary = episode
+    split = split_episode(sound, [1, sound.num_turns - 1])
+    assert list(audit_tokens(split, format, TOOLS, vocabulary.decode)) == []
+    branch = split.branches[0]
+    start = next(iter(branch.reply_spans()))[0]
+    branch.tokens[start - 1] += 1
+    (problem,) = audit_tokens(split, format, TOOLS, vocabulary.decode)
+    assert f"seed {sound.seed}, sequence 2, reply 1: " in problem
 
 
 def test_audited_episodes_are_selected_across_groups() -> None:

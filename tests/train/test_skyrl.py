@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 
+from support.branching import split_episode
 from support.contexts import make_context
 from support.groups import make_group
 from support.paths import ROOT
@@ -260,7 +261,7 @@ def episode(*turns: tuple[int, int], reward: float | None = 1.0, stop: StopReaso
 
 
 def test_generator_output_has_prompts_replies_masks_and_logprobs() -> None:
-    rows = to_generator_output([make_group([episode((3, 2), (2, 1))])], [[0.25]])
+    rows = to_generator_output([make_group([episode((3, 2), (2, 1))])], [[0.25]], [0])
     assert rows["prompt_token_ids"] == [[100, 101, 102]]
     assert rows["response_ids"] == [[200, 201, 103, 104, 202]]
     assert rows["loss_masks"] == [[1, 1, 0, 0, 1]]
@@ -272,9 +273,20 @@ def test_generator_output_has_prompts_replies_masks_and_logprobs() -> None:
 def test_messages_after_the_last_reply_are_dropped() -> None:
     cut = episode((3, 2), stop=StopReason.MAX_TURNS)
     cut.observe([], [150, 151])
-    rows = to_generator_output([make_group([cut])], [[0.0]])
+    rows = to_generator_output([make_group([cut])], [[0.0]], [0])
     assert rows["response_ids"] == [[200, 201]]
     assert rows["stop_reasons"] == ["length"]
+
+
+def test_each_sequence_of_an_episode_is_a_step_of_its_trajectory() -> None:
+    split, single = split_episode(episode((3, 2), (2, 1)), [1, 1]), episode((3, 2))
+    rows = to_generator_output([make_group([split, single])], [[1.0, 0.0]], ["a", "b"])
+    assert rows["prompt_token_ids"] == [[100, 101, 102], [100, 101, 102, 200, 201, 103, 104], [100, 101, 102]]
+    assert rows["response_ids"] == [[200, 201], [202], [200, 201]]
+    assert rows["loss_masks"] == [[1, 1], [1], [1, 1]]
+    assert (rows["rewards"], rows["trajectory_ids"]) == ([1.0, 1.0, 0.0], ["a", "a", "b"])
+    assert rows["is_last_step"] == [False, True, True]
+    assert to_generator_output([make_group([single])], [[1.0]], ["a"])["is_last_step"] is None
 
 
 def test_faulty_episode_is_masked_and_gets_the_mean_reward() -> None:
@@ -282,7 +294,7 @@ def test_faulty_episode_is_masked_and_gets_the_mean_reward() -> None:
     group = make_group([episode((3, 2), reward=1.0), failed, episode((3, 2), reward=0.0)])
     rewards = group_rewards(group, OverlongConfig(), 100)
     assert rewards == [1.0, 0.5, 0.0]
-    rows = to_generator_output([group], [rewards])
+    rows = to_generator_output([group], [rewards], range(3))
     assert rows["loss_masks"] == [[1, 1], [0, 0], [1, 1]]
 
 
@@ -291,7 +303,7 @@ def test_episode_without_a_reply_becomes_a_masked_row() -> None:
         Trajectory("t", stop_reason=StopReason.FAULT),
         Trajectory("t", tokens=[5, 6], mask=[False] * 2, logprobs=[0.0] * 2),
     )
-    rows = to_generator_output([make_group([nothing, shown])], [[0.0, 0.0]])
+    rows = to_generator_output([make_group([nothing, shown])], [[0.0, 0.0]], range(2))
     assert rows["prompt_token_ids"] == [[0], [5]]
     assert rows["response_ids"] == [[0], [5]]
     assert rows["loss_masks"] == [[0], [0]]

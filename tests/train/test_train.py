@@ -103,6 +103,7 @@ def test_rollout_metrics_match_hand_computed_values() -> None:
         "turns": 1,
         "response_tokens": 2 + 3 + 2 + 3 + 2,
         "episode_tokens": (5 + 12) / 5,
+        "sequences": 1,
         "replies/text": 1,
         "replies/malformed": 0,
         "stop/done": 5 / 6,

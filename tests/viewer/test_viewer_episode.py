@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from support.branching import split_episode
 from support.run_evaluations import write_run_evaluation
 from support.script import Script
 from support.viewer_episodes import (
@@ -296,7 +297,29 @@ def test_episode_answer_has_neighbors_fork_tokens_and_group(library: RunLibrary)
     assert [member["number"] for member in group] == [1, 2]
     assert all(len(reply["text"]) <= 160 for member in group for reply in member["replies"])
     read = request_route(library, "/api/episode/{key}/{step}/{number}/parses", key="run", step="4", number="1")
-    assert len(read["parses"]) == 3
+    assert len(read["parses"][0]) == 3
+
+
+def test_sequences_of_an_episode_are_shown_one_by_one(tmp_path: Path) -> None:
+    run = Run.create(tmp_path / "run", CONFIG)
+    whole = gold_episode()
+    run.save_groups(4, [Group(TASK, [split_episode(whole, [1, whole.num_turns - 1])])])
+    library, where = RunLibrary([run.folder]), {"key": "run", "step": "4", "number": "1"}
+    shown = request_route(library, "/api/episode/{key}/{step}/{number}", **where)
+    assert [message["turn"] for message in shown["messages"] if message["role"] == "assistant"] == [1]
+    (branch,) = shown["branches"]
+    turns = [message["turn"] for message in branch if message["role"] == "assistant"]
+    assert turns == [None, *range(1, whole.num_turns)]
+    assert "2 token sequences" in shown["notes"][0]
+    tokens = request_route(library, "/api/episode/{key}/{step}/{number}/tokens", **where)
+    end = len(whole.tokens)
+    (first, second) = tokens["sequences"]
+    assert (first[0], second[1] - second[0], first[1]) == (0, end, second[0])
+    assert tokens["ids"][slice(*second)] == whole.tokens
+    assert len(tokens["turns"]) == whole.num_turns
+    assert len(tokens["texts"]) == len(tokens["sampled"]) == second[1] == shown["num_tokens"]
+    parses = request_route(library, "/api/episode/{key}/{step}/{number}/parses", **where)["parses"]
+    assert [len(found) for found in parses] == [1, whole.num_turns - 1]
 
 
 @pytest.mark.parametrize(

@@ -85,7 +85,7 @@ def test_export_contains_evaluations_comparisons_and_parses(folder: Path, tmp_pa
     for where, answer in expected:
         assert data[where] == answer, where
     _, raw = fetch_answer(library, f"{EPISODE}/parses", key="run", step="4", number="1")
-    assert raw["parses"], "of an episode that a model of ours sampled"  # type: ignore[index]
+    assert raw["parses"][0], "of an episode that a model of ours sampled"  # type: ignore[index]
     assert "/api/episode/run/000000%20base/1" not in data
 
 

@@ -1,7 +1,7 @@
 """Advantages of sampled tokens, computed from one reward per episode.
 
 All means and normalizations are part of the advantages and token weights, so each loss is a plain sum (see `losses`).
-Shapes: B is the number of episodes, T the number of tokens.
+Shapes: B is the number of rows, T the number of tokens. An episode has one row or several: its token sequences.
 
     GRPO         grpo, sequence_mean                      Shao et al. 2024, arXiv:2402.03300
     Dr. GRPO     group_mean, seq_mean_token_sum_norm      Liu et al. 2025, arXiv:2503.20783
@@ -23,7 +23,7 @@ from understudy.algorithms.critic import gae_advantages, terminal_rewards
 
 
 def episode_advantages(estimator: AdvantageEstimator, rewards: Tensor, group_ids: Tensor) -> Tensor:
-    """Return one advantage per episode [B] from `rewards` [B] and `group_ids` [B].
+    """Return one advantage per episode [E] from `rewards` [E] and `group_ids` [E].
 
     Raise ValueError for the estimators `gae` and `turn`, which give one advantage per token.
     """
@@ -90,20 +90,22 @@ def reinforce_pp_advantages(rewards: Tensor, group_ids: Tensor) -> Tensor:
     return centred / (centred.std(correction=1 if len(centred) > 1 else 0) + 1e-6)
 
 
-def turn_advantages(rewards: Tensor, anchor_states: Tensor, mask: Tensor, gae_lambda: float) -> Tensor:
+def turn_advantages(
+    rewards: Tensor, anchor_states: Tensor, mask: Tensor, gae_lambda: float, episode_ids: Tensor | None = None
+) -> Tensor:
     """Return turn-level advantages [B, T] from `rewards` [B], `anchor_states` [B, T] and `mask` [B, T].
 
     `anchor_states` holds, for each token, the number of the state in which its reply started. The value of a state is
     the mean reward of the episodes that visited it. Advantages are GAE over replies with these values. With
     `gae_lambda` 1 an advantage is the reward minus the state's value, the step advantage of GiGPO (Feng et al. 2025,
     arXiv:2505.10978); it is 0 in a state that only one episode visited. With `gae_lambda` 0 the advantages of an
-    episode's replies sum to its reward minus the group's mean.
+    episode's replies sum to its reward minus the group's mean. Each row of an episode with several gets the reward.
     """
-    values = anchor_state_values(rewards, anchor_states)
+    values = anchor_state_values(rewards, anchor_states, episode_ids)
     return gae_advantages(terminal_rewards(rewards, mask), values, mask, 1.0, gae_lambda, turn_level=True)
 
 
-def anchor_state_values(rewards: Tensor, anchor_states: Tensor) -> Tensor:
+def anchor_state_values(rewards: Tensor, anchor_states: Tensor, episode_ids: Tensor | None = None) -> Tensor:
     """Return the mean reward of the episodes that visited each token's anchor state [B, T].
 
     An episode counts once per state. The value is 0 where `anchor_states` is -1.
@@ -112,7 +114,8 @@ def anchor_state_values(rewards: Tensor, anchor_states: Tensor) -> Tensor:
     if not num_states:
         return torch.zeros_like(anchor_states, dtype=rewards.dtype)
     rows, columns = (anchor_states >= 0).nonzero(as_tuple=True)
-    visits = torch.unique(rows * num_states + anchor_states[rows, columns])  # one number per (episode, state) pair
+    first = torch.arange(len(rewards)) if episode_ids is None else _first_rows(episode_ids)
+    visits = torch.unique(first[rows] * num_states + anchor_states[rows, columns])  # one number per (episode, state)
     episodes = visits // num_states
     states = visits % num_states
     rewards_and_ones = torch.stack([rewards[episodes], torch.ones_like(rewards[episodes])])
@@ -123,20 +126,27 @@ def anchor_state_values(rewards: Tensor, anchor_states: Tensor) -> Tensor:
 
 
 def token_weights(
-    mask: Tensor, aggregation: LossAggregation, constant: float = 1.0, num_episodes: float | None = None
+    mask: Tensor,
+    aggregation: LossAggregation,
+    constant: float = 1.0,
+    num_episodes: float | None = None,
+    episode_ids: Tensor | None = None,
 ) -> Tensor:
     """Return the weight of each sampled token in the loss [B, T]; 0 where `mask` [B, T] is False.
 
     `token_mean` gives all tokens of the batch equal weight; the weights sum to 1. `sequence_mean` gives all episodes
     equal weight. `seq_mean_token_sum_norm` gives every token the weight 1 / (num_episodes * constant), independent of
-    lengths. `num_episodes` is B by default. It is larger if episodes without an advantage were left out of `mask`.
+    lengths. `episode_ids` [B] numbers the episode of each row; by default every row is its own. `num_episodes` is the
+    number of these by default. It is larger if episodes without an advantage were left out of `mask`.
     """
     weights = mask.float()
     if aggregation == "token_mean":
         return weights / weights.sum().clamp(min=1)
+    index, count = _group_index(torch.arange(len(mask)) if episode_ids is None else episode_ids)
     if aggregation == "sequence_mean":
-        return weights / weights.sum(1, keepdim=True).clamp(min=1) / len(weights)
-    return weights / ((len(weights) if num_episodes is None else num_episodes) * constant)
+        lengths = _group_sum(weights.sum(1), index, count)[index]
+        return weights / lengths[:, None].clamp(min=1) / len(count)
+    return weights / ((len(count) if num_episodes is None else num_episodes) * constant)
 
 
 def apply_kl_penalty(
@@ -182,6 +192,11 @@ def tis_weights(trainer_logprobs: Tensor, sampler_logprobs: Tensor, mask: Tensor
     2008, and Yao et al. 2025, "Your Efficient RL Framework Secretly Brings You Off-Policy RL Training".
     """
     return torch.where(mask, trainer_logprobs - sampler_logprobs, 0.0).exp().clamp(max=cap) * mask
+
+
+def _first_rows(episode_ids: Tensor) -> Tensor:
+    """Return the index of the first row of each row's episode [B]."""
+    return (episode_ids[:, None] == episode_ids).int().argmax(1)
 
 
 def _group_index(group_ids: Tensor) -> tuple[Tensor, Tensor]:

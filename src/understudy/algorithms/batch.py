@@ -23,7 +23,9 @@ MICROBATCH_OVERHEAD = 64
 
 @dataclass(frozen=True)
 class Batch:
-    """B trajectories of at most T tokens. The stage that computes an optional tensor sets it with `replace`."""
+    """B token sequences of at most T tokens, the rows. The stage that computes an optional tensor sets it with
+    `replace`. An episode has one row for each of its sequences; all have its reward.
+    """
 
     tokens: Tensor  # [B, T] int64
     lengths: Tensor  # [B] int64
@@ -31,6 +33,7 @@ class Batch:
     logprobs: Tensor  # [B, T] float32, of the policy that sampled the tokens
     rewards: Tensor  # [B] float32
     group_ids: Tensor  # [B] int64, the number of each row's group
+    episode_ids: Tensor  # [B] int64, the number of each row's episode
     temperature: float = 1.0
     advantages: Tensor | None = None  # [B, T] float32, token weights included
     ref_logprobs: Tensor | None = None  # [B, T] float32
@@ -47,6 +50,7 @@ class Batch:
         logprobs: Sequence[Sequence[float]] | None = None,
         rewards: Sequence[float] | None = None,
         group_ids: Sequence[int] | None = None,
+        episode_ids: Sequence[int] | None = None,
         *,
         pad_id: int = 0,
         temperature: float = 1.0,
@@ -55,8 +59,8 @@ class Batch:
         """Return a batch of rows of token ids, padded on the right with `pad_id`.
 
         `masks`, `logprobs` and `anchor_states` have one entry per token. Log-probabilities and rewards default to 0.
-        Estimators compare rows with the same group id; by default every row is its own group. Raise ValueError if a
-        row's mask has another length than its tokens.
+        Estimators compare episodes with the same group id. By default every row is its own episode, and its own group.
+        Raise ValueError if a row's mask has another length than its tokens.
         """
         sizes = [len(row) for row in tokens]
         if sizes != [len(row) for row in masks]:
@@ -73,12 +77,20 @@ class Batch:
             logprobs=padded([[0.0] * n for n in sizes] if logprobs is None else logprobs, 0.0, torch.float32),
             rewards=torch.tensor([0.0] * len(sizes) if rewards is None else rewards, dtype=torch.float32),
             group_ids=torch.tensor(list(range(len(sizes)) if group_ids is None else group_ids)),
+            episode_ids=torch.tensor(list(range(len(sizes)) if episode_ids is None else episode_ids)),
             temperature=temperature,
             anchor_states=None if anchor_states is None else padded(anchor_states, -1, torch.int64),
         )
 
     def __len__(self) -> int:
         return len(self.tokens)
+
+    def episode_rows(self) -> list[list[int]]:
+        """Return the rows of each episode, in the order of their first rows."""
+        rows: dict[int, list[int]] = {}
+        for row, episode in enumerate(self.episode_ids.tolist()):
+            rows.setdefault(episode, []).append(row)
+        return list(rows.values())
 
     def replace(self, **tensors: Tensor) -> Self:
         """Return a copy with the given tensors replaced."""
@@ -102,13 +114,19 @@ def collate(
     temperature: float = 1.0,
     anchor_states: Sequence[Sequence[int]] | None = None,
 ) -> Batch:
-    """Return a batch with one row per trajectory (see `Batch.from_rows`). Raise ValueError if one has no score."""
+    """Return a batch with one row for each sequence of each trajectory (see `Batch.from_rows`).
+
+    `group_ids` has one entry per trajectory, `anchor_states` one per row. Raise ValueError for one without a score.
+    """
+    numbers = [number for number, trajectory in enumerate(trajectories) for _ in trajectory.sequences]
+    rows = [sequence for trajectory in trajectories for sequence in trajectory.sequences]
     return Batch.from_rows(
-        [t.tokens for t in trajectories],
-        [t.mask for t in trajectories],
-        [t.logprobs for t in trajectories],
-        [t.reward for t in trajectories],
-        group_ids,
+        [row.tokens for row in rows],
+        [row.mask for row in rows],
+        [row.logprobs for row in rows],
+        [trajectories[number].reward for number in numbers],
+        numbers if group_ids is None else [group_ids[number] for number in numbers],
+        numbers,
         pad_id=pad_id,
         temperature=temperature,
         anchor_states=anchor_states,

@@ -19,8 +19,9 @@ from understudy.core.imports import import_object
 from understudy.core.user_code import user_code
 
 AdvantageFunction = Callable[[Batch], Tensor]
-"""Returns advantages [B], one for each episode, or [B, T], one for each token. `batch` has `rewards`, `group_ids`,
-`mask`, `logprobs` and `anchor_states`."""
+"""Returns advantages [B], one for each row, or [B, T], one for each token. `batch` has `rewards`, `group_ids`,
+`episode_ids`, `mask`, `logprobs` and `anchor_states`. A row is an episode, or a token sequence of one that has several;
+their `episode_ids` are equal."""
 LossFunction = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, LossConfig], LossOutput]
 """Returns a loss, which must be a sum over tokens, and a dict of sums over tokens as metrics.
 
@@ -41,7 +42,7 @@ def custom_advantages(reference: str, batch: Batch) -> Tensor:
     if not isinstance(result, Tensor) or result.shape not in (batch.rewards.shape, batch.mask.shape):
         raise ConfigError(
             f"algorithm.advantage_estimator = {reference!r} returned {_describe(result)}; it must return a tensor "
-            f"{list(batch.rewards.shape)}, one number for each episode, or {list(batch.mask.shape)}, one for each token"
+            f"{list(batch.rewards.shape)}, one number for each row, or {list(batch.mask.shape)}, one for each token"
         )
     advantages = (result[:, None] if result.dim() == 1 else result).float() * batch.mask
     if not advantages.isfinite().all():

@@ -15,7 +15,7 @@ def training_rewards(episodes: Sequence[Trajectory], overlong: OverlongConfig, m
     Raise ValueError if an episode has no score.
     """
     rewards = torch.tensor([episode.reward for episode in episodes], dtype=torch.float32)
-    lengths = torch.tensor([len(episode.tokens) for episode in episodes])
+    lengths = torch.tensor([episode.num_tokens for episode in episodes])
     return rewards - overlong.penalty * overlong_fraction(lengths, max_episode_tokens, overlong.buffer_fraction)
 
 

@@ -488,7 +488,7 @@ def serve(options: ServeOptions) -> None:
 
     weights = _resolve_weights(options.model, options.settings)
     try:
-        from understudy.serve.server import serve_model as serve_until_interrupted
+        from understudy.runs.serving import serve_model as serve_until_interrupted
     except ModuleNotFoundError as e:
         raise missing_package_error(e, "a server") from e
     named = weights.replace(name=options.served_model_name or weights.name)

@@ -3,6 +3,9 @@
 `tokens` is one flat, append-only sequence of prompt tokens and sampled tokens. Text is never tokenized twice.
 `logprobs[t]` is the log-probability of `tokens[t]` given `tokens[:t]` under the model that sampled it, at the sampling
 temperature. It is 0.0 where `mask` is False. `mask[0]` is always False.
+
+An episode has one sequence, or several: an agent may call a second model, or rewrite its history. Each sampled token is
+in the mask of one sequence, after exactly the tokens that it was sampled from.
 """
 
 import time
@@ -17,7 +20,7 @@ from pydantic_core import from_json
 
 from understudy.core.errors import ExceptionReport, Fault
 from understudy.core.files import open_bytes
-from understudy.core.messages import Message
+from understudy.core.messages import Message, ToolSpec
 from understudy.core.tasks import Score
 
 
@@ -33,43 +36,19 @@ class StopReason(StrEnum):
     """The infrastructure failed; `Trajectory.fault` names the component."""
 
 
-@dataclass(slots=True)
-class Trajectory:
-    """One episode. `observe` and `act` extend it; `score` and `stop_reason` close it.
+class TokenSequence:
+    """Messages and their tokens, to which `observe` and `act` append. `tokens`, `mask` and `logprobs` have one length.
 
-    `tokens`, `mask` and `logprobs` have the same length.
+    `Trajectory` and `Branch` declare the fields, so that the fields of a stored episode keep their order.
     """
 
-    task_id: str
-    domain: str = ""
-    family: str = ""
-    difficulty: str = ""
-    seed: int = 0
-    messages: list[Message] = field(default_factory=list)
-    tokens: list[int] = field(default_factory=list)
-    mask: list[bool] = field(default_factory=list)
-    logprobs: list[float] = field(default_factory=list)
-    score: Score | None = None
-    stop_reason: StopReason | None = None
-    fault: Fault | None = None
-    error: str = ""
-    weights_version: int = 0
-    """Version of the weights that sampled the last reply."""
-    penalty: float = 0.0
-    """Deduction from the training reward. The score, which evaluation reads, does not include it."""
-    event_counts: dict[str, int] = field(default_factory=Counter)
-    """Counts of events: replies by parse status, repairs and malformed calls by kind, tool errors by kind."""
-    exceptions: list[ExceptionReport] = field(default_factory=list)
-    """Exceptions that user code raised in the episode, one for each place in the code."""
-    timings: dict[str, float] = field(default_factory=dict)
-    given_replies: list[int] = field(default_factory=list)
-    """Indices in `messages` of assistant messages that the agent did not write, such as the environment's greeting."""
-
-    def add_exceptions(self, reports: Iterable[ExceptionReport]) -> None:
-        """Append the reports of exceptions from places in the code that have none yet."""
-        for report in reports:
-            if all((report.what, report.location) != (known.what, known.location) for known in self.exceptions):
-                self.exceptions.append(report)
+    __slots__ = ()
+    messages: list[Message]
+    tokens: list[int]
+    mask: list[bool]
+    logprobs: list[float]
+    given_replies: list[int]
+    tools: list[ToolSpec] | None
 
     def observe(self, messages: Iterable[Message], tokens: Sequence[int] = ()) -> None:
         """Append messages that the agent sees, and their tokens if there are any. Raise TypeError for other objects."""
@@ -100,6 +79,118 @@ class Trajectory:
         self.logprobs += logprobs
 
     @property
+    def reply_indices(self) -> list[int]:
+        """Indices of the agent's replies in `messages`."""
+        given = set(self.given_replies)
+        return [i for i, message in enumerate(self.messages) if message.role == "assistant" and i not in given]
+
+    def reply_spans(self) -> Iterator[tuple[int, int]]:
+        """Yield the agent's turns as [start, end) spans of `tokens`."""
+        return sampled_spans(self.mask)
+
+    def shown_tools(self, tools: Sequence[ToolSpec]) -> Sequence[ToolSpec]:
+        """Return the tools in the prompt. `tools` are those of the environment."""
+        return tools if self.tools is None else self.tools
+
+
+@dataclass(slots=True)
+class Branch(TokenSequence):
+    """A further sequence of an episode, beside the one that its `Trajectory` is."""
+
+    messages: list[Message] = field(default_factory=list)
+    tools: list[ToolSpec] | None = None
+    """The tools in the prompt of its last reply. None for those of the environment."""
+    tokens: list[int] = field(default_factory=list)
+    mask: list[bool] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    given_replies: list[int] = field(default_factory=list)
+    """As in `Trajectory`."""
+
+
+@dataclass(slots=True)
+class Trajectory(TokenSequence):
+    """One episode. `observe` and `act` extend it; `score` and `stop_reason` close it."""
+
+    task_id: str
+    domain: str = ""
+    family: str = ""
+    difficulty: str = ""
+    seed: int = 0
+    messages: list[Message] = field(default_factory=list)
+    tokens: list[int] = field(default_factory=list)
+    mask: list[bool] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    score: Score | None = None
+    stop_reason: StopReason | None = None
+    fault: Fault | None = None
+    error: str = ""
+    weights_version: int = 0
+    """Version of the weights that sampled the last reply."""
+    penalty: float = 0.0
+    """Deduction from the training reward. The score, which evaluation reads, does not include it."""
+    event_counts: dict[str, int] = field(default_factory=Counter)
+    """Counts of events: replies by parse status, repairs and malformed calls by kind, tool errors by kind."""
+    exceptions: list[ExceptionReport] = field(default_factory=list)
+    """Exceptions that user code raised in the episode, one for each place in the code."""
+    timings: dict[str, float] = field(default_factory=dict)
+    given_replies: list[int] = field(default_factory=list)
+    """Indices in `messages` of assistant messages that were not sampled here, such as the environment's greeting."""
+    tools: list[ToolSpec] | None = None
+    """The tools in the prompt of the last reply. None for those of the environment."""
+    branches: list[Branch] = field(default_factory=list)
+    """The other sequences of the episode, in the order of their first reply."""
+
+    @property
+    def sequences(self) -> list["Trajectory | Branch"]:
+        """All sequences of the episode: this one, then its branches."""
+        return [self, *self.branches]
+
+    @property
+    def num_tokens(self) -> int:
+        """Number of tokens of all sequences."""
+        return sum(len(sequence.tokens) for sequence in self.sequences)
+
+    @property
+    def num_sampled_tokens(self) -> int:
+        """Number of sampled tokens of all sequences."""
+        return sum(self.all_masks)
+
+    @property
+    def all_masks(self) -> list[bool]:
+        """The masks of all sequences, one after the other."""
+        return [sampled for sequence in self.sequences for sampled in sequence.mask]
+
+    def add_call(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[ToolSpec],
+        prompt: Sequence[int],
+        num_known: int,
+        reply: Message,
+        tokens: Sequence[int],
+        logprobs: Sequence[float],
+    ) -> None:
+        """Append a reply to the sequence that its prompt continues. If there is none, open a branch.
+
+        `messages` and `prompt` are the conversation before the reply and all its tokens. Of the first `num_known`
+        messages, the prompt has the tokens of an earlier call, its reply included.
+        """
+        for sequence in self.sequences:
+            if len(sequence.messages) == num_known and list(prompt[: len(sequence.tokens)]) == sequence.tokens:
+                break
+        else:
+            self.branches.append(sequence := Branch())
+        sequence.observe(messages[len(sequence.messages) :], prompt[len(sequence.tokens) :])
+        sequence.act(reply, tokens, logprobs)
+        sequence.tools = list(tools)
+
+    def add_exceptions(self, reports: Iterable[ExceptionReport]) -> None:
+        """Append the reports of exceptions from places in the code that have none yet."""
+        for report in reports:
+            if all((report.what, report.location) != (known.what, known.location) for known in self.exceptions):
+                self.exceptions.append(report)
+
+    @property
     def reward(self) -> float:
         """The reward to train on: the score plus the shaping bonus, minus the penalty.
 
@@ -111,24 +202,19 @@ class Trajectory:
 
     @property
     def num_turns(self) -> int:
-        """Number of the agent's replies so far."""
-        return len(self.reply_indices)
+        """Number of the agent's replies so far, in all sequences."""
+        return sum(len(sequence.reply_indices) for sequence in self.sequences)
 
-    @property
-    def reply_indices(self) -> list[int]:
-        """Indices of the agent's replies in `messages`."""
-        given = set(self.given_replies)
-        return [i for i, message in enumerate(self.messages) if message.role == "assistant" and i not in given]
 
-    def reply_spans(self) -> Iterator[tuple[int, int]]:
-        """Yield the agent's turns as [start, end) spans of `tokens`."""
-        start = None
-        for i, sampled in enumerate([*self.mask, False]):
-            if sampled and start is None:
-                start = i
-            elif not sampled and start is not None:
-                yield start, i
-                start = None
+def sampled_spans(mask: Sequence[bool]) -> Iterator[tuple[int, int]]:
+    """Yield the [start, end) spans in which `mask` is True."""
+    start = None
+    for i, sampled in enumerate([*mask, False]):
+        if sampled and start is None:
+            start = i
+        elif not sampled and start is not None:
+            yield start, i
+            start = None
 
 
 def _require_message(method: str, message: object) -> None:

@@ -158,7 +158,7 @@ def _sample(
         "working_time": episode.timings.get("agent", 0.0),
     }
     if episode.stop_reason in _LIMITS:
-        reached = episode.num_turns if episode.stop_reason is StopReason.MAX_TURNS else len(episode.tokens)
+        reached = episode.num_turns if episode.stop_reason is StopReason.MAX_TURNS else episode.num_tokens
         sample["limit"] = {"type": _LIMITS[episode.stop_reason], "limit": reached}
     return sample
 

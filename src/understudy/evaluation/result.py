@@ -154,7 +154,7 @@ def summarize_episodes(
         event_counts=dict(sum((Counter(episode.event_counts) for episode in whole), Counter[str]())),
         fault_counts=dict(Counter(str(episode.fault) for episode in episodes if not episode.score)),
         mean_turns=_mean([episode.num_turns for episode in whole]),
-        mean_tokens=_mean([sum(episode.mask) for episode in whole]),
+        mean_tokens=_mean([episode.num_sampled_tokens for episode in whole]),
     )
 
 

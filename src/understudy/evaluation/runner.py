@@ -52,8 +52,15 @@ from understudy.evaluation.reports.markdown import report_to_markdown
 from understudy.evaluation.reports.report import EvalReport
 from understudy.evaluation.result import EvalResult, ResultRow, repeat_name, summarize_episodes
 from understudy.rollouts.agent import Agent, NoopAgent
-from understudy.rollouts.rollout import EpisodeCallback, ProgressCallback, RolloutRequest, episode_seed, report_nothing
-from understudy.runs.agents import make_agent, validate_model_format
+from understudy.rollouts.rollout import (
+    EpisodeCallback,
+    Player,
+    ProgressCallback,
+    RolloutRequest,
+    episode_seed,
+    report_nothing,
+)
+from understudy.runs.agents import make_player, validate_model_format
 from understudy.runs.config import TrainConfig
 from understudy.runs.endpoints import FAILURE_JUDGE_KEY, endpoint_configs, eval_endpoint_names
 from understudy.runs.eval_spec import EvalSpec, is_eval_folder
@@ -75,7 +82,7 @@ class EvalContext:
     """The agent, users, tasks and services of an evaluation."""
 
     cost_tracker: CostTracker
-    agent: Agent
+    agent: Player
     users: UserSimulatorFactory
     source: TaskSource
     tasks: Sequence[Task]
@@ -127,11 +134,11 @@ def prepare_eval(
     checkpoint = Path(spec.checkpoint) if spec.checkpoint else None
     warnings: tuple[str, ...] = ()
     if folder and is_eval_folder(folder) and _is_complete(folder, spec, tasks):
-        agent: Agent = NoopAgent()  # it is never asked, so the evaluated model need not exist any more
+        agent: Player = NoopAgent()  # it is never asked, so the evaluated model need not exist any more
     else:
         if spec.agent == "model" and not human_agent:
             warnings = validate_model_format(config, source, tasks)
-        agent = human_agent or make_agent(spec.agent, config, checkpoint, cost_tracker.budget_for("agent"))
+        agent = human_agent or make_player(spec.agent, config, checkpoint, cost_tracker.budget_for("agent"))
     alone = human_agent is not None or config.user.kind == "human"
     concurrency = 1 if alone else concurrency
     return EvalContext(cost_tracker, agent, users, source, tasks, judge, concurrency, warnings=warnings)

@@ -5,7 +5,7 @@ changed. `encode(first) + sampled + encode(next)` equals what the model's own te
 deviations that a format documents.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
@@ -41,6 +41,15 @@ def mark_truncated_call(parsed: ParsedMessage, truncated: bool) -> Message:
     *calls, last = message.tool_calls
     reason = last.parse_error or "the call is cut off where the reply ended; write less before it"
     return message.replace(tool_calls=(*calls, ToolCall(name=last.name, parse_error=reason)))
+
+
+def reply_events(parsed: ParsedMessage, truncated: bool) -> Iterator[tuple[str, int]]:
+    """Yield the events to count for a reply: its status, and its repairs and malformed calls by kind."""
+    yield "truncated" if truncated else parsed.status, 1
+    if parsed.hallucinated_turn:
+        yield "hallucinated_turn", 1
+    yield from ((f"repaired/{kind}", count) for kind, count in parsed.repairs.items())
+    yield from ((f"malformed/{kind}", count) for kind, count in parsed.parse_errors.items())
 
 
 class ChatFormat(Protocol):

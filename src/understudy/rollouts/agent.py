@@ -7,7 +7,7 @@
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from understudy.clients.chat import ChatModel, ModelUsage
@@ -17,7 +17,7 @@ from understudy.core.tasks import Task
 from understudy.core.trajectory import Trajectory
 from understudy.engines.interface import Sampler, SamplingParams
 from understudy.formats import ChatFormat, ParsedMessage
-from understudy.formats.chat_format import ParseStatus, mark_truncated_call
+from understudy.formats.chat_format import ParseStatus, mark_truncated_call, reply_events
 from understudy.rollouts.supervised import append_rendered_turn
 
 MAX_REPAIR_PENALTY = 0.5
@@ -78,7 +78,7 @@ class EngineAgent:
         episode.observe((), new_tokens)
         truncated = completion.finish_reason == "length"
         parsed = self._format.parse(completion.tokens, tools)
-        for event, count in _events(parsed, truncated):
+        for event, count in reply_events(parsed, truncated):
             _count(episode, event, count)
         may_have_stop_string = bool(self._sampling.stop) and completion.finish_reason == "stop"
         cut = may_have_stop_string and completion.tokens[-1] not in self._format.stop_token_ids
@@ -121,7 +121,7 @@ class APIAgent:
         raw_message = Message(role="assistant", content=reply.refusal) if reply.refusal else reply.message
         status = _status(raw_message, reply.repairs)
         parsed = ParsedMessage(raw_message, status, reply.hallucinated_turn, reply.repairs, reply.parse_errors)
-        for event, count in _events(parsed, truncated=reply.finish_reason == "length"):
+        for event, count in reply_events(parsed, truncated=reply.finish_reason == "length"):
             _count(episode, event, count)
         message = assign_call_ids(raw_message, episode.num_turns)
         episode.act(message)
@@ -136,15 +136,6 @@ def _validate_opening_fits(task: Task, episode: Trajectory, num_tokens: int) -> 
             "leaves no room for a reply in the model's context; select fewer tools with slice.tools, set "
             "slice.domain_policy=brief, or raise engine.vllm.max_model_len"
         )
-
-
-def _events(parsed: ParsedMessage, truncated: bool) -> Iterator[tuple[str, int]]:
-    """Yield the events to count for a reply: its status, and its repairs and malformed calls by kind."""
-    yield "truncated" if truncated else parsed.status, 1
-    if parsed.hallucinated_turn:
-        yield "hallucinated_turn", 1
-    yield from ((f"repaired/{kind}", count) for kind, count in parsed.repairs.items())
-    yield from ((f"malformed/{kind}", count) for kind, count in parsed.parse_errors.items())
 
 
 class GoldAgent:

@@ -72,8 +72,13 @@ class Fork:
 def fork_at(episode: Trajectory, turn: int, user_factory: UserSimulatorFactory, same_model: bool) -> Fork:
     """Return the fork of an episode before the agent's reply number `turn`, counted from 1.
 
-    Raise ConfigError if the episode has no such turn.
+    Raise ConfigError if the episode has no such turn, or several sequences.
     """
+    if episode.branches:
+        raise ConfigError(
+            f"the episode of task {episode.task_id} has {len(episode.sequences)} token sequences; "
+            "fork an episode that has one"
+        )
     last = episode.num_turns + (episode.stop_reason is not StopReason.DONE)
     if not 1 <= turn <= last:
         raise ConfigError(f"the episode of task {episode.task_id} has no turn {turn}; choose a turn from 1 to {last}")

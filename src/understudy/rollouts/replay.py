@@ -56,6 +56,8 @@ async def replay_episode(
     Faults of the environment are reported as a divergence.
     """
     domain = find_source(task_source, task.domain)
+    if episode.branches:
+        return ReplayResult((), None, f"the episode has {len(episode.sequences)} token sequences")
     if not scripted_user and task.scenario.user_actions:
         return ReplayResult((), None, "the record does not contain the actions of the user's own tools")
     user = None if scripted_user else ReplayUser(_user_messages(episode))

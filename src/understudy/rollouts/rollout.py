@@ -7,16 +7,16 @@ import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol, cast
+from typing import Any, Protocol, cast, runtime_checkable
 
 from pydantic import Field
 
 from understudy.core.errors import ConfigError, Fault, RolloutError, TaskError
 from understudy.core.json_values import replace_surrogates
-from understudy.core.messages import Message
+from understudy.core.messages import Message, ToolSpec
 from understudy.core.records import Record
 from understudy.core.secrets import mask_secrets
-from understudy.core.tasks import Task
+from understudy.core.tasks import Score, Task
 from understudy.core.trajectory import StopReason, Stopwatch, Trajectory
 from understudy.core.user_code import name_definition, user_code, wait_limit
 from understudy.engines.process_group import SINGLE_PROCESS, ProcessGroup
@@ -69,12 +69,26 @@ class EnvironmentFactory(Protocol):
         """Return a new environment for one episode of `task`."""
 
 
+@runtime_checkable
+class EpisodePlayer(Protocol):
+    """Plays whole episodes, as a program does. An `Agent` gives one reply after the other."""
+
+    async def play(
+        self, task: Task, environment: "EpisodeEnvironment", limits: EpisodeLimits, episode: Trajectory
+    ) -> None:
+        """Play an episode: start the environment, and set the score and the stop reason of the episode."""
+
+
+Player = Agent | EpisodePlayer
+"""What plays episodes."""
+
+
 @dataclass(frozen=True, slots=True)
 class RolloutRequest:
     """Which agent plays in which environments, and how. The tasks are given beside it."""
 
     environments: EnvironmentFactory
-    agent: Agent
+    agent: Player
     limits: EpisodeLimits = DEFAULT_LIMITS
     seed: int = 0
     """The seed of each episode is a hash of this one, the task and the trial."""
@@ -87,7 +101,7 @@ class RolloutRequest:
 
 
 async def play_episode(
-    environments: EnvironmentFactory, task: Task, agent: Agent, limits: EpisodeLimits, seed: int
+    environments: EnvironmentFactory, task: Task, agent: Player, limits: EpisodeLimits, seed: int
 ) -> Trajectory:
     """Play one episode of a task, and retry it after an infrastructure fault at most `limits.max_retries` times.
 
@@ -114,7 +128,7 @@ async def play_episode(
 
 
 async def attempt_episode(
-    environments: EnvironmentFactory, task: Task, agent: Agent, limits: EpisodeLimits, seed: int
+    environments: EnvironmentFactory, task: Task, agent: Player, limits: EpisodeLimits, seed: int
 ) -> tuple[Trajectory, RolloutError | None]:
     """Play one episode of a task once. Return it and its fault, None if it has none."""
     for given in (environments, agent):
@@ -127,7 +141,11 @@ async def attempt_episode(
         with user_code("environment", "the environment", environments):
             environment = _validate_environment(environments.environment(task, seed=seed), environments)
         async with _closing(environment, limits):
-            await _play(task, environment, agent, limits, episode)
+            played = EpisodeEnvironment(environment, limits, episode)
+            if isinstance(agent, EpisodePlayer):
+                await agent.play(task, played, limits, episode)
+            else:
+                await _play(task, played, agent, limits, episode)
     except RolloutError as e:
         episode.score, episode.stop_reason = None, StopReason.FAULT
         episode.fault, episode.error = e.fault, replace_surrogates(mask_secrets(str(e)))
@@ -142,7 +160,7 @@ def episode_seed(seed: int, task: Task, trial: int) -> int:
 
 
 async def rollout(
-    task: Task, environment: Environment, agent: Agent, limits: EpisodeLimits, seed: int = 0
+    task: Task, environment: Environment, agent: Player, limits: EpisodeLimits, seed: int = 0
 ) -> Trajectory:
     """Play one episode. An infrastructure fault ends it with `StopReason.FAULT` and without a score."""
     episode, _ = await attempt_episode(_SingleEnvironment(environment), task, agent, limits, seed)
@@ -176,15 +194,13 @@ async def _closing(environment: Environment, limits: EpisodeLimits) -> AsyncIter
             _LOGGER.info("closing the environment after an error failed too: %s", mask_secrets(str(e)))
 
 
-async def _play(task: Task, environment: Environment, agent: Agent, limits: EpisodeLimits, episode: Trajectory) -> None:
-    with Stopwatch(episode.timings, "environment"):
-        async with _limited("environment", "the start of the environment", limits):
-            step = _validate_result("start", environment, await _call(environment, "start"))
-    reply: Message | None = None
+async def _play(
+    task: Task, environment: "EpisodeEnvironment", agent: Agent, limits: EpisodeLimits, episode: Trajectory
+) -> None:
+    step = await environment.start()
     while step.score is None:
-        _validate_lengths(step.messages, reply, limits)
         stop = _limit_reached(episode, limits)
-        reply = None
+        reply: Message | None = None
         if stop:
             episode.observe(step.messages)  # record the results of the last reply, without tokens
         else:
@@ -198,20 +214,56 @@ async def _play(task: Task, environment: Environment, agent: Agent, limits: Epis
                     "agent",
                 )
         if reply is None or _message_chars(reply) > limits.max_message_chars:
-            async with _limited("grader", "the grader of the environment", limits):
-                episode.score = await _call(environment, "grade", ended=False)
+            episode.score = await environment.grade(ended=False)
             episode.stop_reason = stop or StopReason.MAX_TOKENS
             return
-        with Stopwatch(episode.timings, "environment"):
-            async with _limited("environment", "a step of the environment", limits):
-                step = _validate_result("step", environment, await _call(environment, "step", reply))
-        for kind in step.error_kinds:
-            episode.event_counts[kind] = episode.event_counts.get(kind, 0) + 1
-        episode.add_exceptions(step.exceptions)
+        step = await environment.step(reply)
         await asyncio.sleep(0)  # agents and environments that never wait must not keep Ctrl-C from cancelling this
     episode.observe(step.messages)
     episode.score = step.score
     episode.stop_reason = StopReason.DONE
+
+
+class EpisodeEnvironment:
+    """The environment of one episode, with the limits of the episode. It attributes what goes wrong, and counts errors.
+
+    The methods raise RolloutError with the component at fault.
+    """
+
+    def __init__(self, environment: Environment, limits: EpisodeLimits, episode: Trajectory) -> None:
+        self._environment, self._limits, self._episode = environment, limits, episode
+
+    @property
+    def tools(self) -> Sequence[ToolSpec]:
+        """The tools that the agent may call."""
+        return self._environment.tools
+
+    async def start(self) -> StepResult:
+        """Start the episode."""
+        return await self._answer("start", "the start of the environment", None)
+
+    async def step(self, reply: Message) -> StepResult:
+        """Answer one reply of the agent."""
+        step = await self._answer("step", "a step of the environment", reply, reply)
+        for kind in step.error_kinds:
+            self._episode.event_counts[kind] = self._episode.event_counts.get(kind, 0) + 1
+        self._episode.add_exceptions(step.exceptions)
+        return step
+
+    async def grade(self, ended: bool) -> Score:
+        """Return the score so far."""
+        async with _limited("grader", "the grader of the environment", self._limits):
+            score: Score = await _call(self._environment, "grade", ended=ended)
+        return score
+
+    async def _answer(self, method: str, what: str, reply: Message | None, *arguments: Message) -> StepResult:
+        with Stopwatch(self._episode.timings, "environment"):
+            async with _limited("environment", what, self._limits):
+                result = await _call(self._environment, method, *arguments)
+                step = _validate_result(method, self._environment, result)
+        if step.score is None:
+            _validate_lengths(step.messages, reply, self._limits)
+        return step
 
 
 @asynccontextmanager
@@ -275,4 +327,4 @@ def _message_chars(message: Message) -> int:
 def _limit_reached(episode: Trajectory, limits: EpisodeLimits) -> StopReason | None:
     if episode.num_turns >= limits.max_turns:
         return StopReason.MAX_TURNS
-    return StopReason.MAX_TOKENS if len(episode.tokens) >= limits.max_episode_tokens else None
+    return StopReason.MAX_TOKENS if episode.num_tokens >= limits.max_episode_tokens else None

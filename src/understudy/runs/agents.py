@@ -3,7 +3,7 @@
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from understudy.clients.chat import Budget, ChatModel, open_chat_model
 from understudy.core.errors import ConfigError, RolloutError, did_you_mean, install_hint
@@ -14,9 +14,10 @@ from understudy.core.trajectory import Trajectory
 from understudy.core.user_code import task_code, user_code
 from understudy.engines.config import EngineConfig
 from understudy.engines.factory import AnyEngine, open_engine, open_exported_engine
+from understudy.engines.interface import Sampler, SamplingParams, StreamingSampler
 from understudy.engines.models import find_model
 from understudy.envs.task_source import TaskSource, find_tool_specs
-from understudy.formats import ChatFormat
+from understudy.formats import ChatFormat, FormatTokenizer
 from understudy.formats.round_trip import validate_gold
 from understudy.rollouts.agent import (
     Agent,
@@ -27,11 +28,13 @@ from understudy.rollouts.agent import (
     NoopAgent,
     RefusingAgent,
 )
+from understudy.rollouts.rollout import Player
 from understudy.rollouts.supervised import validate_source_tools
 from understudy.runs.config import TrainConfig
 from understudy.runs.endpoints import AGENT_KEY
 from understudy.runs.model_format import choose_format
 from understudy.runs.run import MODEL_FOLDER
+from understudy.serve.generation import ServedModel
 
 SCRIPTED_AGENTS: Mapping[str, Callable[[], Agent]] = {
     "gold": GoldAgent,
@@ -49,8 +52,13 @@ def make_agent(name: str, config: TrainConfig, checkpoint: Path | None = None, b
     that the config's `agent_endpoint` names, and `budget` counts its requests. `module:attribute` is an agent, or a
     class or function that returns one for a `ChatModel` of that endpoint.
 
-    Raise ConfigError for an unknown name, and for an object that is not an agent.
+    Raise ConfigError for an unknown name, for an object that is not an agent, and for `model` if a program plays it.
     """
+    if name == "model" and config.agent.name:
+        raise ConfigError(
+            f"the model's episodes are played by the program {config.agent.name}, which gives no single replies; use "
+            "eval or data collect, or clear agent.command, agent.function and agent.url"
+        )
     agents: dict[str, Callable[[], Agent]] = {
         **SCRIPTED_AGENTS,
         "api": lambda: APIAgent(_open_agent_model(config, budget)),
@@ -61,6 +69,34 @@ def make_agent(name: str, config: TrainConfig, checkpoint: Path | None = None, b
     if name not in agents:
         raise ConfigError(f"unknown agent {did_you_mean(name, agents)}, or module:attribute for an agent of your own")
     return agents[name]()
+
+
+def make_player(name: str, config: TrainConfig, checkpoint: Path | None = None, budget: Budget | None = None) -> Player:
+    """Return what plays whole episodes under a name: the config's program for `model`, else the agent of the name.
+
+    Raise ConfigError as `make_agent` does, and if there is no such program.
+    """
+    if name != "model" or not config.agent.name:
+        return make_agent(name, config, checkpoint, budget)
+    from understudy.rollouts.program import validate_program
+
+    validate_program(config.agent)
+    engine, format = open_model(config, checkpoint)
+    return make_model_player(config, engine, format, _eval_sampling(config))
+
+
+def make_model_player(
+    config: TrainConfig, engine: Sampler, format: ChatFormat, sampling: SamplingParams, repair_penalty: float = 0.0
+) -> Player:
+    """Return what plays the model of an engine: the config's program, or the shipped agent."""
+    if not config.agent.name:
+        return EngineAgent(engine, format, sampling, repair_penalty=repair_penalty)
+    from understudy.rollouts.program import ProgramAgent  # MCP takes long to import
+
+    vocabulary = FormatTokenizer.load(find_model(config.model) / "tokenizer.json")
+    streaming = cast(StreamingSampler, engine)  # as every engine is but SkyRL's, which is refused
+    model = ServedModel(config.model, streaming, format, vocabulary)
+    return ProgramAgent(config.agent, model, sampling, repair_penalty=repair_penalty)
 
 
 def _make_custom_agent(name: str, config: TrainConfig, budget: Budget | None) -> Agent:
@@ -131,7 +167,11 @@ def _open_agent_model(config: TrainConfig, budget: Budget | None) -> ChatModel:
 def make_model_agent(config: TrainConfig, checkpoint: Path | None = None) -> EngineAgent:
     """Return an agent that samples from the config's model as evaluations do."""
     engine, format = open_model(config, checkpoint)
-    return EngineAgent(engine, format, config.sampling.replace(temperature=config.eval.temperature))
+    return EngineAgent(engine, format, _eval_sampling(config))
+
+
+def _eval_sampling(config: TrainConfig) -> SamplingParams:
+    return config.sampling.replace(temperature=config.eval.temperature)
 
 
 def validate_model_format(config: TrainConfig, source: TaskSource, tasks: Sequence[Task]) -> tuple[str, ...]:

@@ -46,6 +46,7 @@ from understudy.envs.task_source import (
 from understudy.envs.users import UserConfig
 from understudy.formats import FormatConfig
 from understudy.rollouts.curriculum import CurriculumConfig
+from understudy.rollouts.program_config import ProgramConfig
 from understudy.rollouts.reward_shaping import ShapingConfig
 from understudy.rollouts.rollout import EpisodeLimits
 from understudy.runs.conversions import translate
@@ -327,6 +328,8 @@ class TrainConfig(Record):
     """Name of the endpoint (`endpoints.NAME`) that `--agent api` and your own agents call."""
     allow_noop_solvable: bool = False
     """Allow training on tasks that doing nothing solves."""
+    agent: ProgramConfig = ProgramConfig()
+    """The program that plays the model's episodes, in training and evaluation. By default, the shipped agent does."""
     engine: EngineConfig = LocalEngineConfig()
     sampling: SamplingParams = SamplingParams()
     format: FormatConfig = FormatConfig()

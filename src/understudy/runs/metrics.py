@@ -34,6 +34,7 @@ _NAMES = {
     "turns": "rollout/turns",
     "response_tokens": "rollout/response_tokens",
     "episode_tokens": "rollout/episode_tokens",
+    "sequences": "rollout/sequences",
     "tool_exceptions": "rollout/tool_exceptions",
     "loss": "train/loss",
     "nll_loss": "train/nll_loss",

@@ -1,4 +1,4 @@
 """A chat-completions server for a local model, with token-exact conversations.
 
-It imports `core`, `formats`, `clients`, `engines` and `runs`.
+It imports `core`, `formats` and `engines`.
 """

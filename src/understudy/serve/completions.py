@@ -14,7 +14,7 @@ from understudy.core.errors import ConfigError, RolloutError
 from understudy.serve.access import error_response, json_response
 from understudy.serve.generation import ReplyChunk, ServedModel, build_prompt, generate_reply
 from understudy.serve.options import ServeConfig
-from understudy.serve.requests import ApiError, ChatCompletionRequest, parse_request
+from understudy.serve.requests import ApiError, ChatCompletionRequest, parse_request, read_object
 from understudy.serve.responses import ResponseBuilder, sse_event
 
 _SEEDS = 2**63
@@ -32,11 +32,12 @@ class ChatCompletionsApp:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
         try:
-            request = parse_request(await self._body(Received(scope, receive)))
+            body = await read_body(Received(scope, receive), self._config.max_body_bytes)
+            request = parse_request(read_object(body))
             validate_model_name(self._model, request.model)
             request.validate_lengths(self._config.max_message_chars)
             with self._reserve(request.n):
-                prompt = await build_prompt(self._model, request)
+                prompt, _ = await build_prompt(self._model, request, request.sampling(request.max_reply_tokens or 1))
                 if request.stream:
                     async with aclosing(self._events(request, prompt)) as events:
                         headers = {"Cache-Control": "no-cache"}
@@ -49,18 +50,6 @@ class ChatCompletionsApp:
             await error_response(refusal)(scope, receive, send)
         except ClientDisconnect:
             return
-
-    async def _body(self, received: Received) -> bytes:
-        content_type = received.headers.get("content-type", "").partition(";")[0].strip().lower()
-        if content_type != "application/json":  # browsers send other types across origins without a preflight request
-            raise ApiError("the content type must be application/json", code="unsupported_media_type", status=415)
-        body = bytearray()
-        limit = self._config.max_body_bytes
-        async for part in received.stream():
-            body += part
-            if len(body) > limit:
-                raise ApiError(f"the body is longer than {limit} bytes", code="request_too_large", status=413)
-        return bytes(body)
 
     @contextmanager
     def _reserve(self, count: int) -> Iterator[None]:
@@ -122,8 +111,11 @@ class ChatCompletionsApp:
     ) -> None:
         """Sample all replies concurrently, each with its own seed. `put` receives their chunks."""
         seed = random.SystemRandom().getrandbits(62) if request.seed is None else request.seed
+        sampling = request.sampling(request.max_reply_tokens or self._model.sampler.context_length - len(prompt))
         replies = [
-            asyncio.ensure_future(generate_reply(self._model, request, prompt, index, (seed + index) % _SEEDS, put))
+            asyncio.ensure_future(
+                generate_reply(self._model, request, prompt, sampling, index, (seed + index) % _SEEDS, put)
+            )
             for index in range(request.n)
         ]
         try:
@@ -133,6 +125,19 @@ class ChatCompletionsApp:
         finally:
             for reply in replies:
                 reply.cancel()
+
+
+async def read_body(received: Received, limit: int) -> bytes:
+    """Return the body of a request. Raise ApiError if it is not declared as JSON, or longer than `limit` bytes."""
+    content_type = received.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if content_type != "application/json":  # browsers send other types across origins without a preflight request
+        raise ApiError("the content type must be application/json", code="unsupported_media_type", status=415)
+    body = bytearray()
+    async for part in received.stream():
+        body += part
+        if len(body) > limit:
+            raise ApiError(f"the body is longer than {limit} bytes", code="request_too_large", status=413)
+    return bytes(body)
 
 
 def validate_model_name(model: ServedModel, name: str) -> None:

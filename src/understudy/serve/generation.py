@@ -9,7 +9,7 @@ from pathlib import Path
 
 from understudy.core.errors import ConfigError
 from understudy.core.messages import Message, ToolCall
-from understudy.engines.interface import ConstrainedSampler, StreamingSampler, TokenConstraint
+from understudy.engines.interface import ConstrainedSampler, SamplingParams, StreamingSampler, TokenConstraint
 from understudy.formats import ChatFormat, FormatTokenizer
 from understudy.serve.constraints import build_constraint
 from understudy.serve.conversation_cache import ConversationCache
@@ -46,24 +46,26 @@ class ReplyChunk:
     reply_end: ReplyEnd | None = None
 
 
-async def build_prompt(model: ServedModel, request: ChatCompletionRequest) -> list[int]:
-    """Return the tokens of the conversation up to the start of the reply.
+async def build_prompt(
+    model: ServedModel, request: ChatCompletionRequest, sampling: SamplingParams
+) -> tuple[list[int], int]:
+    """Return the tokens of the conversation up to the start of the reply, and how many messages the cache knew.
 
-    Raise ApiError if the chat template rejects the messages, the model cannot be sampled as requested, or the prompt
-    and the reply exceed the context.
+    Raise ApiError if the chat template rejects the messages, the model cannot be sampled so, or the prompt and
+    `sampling.max_response_tokens` exceed the context.
     """
     _build_constraint(model, request)  # what cannot be constrained is refused before a stream begins
     messages, tools = request.conversation, request.callable_tools
     prefix, num_known = model.cache.find_prefix(messages, tools)
-    new_messages = [_to_wire_calls(message) for message in messages[num_known:]]
+    new_messages = [to_wire_calls(message) for message in messages[num_known:]]
     try:
         # A long conversation takes seconds to tokenize, in which other replies are sampled.
         prompt = [*prefix, *await asyncio.to_thread(model.format.encode, new_messages, tools, prefix)]
     except ConfigError as e:
         raise ApiError(f"messages: the model's chat template rejects them: {e}", "messages") from e
-    reply_tokens = request.max_reply_tokens or 1
+    reply_tokens = sampling.max_response_tokens
     try:
-        model.sampler.validate_sampling(request.sampling(reply_tokens))
+        model.sampler.validate_sampling(sampling)
     except ConfigError as e:
         raise ApiError(f"the model does not support these sampling parameters: {e}", code="invalid_value") from e
     if len(prompt) + reply_tokens > model.sampler.context_length:
@@ -73,10 +75,10 @@ async def build_prompt(model: ServedModel, request: ChatCompletionRequest) -> li
             "messages",
             "context_length_exceeded",
         )
-    return prompt
+    return prompt, num_known
 
 
-def _to_wire_calls(message: Message) -> Message:
+def to_wire_calls(message: Message) -> Message:
     """Return the message with each malformed call reduced to its name, as requests to every endpoint contain it."""
     if not any(call.parse_error for call in message.tool_calls):
         return message
@@ -88,13 +90,15 @@ async def generate_reply(
     model: ServedModel,
     request: ChatCompletionRequest,
     prompt: Sequence[int],
+    sampling: SamplingParams,
     index: int,
     seed: int,
     on_chunk: Callable[[ReplyChunk], None],
-) -> None:
+) -> int | None:
     """Sample one reply, pass its chunks to `on_chunk`, and store its tokens in the cache.
 
-    A stop string ends the sampling. Raise ApiError if the reply cannot be constrained as requested.
+    Return the version of the weights. It is None if a stop string of the request ended the sampling. Raise ApiError if
+    the reply cannot be constrained as requested.
     """
     constraint = _build_constraint(model, request)
     parser = StreamingParser(
@@ -110,38 +114,42 @@ async def generate_reply(
         if count:
             on_chunk(ReplyChunk(index, text, tokens[:count], logprobs[:count]))
         if parser.stopped:
-            sampling.cancel()
+            running.cancel()
 
-    reply_tokens = request.max_reply_tokens or model.sampler.context_length - len(prompt)
-    params = request.sampling(reply_tokens)
     stops = model.format.stop_token_ids
     if constraint and isinstance(model.sampler, ConstrainedSampler):
-        reply = model.sampler.sample_constrained(prompt, params, seed, constraint, stops, on_tokens)
+        reply = model.sampler.sample_constrained(prompt, sampling, seed, constraint, stops, on_tokens)
     else:
-        reply = model.sampler.sample(prompt, params, seed, stops, on_tokens)
-    sampling = asyncio.ensure_future(reply)
+        reply = model.sampler.sample(prompt, sampling, seed, stops, on_tokens)
+    running = asyncio.ensure_future(reply)
     try:
-        await asyncio.wait([sampling])
+        await asyncio.wait([running])
     finally:
-        sampling.cancel()
-    truncated = False
+        running.cancel()
+    truncated, version = False, None
     if not parser.stopped:
-        completion = sampling.result()
+        completion = running.result()
+        version = completion.weights_version
         num_received = len(parser.tokens)
         on_tokens(completion.tokens[num_received:], completion.logprobs[num_received:])
         truncated = completion.finish_reason == "length" and not parser.stopped
-    reply_end = _with_call_ids(parser.finish(truncated), [*prompt, *parser.tokens])
+    reply_end = parser.finish(truncated)
+    tokens = [*prompt, *parser.tokens]
+    reply_end = replace(reply_end, message=with_call_ids(reply_end.message, tokens))
     if reply_end.is_complete:
-        model.cache.add([*request.conversation, reply_end.message], request.callable_tools, [*prompt, *parser.tokens])
+        model.cache.add([*request.conversation, reply_end.message], request.callable_tools, tokens)
     on_chunk(ReplyChunk(index, reply_end.remaining_text, (), (), reply_end))
+    return version
 
 
 def _build_constraint(model: ServedModel, request: ChatCompletionRequest) -> TokenConstraint | None:
     return build_constraint(model.format, model.vocabulary, model.tokenizer_file, model.sampler, request)
 
 
-def _with_call_ids(reply_end: ReplyEnd, tokens: Sequence[int]) -> ReplyEnd:
-    """Return the reply with call ids. They are a digest of prompt and reply, so that no two replies share one."""
+def with_call_ids(reply: Message, tokens: Sequence[int]) -> Message:
+    """Return the reply with call ids. They are a digest of `tokens`, prompt and reply, so that no two replies share
+    one.
+    """
     digest = hashlib.sha256(array("I", tokens).tobytes()).hexdigest()[:20]
-    calls = tuple(call.replace(id=f"call_{digest}{i:04}") for i, call in enumerate(reply_end.message.tool_calls))
-    return replace(reply_end, message=reply_end.message.replace(tool_calls=calls))
+    calls = tuple(call.replace(id=f"call_{digest}{i:04}") for i, call in enumerate(reply.tool_calls))
+    return reply.replace(tool_calls=calls)

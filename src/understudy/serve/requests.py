@@ -310,9 +310,9 @@ def _message(wire: dict[str, Any]) -> Message:
     return message_from_openai({**wire, "role": role, "content": text})
 
 
-def parse_request(body: bytes) -> ChatCompletionRequest:
-    """Parse and validate the body of a request. Raise ApiError with the problem, its parameter and what is allowed."""
-    wire = _object(body)
+def parse_request(body: Mapping[str, Any]) -> ChatCompletionRequest:
+    """Validate the body of a request. Raise ApiError with the problem, its parameter and what is allowed."""
+    wire = dict(body)
     for key, allowed in _NEUTRAL.items():
         if key in wire and wire.pop(key) not in (None, *allowed):
             raise ApiError(
@@ -329,7 +329,8 @@ def parse_request(body: bytes) -> ChatCompletionRequest:
     return request
 
 
-def _object(body: bytes) -> dict[str, Any]:
+def read_object(body: bytes) -> dict[str, Any]:
+    """Return the JSON object of a body. Raise ApiError if it is none, or too deep."""
     try:
         wire = json.loads(body, parse_constant=_reject_constant)
     except (ValueError, RecursionError) as e:

@@ -1,10 +1,11 @@
 """The server: its routes and its socket."""
 
+import asyncio
 import contextlib
 import errno
 import socket
-from collections.abc import Awaitable, Callable
-from typing import Any
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from typing import Any, Literal
 
 import uvicorn
 from starlette.applications import Starlette
@@ -14,13 +15,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from understudy.clients.chat import require_api_key
 from understudy.core.errors import ConfigError
-from understudy.engines.local.machine import detect_machine
-from understudy.engines.models import find_model
-from understudy.formats import FormatTokenizer
-from understudy.runs.agents import open_model
-from understudy.runs.weights import ModelWeights
 from understudy.serve.access import AccessMiddleware, error_response, json_response
 from understudy.serve.completions import ChatCompletionsApp, validate_model_name
 from understudy.serve.generation import ServedModel
@@ -30,34 +25,6 @@ from understudy.serve.requests import ApiError
 
 SHUTDOWN_SECONDS = 5
 """Seconds that replies in progress get to finish after Ctrl-C."""
-
-
-def serve_model(weights: ModelWeights, config: ServeConfig, on_message: Callable[[str], None]) -> None:
-    """Serve a model until Ctrl-C. `on_message` receives warnings and the address."""
-    key, listener = require_api_key(config.api_key_var), open_socket(config)
-    with listener:
-        model = load_served_model(weights, config)
-        slow = detect_machine(weights.config.engine.export_engine_config).warnings
-        for line in (*weights.warnings, *slow, model.sampler_note):
-            on_message(line)
-        if not (config.is_loopback or key):
-            on_message(f"anyone who can reach {config.host} can use this server; set a key with --api-key-var")
-        host = f"[{config.host}]" if ":" in config.host else config.host
-        address = f"http://{host}:{listener.getsockname()[1]}/v1"
-        ready = f"{weights.name} is served at {address}; press Ctrl-C to stop"
-        with contextlib.closing(model.sampler):
-            run_server(make_serve_app(model, config, key), listener, lambda: on_message(ready))
-
-
-def load_served_model(weights: ModelWeights, config: ServeConfig) -> ServedModel:
-    """Load the model, with a sampler that generates up to `config.concurrency` replies at once.
-
-    A conversation may be as long as the model's context; vLLM is started with the full context length.
-    """
-    engine = weights.config.engine.replace(max_num_seqs=config.concurrency)
-    sampler, format = open_model(weights.config, weights.checkpoint, engine)
-    file = find_model(weights.config.model) / "tokenizer.json"
-    return ServedModel(weights.name, sampler, format, FormatTokenizer.load(file), str(sampler.sampler_choice), file)
 
 
 def make_serve_app(model: ServedModel, config: ServeConfig, key: str = "") -> ASGIApp:
@@ -93,19 +60,45 @@ def run_server(app: ASGIApp, listener: socket.socket, on_ready: Callable[[], Non
         server.run(sockets=[listener])
 
 
-def make_server(app: ASGIApp) -> uvicorn.Server:
+def make_server(
+    app: ASGIApp, kind: type[uvicorn.Server] = uvicorn.Server, lifespan: Literal["on", "off"] = "off"
+) -> uvicorn.Server:
     """Return the uvicorn server of an application, not yet running."""
-    return uvicorn.Server(
+    return kind(
         uvicorn.Config(
             app,
             http=TimeLimitedProtocol,
             ws="none",
-            lifespan="off",
+            lifespan=lifespan,
             log_level="warning",
             server_header=False,
             timeout_graceful_shutdown=SHUTDOWN_SECONDS,
         )
     )
+
+
+@contextlib.asynccontextmanager
+async def serve_in_loop(app: ASGIApp, lifespan: Literal["on", "off"] = "off") -> AsyncIterator[str]:
+    """Serve an application on a free port of this machine, in the running event loop. Yield the base URL.
+
+    With `lifespan` "on", the application is told when the server starts and ends.
+    """
+    listener = open_socket(ServeConfig(port=0))
+    server = make_server(app, _ServerInLoop, lifespan)
+    task = asyncio.ensure_future(server.serve([listener]))
+    try:
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        await task
+
+
+class _ServerInLoop(uvicorn.Server):
+    """A server that leaves signals to the program around it."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
 
 
 def open_socket(config: ServeConfig) -> socket.socket:

@@ -35,7 +35,7 @@ def anchor_states(messages: Sequence[Message]) -> Iterator[Hashable]:
 
 
 def index_anchor_states(groups: Sequence[Group]) -> list[list[int]]:
-    """Return an integer id of the anchor state for each token of each episode.
+    """Return an integer id of the anchor state for each token of each sequence of each episode.
 
     All tokens of a reply have the id of the anchor state before that reply. Tokens outside replies have -1. Episodes
     of different groups share no id.
@@ -43,13 +43,13 @@ def index_anchor_states(groups: Sequence[Group]) -> list[list[int]]:
     known: dict[Hashable, int] = {}
     rows = []
     for number, group in enumerate(groups):
-        for episode in group.episodes:
-            row = [-1] * len(episode.tokens)
-            given_replies = set(episode.given_replies)  # they have a state, and no span
-            places = [i for i, message in enumerate(episode.messages) if message.role == "assistant"]
-            replies = zip(places, anchor_states(episode.messages), strict=True)
+        for sequence in (sequence for episode in group.episodes for sequence in episode.sequences):
+            row = [-1] * len(sequence.tokens)
+            given_replies = set(sequence.given_replies)  # they have a state, and no span
+            places = [i for i, message in enumerate(sequence.messages) if message.role == "assistant"]
+            replies = zip(places, anchor_states(sequence.messages), strict=True)
             states = [state for place, state in replies if place not in given_replies]
-            for span, state in zip(episode.reply_spans(), states, strict=True):
+            for span, state in zip(sequence.reply_spans(), states, strict=True):
                 index = known.setdefault((number, state), len(known))
                 row[slice(*span)] = [index] * (span[1] - span[0])
             rows.append(row)

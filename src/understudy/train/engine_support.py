@@ -16,7 +16,23 @@ from understudy.train.skyrl.mapping import ADVANTAGES, LOSSES, RESERVED_KEYS, is
 
 
 def unsupported_settings(config: TrainConfig) -> list[UnsupportedSetting]:
-    """Return the settings that the config's engine cannot honour. A local engine honours all."""
+    """Return the settings that the config's engine cannot honour. A local engine honours all but a few of programs."""
+    return [*_unsupported_with_programs(config), *_unsupported_by_engine(config)]
+
+
+def _unsupported_with_programs(config: TrainConfig) -> Iterator[UnsupportedSetting]:
+    if not config.agent.name or not config.steps:
+        return
+    if config.algorithm.uses_critic:
+        reason = "with a program, an episode may have several token sequences, and a critic needs one; choose 'grpo'"
+        yield UnsupportedSetting("algorithm.advantage_estimator", config.algorithm.advantage_estimator, reason)
+    if isinstance(config.engine, SkyRLEngineConfig):
+        yield UnsupportedSetting(
+            "agent", config.agent.name, "SkyRL's trainer plays no programs; set engine.kind='local'"
+        )
+
+
+def _unsupported_by_engine(config: TrainConfig) -> list[UnsupportedSetting]:
     if isinstance(config.engine, TinkerEngineConfig):
         return list(_unsupported_by_tinker(config, config.engine))
     if isinstance(config.engine, SkyRLEngineConfig):

@@ -11,7 +11,7 @@ from understudy.evaluation.reports.files import read_report
 from understudy.evaluation.reports.report import EvalReport
 from understudy.evaluation.result import EvalResult
 from understudy.evaluation.runner import EvalContext, play_baselines, play_eval, report_eval, write_report
-from understudy.rollouts.agent import EngineAgent
+from understudy.runs.agents import make_model_player
 from understudy.runs.eval_spec import EvalSpec
 from understudy.runs.storage.episode_store import REPORT_FILE
 from understudy.train.eval_sets import EvalSet, base_eval_sets
@@ -114,7 +114,7 @@ def _make_eval_context(context: TrainingContext, eval_set: EvalSet) -> EvalConte
     sampling = context.config.sampling.replace(temperature=context.config.eval.temperature)
     return EvalContext(
         context.cost_tracker,
-        EngineAgent(context.engine, context.format, sampling),
+        make_model_player(context.config, context.engine, context.format, sampling),
         context.users,
         eval_set.source,
         eval_set.tasks,

@@ -52,8 +52,9 @@ def _scored_metrics(scored: Sequence[Trajectory]) -> Metrics:
         "reward_max": max(rewards),
         "success_rate": successes / len(scored),
         "turns": turns / len(scored),
-        "response_tokens": float(sum(sum(episode.mask) for episode in scored)),
-        "episode_tokens": sum(len(episode.tokens) for episode in scored) / len(scored),
+        "response_tokens": float(sum(episode.num_sampled_tokens for episode in scored)),
+        "episode_tokens": sum(episode.num_tokens for episode in scored) / len(scored),
+        "sequences": sum(len(episode.sequences) for episode in scored) / len(scored),
         **{f"replies/{name}": count / max(1, turns) for name, count in sorted(counts.items())},
         "tool_exceptions": float(tool_exceptions),
     }

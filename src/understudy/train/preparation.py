@@ -89,6 +89,10 @@ async def prepare_run(
     ):
         if name != DEFAULT_ENDPOINT:  # the run may call none of them
             find_endpoint(config.endpoints, name, key)
+    if config.agent.name:
+        from understudy.rollouts.program import validate_program  # MCP takes long to import
+
+        validate_program(config.agent)
     if config.data.reward:
         load_episode_class(config.data.reward)
     if config.epochs:

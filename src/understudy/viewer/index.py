@@ -275,7 +275,7 @@ def _shown(episode: Trajectory) -> dict[str, Any]:
         "stop": str(episode.stop_reason or ""),
         "fault": episode.fault or "",
         "turns": episode.num_turns,
-        "tokens": sum(episode.mask),
+        "tokens": episode.num_sampled_tokens,
         "seconds": sum(episode.timings.values()),
         "cause": None if is_failed(episode) else "",
     }

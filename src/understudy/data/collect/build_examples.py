@@ -3,6 +3,9 @@
 An episode is successful if it earned the full reward. Episodes with an unparsable call are left out, because their
 conversation does not hold the original text. Episodes that failed because of a fault are left out too, and successful
 ones with an empty reply, which nothing should imitate.
+
+Each token sequence of an episode is a conversation with its own tools. A sequence of a program is left out if its
+history has replies that were not sampled there, because every reply of a conversation is trained on.
 """
 
 import random
@@ -113,17 +116,29 @@ def is_success(episode: Trajectory) -> bool:
 
 
 def _usable_episodes(episodes: Iterable[Trajectory], left: Counter[str]) -> Iterator[Trajectory]:
+    """Yield each sequence of the usable episodes as an episode of its own."""
     for episode in episodes:
+        messages = [message for sequence in episode.sequences for message in sequence.messages]
         if episode.stop_reason is StopReason.FAULT or episode.score is None:
             left[f"failed by the {episode.fault}"] += 1
-        elif any(call.parse_error for message in episode.messages for call in message.tool_calls):
+        elif any(call.parse_error for message in messages for call in message.tool_calls):
             left["with calls that could not be read"] += 1
         elif not episode.num_turns:
             left["without a reply"] += 1
-        elif is_success(episode) and any(map(_is_empty_reply, episode.messages)):
+        elif is_success(episode) and any(map(_is_empty_reply, messages)):
             left["with an empty reply"] += 1
         else:
-            yield replace(episode, messages=list(map(strip_endpoint_data, episode.messages)))
+            yield from _conversations(episode, left)
+
+
+def _conversations(episode: Trajectory, left: Counter[str]) -> Iterator[Trajectory]:
+    for sequence in episode.sequences:
+        if sequence.tools is not None and sequence.given_replies:
+            left["with replies that were sampled elsewhere"] += 1
+        else:
+            shown = list(map(strip_endpoint_data, sequence.messages))
+            given = sequence.given_replies
+            yield replace(episode, messages=shown, given_replies=given, tools=sequence.tools, branches=[])
 
 
 def _is_empty_reply(message: Message) -> bool:
@@ -152,4 +167,4 @@ def _kind(episode: Trajectory) -> TaskKind:
 
 def _tools_as_shown(episode: Trajectory, shown: ToolLookup) -> tuple[ToolSpec, ...]:
     """Return the tools as the agent saw them, without aliases."""
-    return tuple(spec.without_aliases() for spec in shown(episode.domain))
+    return tuple(spec.without_aliases() for spec in episode.shown_tools(shown(episode.domain)))

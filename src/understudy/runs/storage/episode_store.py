@@ -73,7 +73,8 @@ class EpisodeStore(Generic[R]):
 
 def strip_tokens(episode: Trajectory) -> Trajectory:
     """Return the episode without its tokens, which use most of its memory."""
-    return replace(episode, tokens=[], mask=[], logprobs=[])
+    branches = [replace(branch, tokens=[], mask=[], logprobs=[]) for branch in episode.branches]
+    return replace(episode, tokens=[], mask=[], logprobs=[], branches=branches)
 
 
 def with_reply_cache(config: TrainConfig, folder: Path) -> TrainConfig:

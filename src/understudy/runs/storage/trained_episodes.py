@@ -1,7 +1,7 @@
 """Training data of the episodes of a step: `trained/step_000010.jsonl` of a run, one line per trained episode.
 
 A line holds the training reward, the advantages, and the trainer's log-probabilities of the sampled tokens. An episode
-that was not trained on has no line.
+that was not trained on has no line. The tokens of an episode are those of all its sequences, one after the other.
 """
 
 import math
@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from understudy.core.errors import ConfigError
 from understudy.core.files import read_bytes
 from understudy.core.records import Record
-from understudy.core.trajectory import Trajectory
+from understudy.core.trajectory import Trajectory, sampled_spans
 from understudy.runs.storage.checkpoints import step_name
 
 TRAINED_FOLDER = "trained"
@@ -41,7 +41,7 @@ class EpisodeTrainingData(Record):
 
     def token_advantages(self, episode: Trajectory) -> list[float | None]:
         """Return the advantage of each token of the episode; None for tokens that were not sampled."""
-        spans = list(episode.reply_spans())
+        spans = list(sampled_spans(episode.all_masks))
         lengths = [end - start for start, end in spans]
         if len(self.advantages) == 1:
             values = [self.advantages[0]] * sum(lengths)
@@ -57,21 +57,22 @@ def spread_over_tokens(episode: Trajectory, values: Sequence[float | None]) -> l
 
     Raise ConfigError if there are not as many values as sampled tokens.
     """
-    if len(values) != sum(episode.mask):
+    mask = episode.all_masks
+    if len(values) != sum(mask):
         raise ConfigError(
-            f"task {episode.task_id}: {len(values)} stored values for {sum(episode.mask)} sampled tokens; the files in "
+            f"task {episode.task_id}: {len(values)} stored values for {sum(mask)} sampled tokens; the files in "
             f"trajectories/ and {TRAINED_FOLDER}/ do not belong together"
         )
     left = iter(values)
-    return [next(left) if sampled else None for sampled in episode.mask]
+    return [next(left) if sampled else None for sampled in mask]
 
 
-def compress_advantages(episode: Trajectory, values: Sequence[float]) -> tuple[float | None, ...]:
+def compress_advantages(mask: Sequence[bool], values: Sequence[float]) -> tuple[float | None, ...]:
     """Return one value, one per reply or one per sampled token, from the advantages of all tokens of an episode."""
-    spans = list(episode.reply_spans())
+    spans = list(sampled_spans(mask))
     replies = [values[start] for start, _ in spans]
     if any(values[i] != value for value, (start, end) in zip(replies, spans, strict=True) for i in range(start, end)):
-        return round_values(value for value, sampled in zip(values, episode.mask, strict=True) if sampled)
+        return round_values(value for value, sampled in zip(values, mask, strict=True) if sampled)
     return round_values(replies[:1] if len(set(replies)) == 1 else replies)
 
 

@@ -102,8 +102,9 @@ class _Sessions:
     Idle ones are found by their last request, because the SDK does not report when it ends an idle session.
     """
 
-    def __init__(self, offer: ServerDefinition) -> None:
+    def __init__(self, offer: ServerDefinition, max_sessions: int, max_client_sessions: int) -> None:
         self._offer = offer
+        self._max_sessions, self._max_client_sessions = max_sessions, max_client_sessions
         self._open: dict[str, ServedSession] = {}
         self._requests = Counter[str]()
         self._used: dict[str, float] = {}
@@ -140,8 +141,8 @@ class _Sessions:
     def full(self, client: str) -> str:
         """Return which limit a new session of the client would exceed, or ""."""
         if self._is_client_full(client):
-            return f"at most {MAX_CLIENT_SESSIONS} sessions of one client may be open"
-        return f"at most {MAX_SESSIONS} sessions may be open" if self._count >= MAX_SESSIONS else ""
+            return f"at most {self._max_client_sessions} sessions of one client may be open"
+        return f"at most {self._max_sessions} sessions may be open" if self._count >= self._max_sessions else ""
 
     def spare(self, client: str) -> str:
         """Return the session that has had no request for the longest time, at least `SPARE_SECONDS`, or "".
@@ -154,7 +155,7 @@ class _Sessions:
         return longest if longest and time.monotonic() - self._used[longest] >= SPARE_SECONDS else ""
 
     def _is_client_full(self, client: str) -> bool:
-        return Counter(self._clients.values())[client] + self._opening[client] >= MAX_CLIENT_SESSIONS
+        return Counter(self._clients.values())[client] + self._opening[client] >= self._max_client_sessions
 
     @property
     def _count(self) -> int:
@@ -218,10 +219,12 @@ def build_server(offer: ServerDefinition) -> Server[Any]:
     return _server(offer, find, lifespan)
 
 
-def build_http_app(offer: ServerDefinition) -> ASGIApp:
+def build_http_app(
+    offer: ServerDefinition, max_sessions: int = MAX_SESSIONS, max_client_sessions: int = MAX_CLIENT_SESSIONS
+) -> ASGIApp:
     """Return an HTTP app that serves `/mcp`, with a session for each client. Only the names of loopback are accepted as
     host."""
-    sessions = _Sessions(offer)
+    sessions = _Sessions(offer, max_sessions, max_client_sessions)
 
     @asynccontextmanager
     async def lifespan(_: Server[Any]) -> AsyncIterator[None]:
@@ -243,7 +246,7 @@ def build_http_app(offer: ServerDefinition) -> ASGIApp:
     made = _server(offer, find, lifespan)
     made.middleware.append(_handshake_only)
     inner = made.streamable_http_app(
-        host=HOST, streamable_http_path=PATH, session_idle_timeout=SESSION_IDLE_SECONDS, max_sessions=MAX_SESSIONS
+        host=HOST, streamable_http_path=PATH, session_idle_timeout=SESSION_IDLE_SECONDS, max_sessions=max_sessions
     )
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:

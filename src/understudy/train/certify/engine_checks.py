@@ -138,16 +138,17 @@ def _differing_rows(episodes: Sequence[Trajectory], batch: Batch, forwarded: Bat
 
     A log-probability of a token that was not sampled is also a problem.
     """
-    for row, episode in enumerate(episodes):
+    sequences = [(episode, sequence) for episode in episodes for sequence in episode.sequences]
+    for row, (episode, sequence) in enumerate(sequences):
         where = f"row {row}, task {episode.task_id}"
-        count = len(episode.tokens)
+        count = len(sequence.tokens)
         for what, in_episode, in_batch in (
-            ("tokens", episode.tokens, batch.tokens[row]),
-            ("mask", episode.mask, batch.mask[row]),
+            ("tokens", sequence.tokens, batch.tokens[row]),
+            ("mask", sequence.mask, batch.mask[row]),
         ):
             if (at := first_mismatch(in_episode, in_batch[:count].tolist())) is not None:
                 yield f"{where}: the {what} of batch and episode differ at position {at}"
-        if episode.mask[0] or bool(batch.mask[row, count:].any()):
+        if any(sequence.mask[:1]) or bool(batch.mask[row, count:].any()):
             yield f"{where}: the mask is true at the first token or in the padding"
         for who, logprobs in (("sampler", batch.logprobs[row]), ("trainer", forwarded.logprobs[row])):
             beside = (logprobs != 0) & ~batch.mask[row]

@@ -82,4 +82,4 @@ class RunCertifier:
 def select_episodes(groups: Sequence[Group], count: int) -> list[Trajectory]:
     """Return up to `count` scored episodes: the first of each group, then the second of each, and so on."""
     rounds = itertools.chain.from_iterable(itertools.zip_longest(*(group.episodes for group in groups)))
-    return list(itertools.islice((e for e in rounds if e and e.score and any(e.mask)), count))
+    return list(itertools.islice((e for e in rounds if e and e.score and any(e.all_masks)), count))

@@ -5,6 +5,7 @@ import random
 import time
 from collections.abc import Iterator, Sequence
 
+import torch
 from torch import Tensor
 
 from understudy.algorithms.advantages import (
@@ -26,12 +27,12 @@ from understudy.core.tasks import Task
 from understudy.core.trajectory import StopReason, Trajectory
 from understudy.engines.interface import LogprobTolerance, Trainer, require_critic, require_reference
 from understudy.evaluation.evaluate import replace_users
-from understudy.rollouts.agent import EngineAgent
 from understudy.rollouts.curriculum import TaskSampler, make_task_sampler, update_success_rates
 from understudy.rollouts.group import Group
 from understudy.rollouts.reward_shaping import ShapedEnvironmentFactory, ShapingConfig
 from understudy.rollouts.rollout import EnvironmentFactory, RolloutRequest
 from understudy.rollouts.scheduler import play_groups
+from understudy.runs.agents import make_model_player
 from understudy.runs.config import AlgorithmConfig, TrainConfig
 from understudy.train.anchor_states import index_anchor_states
 from understudy.train.critic import critic_metrics, with_gae_advantages
@@ -54,7 +55,8 @@ class RLPhase:
     def __init__(self, context: TrainingContext, progress: TrainingProgress) -> None:
         self.context, self.progress = context, progress
         penalty = context.config.format.repair_penalty
-        self.agent = EngineAgent(context.engine, context.format, context.config.sampling, repair_penalty=penalty)
+        config = context.config
+        self.agent = make_model_player(config, context.engine, context.format, config.sampling, penalty)
         self.environments = _make_environments(context)
         self._next_tasks: Iterator[Task] = iter(())
         """The training tasks after the first `_num_drawn`."""
@@ -220,7 +222,8 @@ def collate_groups(groups: Sequence[Group], config: TrainConfig) -> Batch:
     needs_states = algorithm.advantage_estimator == "turn" or is_custom(algorithm.advantage_estimator)
     anchor_states = index_anchor_states(groups) if needs_states else None
     batch = collate(episodes, group_ids, temperature=config.sampling.temperature or 1.0, anchor_states=anchor_states)
-    return batch.replace(rewards=training_rewards(episodes, algorithm.overlong, config.limits.max_episode_tokens))
+    rewards = training_rewards(episodes, algorithm.overlong, config.limits.max_episode_tokens)
+    return batch.replace(rewards=rewards[batch.episode_ids])
 
 
 def compute_advantages(batch: Batch, config: TrainConfig) -> Batch:
@@ -247,12 +250,19 @@ def _reward_advantages(batch: Batch, algorithm: AlgorithmConfig) -> Tensor:
     """Return the advantages [B, T] of an estimator without a critic, without the KL penalty."""
     if algorithm.advantage_estimator == "turn":
         assert batch.anchor_states is not None
-        turns = turn_advantages(batch.rewards, batch.anchor_states, batch.mask, algorithm.turn.gae_lambda)
+        turns = turn_advantages(
+            batch.rewards, batch.anchor_states, batch.mask, algorithm.turn.gae_lambda, batch.episode_ids
+        )
         return turns * has_group_variance(batch.rewards, batch.group_ids)[:, None]
     if is_custom(algorithm.advantage_estimator):
         return custom_advantages(algorithm.advantage_estimator, batch)
-    episodes = episode_advantages(algorithm.advantage_estimator, batch.rewards, batch.group_ids)
-    return episodes[:, None] * batch.mask
+    rows = batch.episode_rows()
+    first = [own[0] for own in rows]
+    episodes = episode_advantages(algorithm.advantage_estimator, batch.rewards[first], batch.group_ids[first])
+    advantages = torch.empty_like(batch.rewards)
+    for own, advantage in zip(rows, episodes, strict=True):
+        advantages[own] = advantage
+    return advantages[:, None] * batch.mask
 
 
 def has_only_rounding(batch: Batch, config: TrainConfig, tolerance: LogprobTolerance) -> bool:
@@ -275,33 +285,36 @@ def make_minibatches(
 ) -> list[Batch]:
     """Return `num_minibatches` minibatches for each epoch, with advantages multiplied by the loss weights.
 
-    Rows are not split, and the rows of a group are spread over the minibatches. `num_episodes` counts the rows and the
-    episodes of the step that were left out because they have no advantage.
+    Episodes are not split, and those of a group are spread over the minibatches. `num_episodes` counts the episodes of
+    the batch and those of the step that were left out because they have no advantage.
     """
-    share = (len(batch) if num_episodes is None else num_episodes) / num_minibatches
-    num_minibatches = min(num_minibatches, len(batch))
-    orders = _orders(batch.group_ids.tolist(), config.algorithm.update_epochs, seed)
+    rows = batch.episode_rows()
+    share = (len(rows) if num_episodes is None else num_episodes) / num_minibatches
+    num_minibatches = min(num_minibatches, len(rows))
+    groups = batch.group_ids[[own[0] for own in rows]].tolist()
     return [
-        _weighted_minibatch(batch.select(order[i::num_minibatches]), config, share)
-        for order in orders
+        _weighted_minibatch(
+            batch.select([row for episode in order[i::num_minibatches] for row in rows[episode]]), config, share
+        )
+        for order in _orders(groups, config.algorithm.update_epochs, seed)
         for i in range(num_minibatches)
     ]
 
 
 def _orders(group: Sequence[int], epochs: int, seed: int) -> Iterator[list[int]]:
-    """Yield the order of the rows for each epoch.
+    """Yield the order of the episodes for each epoch. `group` has the number of each episode's group.
 
-    The first epoch has the rows as given. Later epochs shuffle the groups, and the rows within each group, so the rows
-    of a group are adjacent.
+    The first epoch has the episodes as given. Later epochs shuffle the groups, and the episodes within each group, so
+    the episodes of a group are adjacent.
     """
     members: dict[int, list[int]] = {}
-    for row, number in enumerate(group):
-        members.setdefault(number, []).append(row)
+    for episode, number in enumerate(group):
+        members.setdefault(number, []).append(episode)
     yield list(range(len(group)))
     for epoch in range(1, epochs):
         draw = random.Random(f"{seed}/{epoch}")
         groups = draw.sample(list(members.values()), len(members))
-        yield [row for rows in groups for row in draw.sample(rows, len(rows))]
+        yield [episode for episodes in groups for episode in draw.sample(episodes, len(episodes))]
 
 
 def _weighted_minibatch(part: Batch, config: TrainConfig, num_episodes: float) -> Batch:
@@ -312,12 +325,12 @@ def _weighted_minibatch(part: Batch, config: TrainConfig, num_episodes: float) -
     aggregation = config.algorithm.loss_aggregation
     limit = config.limits.max_turns * config.sampling.max_response_tokens
     if part.advantages is not None:
-        weights = token_weights(part.mask, aggregation, limit, num_episodes)
+        weights = token_weights(part.mask, aggregation, limit, num_episodes, part.episode_ids)
         part = part.replace(advantages=part.advantages * weights)
     if part.returns is None:
         return part
     steps = action_starts(part.mask, config.algorithm.critic.action_level == "turn")
-    return part.replace(value_weights=token_weights(steps, aggregation, limit, num_episodes))
+    return part.replace(value_weights=token_weights(steps, aggregation, limit, num_episodes, part.episode_ids))
 
 
 def step_seed(seed: int, step: int) -> int:

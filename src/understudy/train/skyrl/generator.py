@@ -77,7 +77,7 @@ class RolloutGenerator(GeneratorInterface):  # type: ignore[misc]  # SkyRL has n
         config = self._context.config
         limit = config.limits.max_episode_tokens
         rewards = [group_rewards(group, config.algorithm.overlong, limit) for group in groups]
-        rows = to_generator_output(groups, rewards)
+        rows = to_generator_output(groups, rewards, request["trajectory_ids"])
         metrics = get_rollout_metrics(rows["response_ids"], rows["rewards"], loss_masks=rows["loss_masks"])
-        output: dict[str, Any] = {**rows, "rollout_metrics": metrics, "trajectory_ids": request["trajectory_ids"]}
+        output: dict[str, Any] = {**rows, "rollout_metrics": metrics}
         return output

@@ -49,7 +49,7 @@ def episode_handler(library: RunLibrary, values: RouteParams) -> dict[str, Any]:
         "after": order[place + 1] if place + 1 < len(order) else None,
         "total": len(order),
         "fork": found.fork_command(number),
-        "num_tokens": len(context.episode.tokens),
+        "num_tokens": context.episode.num_tokens,
         "group_size": len(found.group(number)),
     }
 
@@ -61,13 +61,14 @@ def tokens_handler(library: RunLibrary, values: RouteParams) -> Any:
 
 
 def parses_handler(library: RunLibrary, values: RouteParams) -> dict[str, Any]:
-    """Return how each reply of an episode was parsed, by message index. If this cannot be shown, `note` says why."""
+    """Return how each reply of each sequence was parsed, by message index. If this cannot be shown, `note` says why."""
     found, number = episode_source_of(library, values), _number(values, "number")
     decoder = found.decoder()
     if isinstance(decoder, str):
-        return {"parses": {}, "note": decoder}
+        return {"parses": [], "note": decoder}
     context = found.context(number)
-    return {"parses": explain_parses(context.episode, context.tools, decoder), "note": ""}
+    parses = [explain_parses(sequence, context.tools, decoder) for sequence in context.episode.sequences]
+    return {"parses": parses, "note": ""}
 
 
 def group_handler(library: RunLibrary, values: RouteParams) -> Any:

@@ -4,7 +4,7 @@ State changes are not stored. They come from a replay of the episode (`replay_ep
 replay is not possible, a note says why, and the page shows what is stored.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile, zip_longest
 from typing import Any
@@ -14,7 +14,7 @@ from understudy.core.event_loop import BACKGROUND_LOOP
 from understudy.core.messages import Message, ToolCall, ToolSpec
 from understudy.core.records import Record
 from understudy.core.tasks import Task
-from understudy.core.trajectory import Trajectory
+from understudy.core.trajectory import TokenSequence, Trajectory
 from understudy.envs.grading import PartEvidence, affects_reward, explain_part
 from understudy.envs.state_diff import StateEdit, diff_states
 from understudy.envs.task_source import StatefulSource, TaskSource, find_missing_facts, find_source
@@ -108,6 +108,8 @@ class EpisodeView(Record):
     counts: dict[str, int]
     seconds: dict[str, float]
     messages: tuple[MessageView, ...]
+    branches: tuple[tuple[MessageView, ...], ...]
+    """The messages of the other sequences of the episode."""
     goal: TaskOutcomeView | None
     notes: tuple[str, ...]
     """What cannot be shown, and why."""
@@ -134,6 +136,7 @@ def build_episode_view(context: EpisodeContext) -> EpisodeView:
     played, note = _replayed(context)
     episode, score = context.episode, context.episode.score
     goal = _goal(context, played)
+    kinds = {turn.message_index: list(_kinds(turn)) for turn in played.turns} if played else {}
     return EpisodeView(
         task=episode.task_id,
         domain=episode.domain,
@@ -152,7 +155,8 @@ def build_episode_view(context: EpisodeContext) -> EpisodeView:
         error=episode.error,
         counts=episode.event_counts,
         seconds=episode.timings,
-        messages=tuple(_message_views(context, played)),
+        messages=tuple(_message_views(episode, kinds, _changed(context, played))),
+        branches=tuple(tuple(_message_views(branch, {}, {})) for branch in episode.branches),
         goal=goal,
         notes=(note,) if note else (),
     )
@@ -176,11 +180,15 @@ def _replayed(context: EpisodeContext) -> tuple[ReplayResult | None, str]:
     return played, ""
 
 
-def _message_views(context: EpisodeContext, played: ReplayResult | None) -> Iterator[MessageView]:
-    """Yield the messages, with the results of tool calls in their calls."""
-    messages, changed = context.episode.messages, _changed(context, played)
-    kinds = {turn.message_index: list(_kinds(turn)) for turn in played.turns} if played else {}
-    turns, shown = {place: turn for turn, place in enumerate(context.episode.reply_indices, 1)}, 0
+def _message_views(
+    sequence: TokenSequence, kinds: Mapping[int, Sequence[str]], changed: Mapping[int, tuple[StateEdit, ...]]
+) -> Iterator[MessageView]:
+    """Yield the messages, with the results of tool calls in their calls.
+
+    `kinds` has the kinds of errors of a message's calls by its index, and `changed` its changes of the database.
+    """
+    messages = sequence.messages
+    turns, shown = {place: turn for turn, place in enumerate(sequence.reply_indices, 1)}, 0
     for place, message in enumerate(messages):
         if place < shown:
             continue

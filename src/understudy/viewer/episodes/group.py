@@ -64,7 +64,7 @@ def group_members(
             number=number,
             reward=episode.score.reward if episode.score else None,
             stop=episode.stop_reason,
-            tokens=sum(episode.mask),
+            tokens=episode.num_sampled_tokens,
             diverges_at=first_divergence(group[current], episode),
             replies=tuple(_replies(episode, trained.get(number))),
         )

@@ -12,7 +12,7 @@ from typing import Literal
 
 from understudy.core.messages import Message, ToolSpec
 from understudy.core.records import Record
-from understudy.core.trajectory import Trajectory
+from understudy.core.trajectory import TokenSequence
 from understudy.viewer.episodes.decoder import TokenDecoder
 
 MAX_DIFF_CHARS = 8_000
@@ -64,14 +64,17 @@ def explain_parse(
     )
 
 
-def explain_parses(episode: Trajectory, tools: Sequence[ToolSpec], decoder: TokenDecoder) -> dict[int, ReplyParse]:
-    """Return how each reply of an episode was parsed, by message index; {} if not every reply has tokens."""
-    replies = [(place, episode.messages[place]) for place in episode.reply_indices]
-    spans = list(episode.reply_spans())
+def explain_parses(sequence: TokenSequence, tools: Sequence[ToolSpec], decoder: TokenDecoder) -> dict[int, ReplyParse]:
+    """Return how each reply of a sequence was parsed, by message index; {} if not every reply has tokens.
+
+    `tools` are those of the environment.
+    """
+    replies = [(place, sequence.messages[place]) for place in sequence.reply_indices]
+    spans = list(sequence.reply_spans())
     if len(spans) != len(replies):
         return {}
     return {
-        place: explain_parse(episode.tokens[start:end], message, tools, decoder)
+        place: explain_parse(sequence.tokens[start:end], message, sequence.shown_tools(tools), decoder)
         for (place, message), (start, end) in zip(replies, spans, strict=True)
     }
 

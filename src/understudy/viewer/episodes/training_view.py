@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping
 
 from understudy.algorithms.config import is_custom
 from understudy.core.records import Record
-from understudy.core.trajectory import Trajectory
+from understudy.core.trajectory import Trajectory, sampled_spans
 from understudy.evaluation.stored_episodes import StoredEpisodes
 from understudy.runs.storage.trained_episodes import EpisodeTrainingData
 
@@ -39,7 +39,12 @@ def build_training_view(
     if number not in trained:
         return TrainingView(note=_why_untrained(stored, episode, trained.keys(), group))
     found = trained[number]
-    sampled = [logprob for logprob, mask in zip(episode.logprobs, episode.mask, strict=True) if mask]
+    sampled = [
+        logprob
+        for sequence in episode.sequences
+        for logprob, mask in zip(sequence.logprobs, sequence.mask, strict=True)
+        if mask
+    ]
     pairs = zip(found.logprobs, sampled, strict=False)
     diffs = [abs(own - other) for own, other in pairs if own is not None and math.isfinite(other)]
     return TrainingView(
@@ -53,9 +58,9 @@ def build_training_view(
 
 
 def reply_advantages(episode: Trajectory, trained: EpisodeTrainingData) -> list[float | None]:
-    """Return the advantage of each reply: the mean of its tokens, or None if it is not finite."""
+    """Return the advantage of each reply of each sequence: the mean of its tokens, or None if it is not finite."""
     tokens = trained.token_advantages(episode)
-    return [_mean(tokens[start:end]) for start, end in episode.reply_spans()]
+    return [_mean(tokens[start:end]) for start, end in sampled_spans(episode.all_masks)]
 
 
 def _mean(values: list[float | None]) -> float | None:

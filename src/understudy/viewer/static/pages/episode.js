@@ -25,6 +25,7 @@ export function Page({ args, query }) {
 function Episode({ episode, args, query }) {
   const [key, step] = args;
   const tab = query.tab in TABS ? query.tab : "talk";
+  const sequence = episode.branches[query.sequence - 2] ? query.sequence - 1 : 0; // counted from 1 in the address
   const list = useNeighbours(key, query);
   const listed = list.previous || list.next; // otherwise the episodes of the step
   const beside = (number_) => number_ && href("episode", [key, step, String(number_)]);
@@ -64,11 +65,19 @@ function Episode({ episode, args, query }) {
         onKeyDown=${(event) => arrows(event, name)}>${says}${counted(name, episode)}</button>`)}
     </div>
     <div id="view" role="tabpanel" aria-labelledby=${`tab-${tab}`}>
-      ${tab === "talk" && html`<${Talk} ...${{ episode, args, query }} />`}
-      ${tab === "tokens" && html`<${Tokens} ...${{ args, episode }} />`}
+      ${tab !== "group" && html`<${Sequences} episode=${episode} sequence=${sequence} />`}
+      ${tab === "talk" && html`<${Talk} key=${sequence} ...${{ episode, args, query, sequence }} />`}
+      ${tab === "tokens" && html`<${Tokens} ...${{ args, sequence }} />`}
       ${tab === "group" && html`<${Group} ...${{ args }} />`}
     </div>
   </article>`;
+}
+
+/** Buttons for the token sequences of an episode that has several. */
+function Sequences({ episode, sequence }) {
+  if (!episode.branches.length) return null;
+  return html`<div class="row small" role="group" aria-label="token sequences">sequence ${[episode.messages, ...episode.branches].map((_, i) => html`<button
+    type="button" aria-pressed=${i === sequence} onClick=${() => change({ sequence: i ? String(i + 1) : "" })}>${i + 1}</button>`)}</div>`;
 }
 
 const counted = (name, episode) => {
@@ -122,7 +131,7 @@ function Where({ cause, episode }) {
   const message = holder(episode.messages, cause.message_index);
   if (!message) return null;
   const says = message.turn ? `turn ${message.turn}` : `message ${message.index + 1}`;
-  return html`<button type="button" class="link" onClick=${() => show(message.index)}>${says}</button>`;
+  return html`<button type="button" class="link" onClick=${() => (episode.branches.length ? change({ tab: "", sequence: "", message: message.index }) : show(message.index))}>${says}</button>`;
 }
 
 function show(index) {
@@ -135,10 +144,10 @@ function show(index) {
   found.focus({ preventScroll: true });
 }
 
-function Talk({ episode, args, query }) {
+function Talk({ episode, args, query, sequence }) {
   const box = useRef();
   const [raw, setRaw] = useState(false);
-  const cause = episode.causes[0] && holder(episode.messages, episode.causes[0].message_index)?.index;
+  const cause = sequence === 0 ? episode.causes[0] && holder(episode.messages, episode.causes[0].message_index)?.index : null;
   const step = (by) => {
     const turns = [...box.current.querySelectorAll("[data-turn]")];
     const at = turns.indexOf(document.activeElement.closest("[data-turn]"));
@@ -160,21 +169,23 @@ function Talk({ episode, args, query }) {
       ${episode.num_tokens > 0 && html`<div class="row small">
         <button type="button" aria-pressed=${raw} onClick=${() => setRaw(!raw)}>show sampled replies</button></div>`}
       ${!episode.training.is_preference && episode.notes.map((note) => html`<p class="note"><${Text}>${note}</${Text}></p>`)}
-      <${Messages} ...${{ episode, args, raw, cause }} />
+      <${Messages} ...${{ episode, args, raw, cause, sequence }} />
       ${!episode.training.is_preference && html`<p class="end soft">${ending(episode)}</p>`}
     </div>
     <aside class="stack">${!episode.training.is_preference && html`<${Goal} episode=${episode} />`}<${Facts} episode=${episode} /></aside>
   </div>`;
 }
 
-function Messages({ episode, args, raw, cause }) {
+function Messages({ episode, args, raw, cause, sequence }) {
   const wanted = raw || Object.keys(episode.counts).some((event) => /^(repaired|malformed|hallucinated_turn)/.test(event));
   const answer = useAnswer(wanted && episode.num_tokens ? path("episode", ...args, "parses") : "");
-  const found = answer.data?.parses ?? {};
+  const found = answer.data?.parses[sequence] ?? {};
+  const messages = sequence ? episode.branches[sequence - 1] : episode.messages;
+  const fork = episode.training.is_preference || episode.branches.length ? "" : episode.fork;
   const note = answer.data?.note || answer.error;
   return html`${raw && note && html`<p class="note"><${Text}>${note}</${Text}></p>`}
-    <ol class="messages">${episode.messages.map((message) => html`<${Message} key=${message.index} ...${{
-      message, raw, parse: found[message.index], cause: message.index === cause ? episode.causes[0] : null, fork: episode.training.is_preference ? "" : episode.fork }} />`)}</ol>`;
+    <ol class="messages">${messages.map((message) => html`<${Message} key=${message.index} ...${{
+      message, raw, parse: found[message.index], cause: message.index === cause ? episode.causes[0] : null, fork }} />`)}</ol>`;
 }
 
 function fold(box) {
@@ -261,6 +272,7 @@ function Facts({ episode }) {
     penalty: episode.penalty ? number(episode.penalty) : null,
     "weights version": episode.version || null,
     tokens: episode.num_tokens ? whole(episode.num_tokens) : null,
+    sequences: episode.branches.length ? whole(episode.branches.length + 1) : null,
     ...Object.fromEntries(Object.entries(episode.seconds).map(([name, time]) => [`time, ${name}`, seconds(time)])),
     ...Object.fromEntries(Object.entries(episode.counts).map(([event, count]) => [event.replaceAll("_", " "), whole(count)])),
     seed: episode.seed,

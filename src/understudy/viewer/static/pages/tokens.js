@@ -13,9 +13,19 @@ const BY = {
 };
 const FOLDED = 60;
 
-export function Tokens({ args }) {
+export function Tokens({ args, sequence }) {
   const answer = useAnswer(path("episode", ...args, "tokens"));
-  return html`<${Answered} answer=${answer}>${(tokens) => html`<${Shown} tokens=${tokens} />`}</${Answered}>`;
+  return html`<${Answered} answer=${answer}>${(tokens) => html`<${Shown} key=${sequence} tokens=${part(tokens, sequence)} />`}</${Answered}>`;
+}
+
+/** The tokens of one sequence of the episode. */
+function part(tokens, sequence) {
+  const [start, end] = tokens.sequences[sequence];
+  const slice = (values) => values && values.slice(start, end);
+  const turns = tokens.turns.filter(([first]) => start <= first && first < end).map((turn) => turn.map((at) => at - start));
+  const { ids, texts, sampled, logprobs, advantages, trainer_logprobs } = tokens;
+  return { ...tokens, turns, ids: slice(ids), texts: slice(texts), sampled: slice(sampled), logprobs: slice(logprobs),
+    advantages: slice(advantages), trainer_logprobs: slice(trainer_logprobs) };
 }
 
 function Shown({ tokens }) {

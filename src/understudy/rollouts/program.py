@@ -1,0 +1,288 @@
+"""Programs that play episodes: a command, a function or a server, unchanged, with any client of the OpenAI API.
+
+A program finds the endpoint and its key in the variables that such clients read, and calls the model as it likes. Its
+session records each sampled reply (`serve.sessions`). The tools of the environment, and its user, are an MCP server. An
+episode ends when the user leaves, or when the program ends: then its last text is its answer.
+"""
+
+import asyncio
+import inspect
+import json
+import os
+import shlex
+import shutil
+import signal
+import tempfile
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass
+from typing import Any
+
+import httpx2
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from understudy.core.errors import ConfigError, RolloutError, ToolError
+from understudy.core.imports import import_object
+from understudy.core.messages import ERROR_PREFIX, Message, ToolCall, ToolSpec, message_to_openai
+from understudy.core.tasks import Score, Task
+from understudy.core.trajectory import StopReason, Stopwatch, Trajectory
+from understudy.core.user_code import user_code, wait_limit
+from understudy.engines.interface import SamplingParams
+from understudy.rollouts.agent import MAX_REPAIR_PENALTY
+from understudy.rollouts.program_config import ProgramConfig
+from understudy.rollouts.rollout import EpisodeEnvironment, EpisodeLimits
+from understudy.serve.generation import ServedModel
+from understudy.serve.server import serve_in_loop
+from understudy.serve.sessions import Session, SessionLimits, SessionServer
+from understudy.sources.mcp.server import PATH, ServedSession, ServerDefinition, build_http_app
+
+MAX_MCP_SESSIONS = 4096
+"""Largest number of MCP sessions of all programs. Some clients open one for each call."""
+OUTPUT_BYTES = 4000
+"""Bytes at the end of a program's output of which an error shows the last lines."""
+_ERROR_LINES = 5
+SEND_MESSAGE = ToolSpec(
+    name="send_message",
+    description="Send a message to the user, and get the user's answer.",
+    parameters={"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]},
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramEpisode:
+    """What a program gets for one episode."""
+
+    task: str
+    """The id of the task."""
+    prompt: Sequence[Mapping[str, Any]]
+    """The first messages, in the form of chat completions: the policy, if there is one, and the user's message."""
+    base_url: str
+    """Address of the model's endpoint, for clients of the OpenAI API."""
+    api_key: str
+    """The key of the episode."""
+    mcp_url: str
+    """Address of the MCP server with the tools of the episode."""
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """The environment variables of a command."""
+        return {
+            "OPENAI_BASE_URL": self.base_url,
+            "OPENAI_API_KEY": self.api_key,
+            "UNDERSTUDY_TASK": self.task,
+            "UNDERSTUDY_PROMPT": json.dumps(self.prompt),
+            "UNDERSTUDY_MCP_URL": self.mcp_url,
+        }
+
+
+class EpisodeTools:
+    """The tools of an episode for its program: those of the environment, and `send_message`, which is a reply in words.
+
+    Each call is one step of the environment, and the calls of a program are answered one after the other.
+    """
+
+    def __init__(self, environment: EpisodeEnvironment) -> None:
+        self._environment = environment
+        self._turn = asyncio.Lock()
+        self._num_calls = 0
+        self.score: Score | None = None
+        """The score, once the user or the environment has ended the episode."""
+        self.failure: RolloutError | None = None
+        """The fault that ended the episode."""
+
+    def specs(self) -> Sequence[ToolSpec]:
+        """Return the tools."""
+        return [*self._environment.tools, SEND_MESSAGE]
+
+    async def call(self, call: ToolCall) -> str:
+        """Run a call. Raise ToolError if the tool refuses it, or if the episode has ended."""
+        if call.name == SEND_MESSAGE.name:
+            return await self.step(Message(role="assistant", content=str(call.arguments.get("text", ""))))
+        self._num_calls += 1
+        call = call.replace(id=call.id or f"mcp_{self._num_calls}")
+        return await self.step(Message(role="assistant", tool_calls=(call,)))
+
+    async def step(self, reply: Message) -> str:
+        """Return the environment's answer to a reply as a text. Raise ToolError as `call` does."""
+        async with self._turn:
+            if self.score is not None or self.failure:
+                raise ToolError("the episode has ended")
+            try:
+                step = await self._environment.step(reply)
+            except RolloutError as e:
+                self.failure = e
+                raise ToolError("the environment failed; the episode has ended") from e
+        self.score = step.score
+        text = "\n".join(message.content for message in step.messages)
+        if step.error_kinds:
+            raise ToolError(text.removeprefix(ERROR_PREFIX))
+        return text if step.score is None else text or "The conversation has ended."
+
+
+class ProgramAgent:
+    """Plays each episode with a program, whose replies a model gives. It is an `EpisodePlayer`.
+
+    The endpoint of the programs runs while episodes are played.
+    """
+
+    def __init__(
+        self, config: ProgramConfig, model: ServedModel, sampling: SamplingParams, *, repair_penalty: float = 0.0
+    ) -> None:
+        self._config, self._repair_penalty = config, repair_penalty
+        self._sessions = SessionServer(model, sampling)
+        self._tools: dict[str, EpisodeTools] = {}
+        self._slots, self._starting = asyncio.Semaphore(config.concurrency), asyncio.Lock()
+        self._num_playing, self._url, self._server = 0, "", AsyncExitStack()
+
+    async def play(
+        self, task: Task, environment: EpisodeEnvironment, limits: EpisodeLimits, episode: Trajectory
+    ) -> None:
+        """Play an episode. Raise RolloutError with the fault "agent" if the program fails or calls no model."""
+        start = await environment.start()
+        tools = EpisodeTools(environment)
+        bounds = SessionLimits(limits.max_turns, limits.max_episode_tokens)
+        async with self._slots, self._endpoint() as url, self._sessions.open_session(episode, bounds) as opened:
+            key, session = opened
+            self._tools[key] = tools
+            prompt = [message_to_openai(message) for message in start.messages]
+            given = ProgramEpisode(task.id, prompt, f"{url}/v1", key, f"{url}{PATH}?episode={key}")
+            try:
+                with Stopwatch(episode.timings, "program"):
+                    text = await self._run(given, session, tools)
+            finally:
+                del self._tools[key]
+        if failure := tools.failure or session.failure:
+            raise failure
+        if tools.score is None and session.stop_reason is None:
+            with suppress(ToolError):
+                await tools.step(Message(role="assistant", content=session.final_text if text is None else text))
+            if tools.failure:
+                raise tools.failure
+        repaired = episode.event_counts.get("repaired", 0)
+        episode.penalty = min(MAX_REPAIR_PENALTY, repaired * self._repair_penalty)
+        episode.score = tools.score or await environment.grade(ended=False)
+        episode.stop_reason = StopReason.DONE if tools.score else session.stop_reason or StopReason.DONE
+
+    async def _run(self, given: ProgramEpisode, session: Session, tools: EpisodeTools) -> str | None:
+        """Run the program to its end. Return the answer that it gives itself, or None.
+
+        A failure after a limit or the end of the episode is no fault: the program was refused a reply.
+        """
+        try:
+            async with wait_limit(self._config.max_seconds, "agent.max_seconds"):
+                with user_code("agent", f"the program {self._config.name}"):
+                    text = await self._start(given)
+        except RolloutError:
+            if session.stop_reason or tools.score or session.failure or tools.failure:
+                return None
+            raise
+        if not session.num_requests:
+            raise RolloutError(
+                f"the program {self._config.name} sent no request to the model; it must call {given.base_url}, the "
+                "value of OPENAI_BASE_URL, with the key of OPENAI_API_KEY",
+                "agent",
+            )
+        return text
+
+    async def _start(self, given: ProgramEpisode) -> str | None:
+        if self._config.command:
+            await _run_command(self._config, given)
+            return None
+        if self._config.url:
+            return await _request(self._config.url, given)
+        return await _call_function(self._config.function, given)
+
+    @asynccontextmanager
+    async def _endpoint(self) -> AsyncIterator[str]:
+        """Yield the base URL of the server, which runs while any episode is played."""
+        async with self._starting:
+            if not self._num_playing:
+                self._url = await self._server.enter_async_context(serve_in_loop(self._app(), "on"))
+            self._num_playing += 1
+        try:
+            yield self._url
+        finally:
+            async with self._starting:
+                self._num_playing -= 1
+                if not self._num_playing:
+                    await self._server.aclose()
+
+    def _app(self) -> ASGIApp:
+        offer = ServerDefinition("understudy", self._find_tools)
+        mcp, model = build_http_app(offer, MAX_MCP_SESSIONS, MAX_MCP_SESSIONS), self._sessions.app()
+
+        async def app(scope: Scope, receive: Receive, send: Send) -> None:
+            is_mcp = scope["type"] == "lifespan" or scope["path"] == PATH
+            await (mcp if is_mcp else model)(scope, receive, send)
+
+        return app
+
+    def _find_tools(self, parameters: Mapping[str, str]) -> ServedSession:
+        if tools := self._tools.get(parameters.get("episode", "")):
+            return ServedSession(tools)
+        raise ConfigError("no running episode has this address; use the value of UNDERSTUDY_MCP_URL")
+
+
+def validate_program(config: ProgramConfig) -> None:
+    """Raise ConfigError if the program cannot be found."""
+    if config.command:
+        try:
+            words = shlex.split(config.command)
+        except ValueError as e:
+            raise ConfigError(f"agent.command = {config.command!r}: {e}") from e
+        if not words or not shutil.which(words[0]):
+            raise ConfigError(f"agent.command = {config.command!r}: there is no program {words[:1]} on the PATH")
+    if config.function and not callable(import_object(config.function)):
+        raise ConfigError(f"agent.function = {config.function!r} is not a function")
+
+
+async def _run_command(config: ProgramConfig, given: ProgramEpisode) -> None:
+    """Run a command to its end, and kill what it has started. Raise RolloutError if its exit status is not 0."""
+    kept = {name: value for name, value in os.environ.items() if not name.endswith("_API_KEY")}
+    kept |= {name: os.environ[name] for name in config.variables if name in os.environ}
+    with tempfile.TemporaryFile() as output:  # a pipe would stay open for what the program leaves running
+        process = await asyncio.create_subprocess_exec(
+            *shlex.split(config.command),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=output,
+            stderr=asyncio.subprocess.STDOUT,
+            env=kept | given.variables,
+            start_new_session=True,
+        )
+        try:
+            status = await process.wait()
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)  # also what it has left running
+            await process.wait()
+        output.seek(max(0, output.seek(0, os.SEEK_END) - OUTPUT_BYTES))
+        last = " | ".join(output.read().decode("utf-8", "replace").strip().splitlines()[-_ERROR_LINES:])
+    if status:
+        raise RolloutError(f"the program {config.command} exited with status {status}: {last or 'no output'}", "agent")
+
+
+async def _request(url: str, given: ProgramEpisode) -> str | None:
+    """Send an episode to a server. Return the `text` of its JSON response, if it has one."""
+    names = ("task", "prompt", "base_url", "api_key", "mcp_url")
+    async with httpx2.AsyncClient(timeout=None, trust_env=False, verify=False) as client:  # on this machine, as checked
+        try:
+            answer = await client.post(url, json={name: getattr(given, name) for name in names})
+        except httpx2.RequestError as e:
+            raise RolloutError(f"the program at {url} cannot be reached: {type(e).__name__} {e}", "agent") from e
+    if answer.is_error:
+        raise RolloutError(f"the program at {url} answered {answer.status_code}: {answer.text[:300]}", "agent")
+    try:
+        body: Any = answer.json() if answer.content else None
+    except ValueError:
+        body = None
+    text = body.get("text") if isinstance(body, dict) else None
+    return text if isinstance(text, str) else None
+
+
+async def _call_function(reference: str, given: ProgramEpisode) -> str | None:
+    function = import_object(reference)
+    is_coroutine = inspect.iscoroutinefunction(function)
+    text: object = await (function(given) if is_coroutine else asyncio.to_thread(function, given))
+    if text is None or isinstance(text, str):
+        return text
+    raise RolloutError(f"the program {reference} returned {text!r:.100}; return a text, or None", "agent")

@@ -1,0 +1,59 @@
+"""Config of the program that plays episodes in place of the shipped agent."""
+
+from ipaddress import ip_address
+from typing import Self
+from urllib.parse import urlsplit
+
+from pydantic import Field, model_validator
+
+from understudy.core.errors import ConfigError
+from understudy.core.records import Record
+
+
+class ProgramConfig(Record):
+    """The program that plays episodes in place of the shipped agent. At most one of `command`, `function` and `url`
+    is set; without any, the shipped agent plays.
+    """
+
+    command: str = ""
+    """Command line of the program, such as `python agent.py`. It runs once for each episode, and its exit ends the
+    episode. See docs/programs.md."""
+    function: str = ""
+    """A function as `module:attribute`, which gets a `ProgramEpisode`. It is a coroutine, or runs in a thread."""
+    url: str = ""
+    """Address of a server on this machine. Each episode is a POST request to it, and ends with the response."""
+    variables: tuple[str, ...] = ()
+    """Names of environment variables with keys that `command` gets. Other variables `*_API_KEY` are left out."""
+    max_seconds: float = Field(default=600.0, gt=0.0)
+    """Time limit of an episode in seconds. A program that exceeds it is killed, which is a fault of the agent, unless
+    the episode had reached another limit."""
+    concurrency: int = Field(default=16, ge=1)
+    """Maximum number of programs at once."""
+
+    @property
+    def name(self) -> str:
+        """The program, for messages; "" if there is none."""
+        return self.command or self.function or self.url
+
+    @model_validator(mode="after")
+    def _validate_kind(self) -> Self:
+        given = [f"agent.{key}" for key in ("command", "function", "url") if getattr(self, key)]
+        if len(given) > 1:
+            raise ConfigError(f"{given[0]} and {given[1]} both name the program; give one of them")
+        if self.url and not _is_loopback(self.url):
+            raise ConfigError(
+                f"agent.url = {self.url!r}: the program must run on this machine, as it calls the model at 127.0.0.1; "
+                "give an address such as http://127.0.0.1:9000/play"
+            )
+        if self.function and ":" not in self.function:
+            raise ConfigError(f"agent.function = {self.function!r}: give module:attribute")
+        return self
+
+
+def _is_loopback(url: str) -> bool:
+    parts = urlsplit(url)
+    try:
+        is_local = parts.hostname == "localhost" or ip_address(parts.hostname or "").is_loopback
+        return parts.scheme == "http" and is_local
+    except ValueError:
+        return False

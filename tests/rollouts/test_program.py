@@ -1,0 +1,315 @@
+"""Tests of programs that play episodes: what they get, how their episodes are graded, and whose fault a failure is."""
+
+import asyncio
+import json
+import re
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+from mcp import Client
+
+from support.replying import ReplySampler, say
+from support.tiny_runs import make_tiny_model
+from toy import DOMAIN
+from understudy.core.errors import ConfigError, RolloutError
+from understudy.core.messages import Message
+from understudy.core.tasks import Score
+from understudy.core.trajectory import StopReason, Trajectory
+from understudy.engines.interface import SamplingParams
+from understudy.formats import FormatTokenizer
+from understudy.rollouts.program import ProgramAgent, ProgramEpisode, validate_program
+from understudy.rollouts.program_config import ProgramConfig
+from understudy.rollouts.rollout import EpisodeLimits, play_episode
+from understudy.serve.generation import ServedModel
+from understudy.sources.tool_dataset import ToolDataset, ToolEpisode, ToolExample
+
+LIMITS = EpisodeLimits(max_retries=0)
+COMMAND = """
+import json, os, sys, urllib.request
+prompt = json.loads(os.environ["UNDERSTUDY_PROMPT"])
+def ask(messages):
+    request = urllib.request.Request(os.environ["OPENAI_BASE_URL"] + "/chat/completions",
+        json.dumps({"model": "any", "messages": messages}).encode(),
+        {"Content-Type": "application/json", "Authorization": "Bearer " + os.environ["OPENAI_API_KEY"]})
+    with urllib.request.urlopen(request) as answer:
+        return json.load(answer)["choices"][0]["message"]
+"""
+"""The beginning of a program without packages."""
+
+
+class SumEpisode(ToolEpisode):
+    """A question whose tools know the numbers. A user asks again once."""
+
+    def look_up(self, name: str) -> int:
+        """Return a number by its name."""
+        return {"a": 40, "b": 2}[name]
+
+    def env_response(self, transcript: Sequence[Message]) -> str | None:
+        return "Are you sure?" if transcript[-1].content == "maybe" else None
+
+    def reward(self, transcript: Sequence[Message]) -> float:
+        return float(transcript[-1].content == "42")
+
+
+SUMS = ToolDataset("sums", "Be brief.", [ToolExample(prompt="What is a + b?", split="train")], SumEpisode)
+TASK = SUMS.tasks("train")[0]
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_tiny_model(tmp_path_factory.mktemp("model"))
+
+
+def play(tiny: Path, config: ProgramConfig, reply: str = "42", limits: EpisodeLimits = LIMITS) -> Trajectory:
+    """Play one episode of the sum. Check that each sampled token is in one mask."""
+
+    async def playing() -> Trajectory:
+        sampler = ReplySampler(tiny, say(reply))
+        vocabulary = FormatTokenizer.load(tiny / "tokenizer.json")
+        agent = ProgramAgent(config, ServedModel("tiny", sampler, sampler.format, vocabulary), SamplingParams())
+        episode = await play_episode(SUMS, TASK, agent, limits, seed=3)
+        assert episode.num_sampled_tokens == sum(len(tokens) for _, tokens in sampler.calls)
+        return episode
+
+    return asyncio.run(playing())
+
+
+def run_command(tiny: Path, folder: Path, code: str, **settings: Any) -> Trajectory:
+    """Play an episode with a program that begins with COMMAND."""
+    (folder / "agent.py").write_text(COMMAND + code)
+    limits = settings.pop("limits", LIMITS)
+    return play(tiny, ProgramConfig(command=f"{sys.executable} {folder / 'agent.py'}", **settings), limits=limits)
+
+
+def run_function(
+    monkeypatch: pytest.MonkeyPatch, tiny: Path, function: Callable[[ProgramEpisode], Any], reply: str = "42"
+) -> Trajectory:
+    """Play an episode with a function."""
+    monkeypatch.setattr(sys.modules[__name__], "program", function, raising=False)
+    return play(tiny, ProgramConfig(function=f"{__name__}:program"), reply)
+
+
+async def ask(given: ProgramEpisode, *messages: Any) -> str:
+    """Request a reply, as a client of the OpenAI API does."""
+    async with httpx2.AsyncClient(verify=False, trust_env=False, timeout=60) as client:
+        answer = await client.post(
+            f"{given.base_url}/chat/completions",
+            json={"model": "any", "messages": [*given.prompt, *messages]},
+            headers={"Authorization": f"Bearer {given.api_key}"},
+        )
+    answer.raise_for_status()
+    return str(answer.json()["choices"][0]["message"]["content"])
+
+
+def test_last_text_of_a_command_is_its_answer(tiny: Path, tmp_path: Path) -> None:
+    episode = run_command(tiny, tmp_path, "print(ask(prompt))")
+    assert (episode.reward, episode.stop_reason, episode.num_turns) == (1.0, StopReason.DONE, 1)
+    assert [message.role for message in episode.messages] == ["system", "user", "assistant"]
+    assert episode.timings["program"] > 0
+
+
+def test_command_may_rewrite_its_history(tiny: Path, tmp_path: Path) -> None:
+    code = "ask(prompt); ask([{'role': 'user', 'content': 'Summary: a + b'}])"
+    episode = run_command(tiny, tmp_path, code)
+    assert (episode.reward, len(episode.sequences), episode.num_turns) == (1.0, 2, 2)
+
+
+def test_command_gets_no_keys_but_those_that_the_config_names(
+    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SEARCH_API_KEY", "s3")
+    monkeypatch.setenv("BILLING_API_KEY", "b4")
+    seen = tmp_path / "seen.json"
+    code = f"ask(prompt); json.dump(dict(os.environ), open({str(seen)!r}, 'w'))"
+    run_command(tiny, tmp_path, code, variables=("SEARCH_API_KEY",))
+    found = json.loads(seen.read_text())
+    assert found["SEARCH_API_KEY"] == "s3"
+    assert "BILLING_API_KEY" not in found
+    assert found["UNDERSTUDY_TASK"] == TASK.id
+    assert found["OPENAI_API_KEY"] in found["UNDERSTUDY_MCP_URL"]
+
+
+@pytest.mark.parametrize(
+    ("code", "named"),
+    [
+        ("ask(prompt); print('why'); sys.exit(3)", r"status 3: why$"),
+        ("ask(prompt); raise KeyError('lost')", r"status 1: .*KeyError: 'lost'$"),
+        ("", r"no request.*OPENAI_BASE_URL"),
+        ("ask(prompt)\nwhile True: pass", r"agent\.max_seconds"),
+    ],
+)
+def test_failure_of_a_program_is_a_fault_of_the_agent(code: str, named: str, tiny: Path, tmp_path: Path) -> None:
+    episode = run_command(tiny, tmp_path, code, max_seconds=3 if "while" in code else 60)
+    assert (episode.fault, episode.stop_reason, episode.score) == ("agent", StopReason.FAULT, None)
+    assert re.search(named, episode.error), episode.error
+
+
+def test_what_a_command_leaves_running_is_killed(tiny: Path, tmp_path: Path) -> None:
+    code = "ask(prompt); import subprocess; print(subprocess.Popen(['sleep', '600']).pid, file=open('pid', 'w'))"
+    code = code.replace("'pid'", repr(str(tmp_path / "pid")))
+    assert run_command(tiny, tmp_path, code).reward == 1.0
+    process = int((tmp_path / "pid").read_text())
+    state = Path(f"/proc/{process}/stat")
+    assert not state.exists() or state.read_text().split()[2] == "Z"
+
+
+def test_limit_ends_an_episode_without_a_fault(tiny: Path, tmp_path: Path) -> None:
+    """The program crashes, because its third request is refused."""
+    episode = run_command(tiny, tmp_path, "while True: ask(prompt)", limits=EpisodeLimits(max_turns=2, max_retries=0))
+    assert (episode.stop_reason, episode.num_turns, episode.fault) == (StopReason.MAX_TURNS, 2, None)
+    assert episode.score == Score(reward=0.0, parts=episode.score.parts if episode.score else {})
+
+
+def test_function_uses_the_tools_and_the_user_of_the_episode(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Any] = []
+
+    async def program(given: ProgramEpisode) -> None:
+        await ask(given)
+        async with Client(given.mcp_url) as client:
+            listed = await client.list_tools()
+            seen.append([tool.name for tool in listed.tools])
+            for name, arguments in (
+                ("look_up", {"name": "a"}),
+                ("look_up", {"name": "c"}),
+                ("send_message", {"text": "maybe"}),
+                ("send_message", {"text": "42"}),
+                ("look_up", {"name": "a"}),
+            ):
+                result = await client.call_tool(name, arguments)
+                seen.append((bool(result.is_error), getattr(result.content[0], "text", "")))
+
+    episode = run_function(monkeypatch, tiny, program)
+    tools, first, unknown, user, end, late = seen
+    assert tools == ["look_up", "send_message"]
+    assert first == (False, "40")
+    assert unknown[0]
+    assert "KeyError" in unknown[1]
+    assert user == (False, "Are you sure?")
+    assert not end[0]
+    assert late == (True, "the episode has ended")
+    assert (episode.reward, episode.stop_reason) == (1.0, StopReason.DONE)
+    assert episode.event_counts["tool_exception"] == 1
+
+
+@pytest.mark.parametrize("is_coroutine", [True, False])
+def test_text_that_a_function_returns_is_its_answer(
+    is_coroutine: bool, tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def program(given: ProgramEpisode) -> str:
+        assert await ask(given) == "41"
+        return "42"
+
+    def in_thread(given: ProgramEpisode) -> str:
+        return asyncio.run(program(given))
+
+    assert run_function(monkeypatch, tiny, program if is_coroutine else in_thread, "41").reward == 1.0
+
+
+def test_wrong_result_and_exception_of_a_function_name_it(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def returns_number(given: ProgramEpisode) -> Any:
+        await ask(given)
+        return 42
+
+    async def raises(given: ProgramEpisode) -> None:
+        raise ValueError("no plan")
+
+    for function, named in ((returns_number, "42"), (raises, "ValueError: no plan")):
+        episode = run_function(monkeypatch, tiny, function)
+        assert episode.fault == "agent"
+        assert named in episode.error
+
+
+@pytest.mark.parametrize(("answer", "fault"), [("text", None), ("empty", None), ("error", "agent"), ("none", "agent")])
+def test_server_plays_an_episode_in_one_request(answer: str, fault: str | None, tiny: Path) -> None:
+    """The server answers with the text, or with nothing, or fails, or does not exist."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
+        length = int(head.split("content-length: ")[1].split("\r\n")[0])
+        body = json.loads(await reader.readexactly(length))
+        text = await ask(ProgramEpisode(**body))
+        content = json.dumps({"text": text}).encode() if answer == "text" else b""
+        status = "500 Error" if answer == "error" else "200 OK"
+        writer.write(f"HTTP/1.1 {status}\r\nContent-Length: {len(content)}\r\nConnection: close\r\n\r\n".encode())
+        writer.write(content)
+        await writer.drain()
+        writer.close()
+
+    async def playing() -> Trajectory:
+        server = await asyncio.start_server(serve, "127.0.0.1", 0)
+        address = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/play"
+        if answer == "none":
+            server.close()
+        sampler = ReplySampler(tiny, say("42"))
+        vocabulary = FormatTokenizer.load(tiny / "tokenizer.json")
+        model = ServedModel("tiny", sampler, sampler.format, vocabulary)
+        async with server:
+            agent = ProgramAgent(ProgramConfig(url=address), model, SamplingParams())
+            return await play_episode(SUMS, TASK, agent, LIMITS, 3)
+
+    episode = asyncio.run(playing())
+    assert episode.fault == fault
+    assert episode.score is None if fault else episode.reward == 1.0
+
+
+def test_failure_of_the_engine_is_no_fault_of_the_program(tiny: Path) -> None:
+    async def fail(*arguments: Any, **named: Any) -> Any:
+        raise RolloutError("the sampler has stopped", "engine")
+
+    async def playing() -> Trajectory:
+        sampler = ReplySampler(tiny, say("42"))
+        sampler.sample = fail  # type: ignore[method-assign]
+        vocabulary = FormatTokenizer.load(tiny / "tokenizer.json")
+        model = ServedModel("tiny", sampler, sampler.format, vocabulary)
+        config = ProgramConfig(function=f"{__name__}:ask")
+        return await play_episode(SUMS, TASK, ProgramAgent(config, model, SamplingParams()), LIMITS, 3)
+
+    episode = asyncio.run(playing())
+    assert (episode.fault, episode.error) == ("engine", "the sampler has stopped")
+
+
+def test_gold_calls_of_a_domain_earn_the_reward(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The program makes the gold calls, and says the gold texts to the user of the domain."""
+    task = DOMAIN.tasks("train")[0]
+
+    async def program(given: ProgramEpisode) -> None:
+        await ask(given)
+        async with Client(given.mcp_url) as client:
+            for turn in task.gold_turns:
+                for call in turn.tool_calls:
+                    await client.call_tool(call.name, call.arguments)
+                if not turn.tool_calls:
+                    await client.call_tool("send_message", {"text": turn.content})
+
+    async def playing() -> Trajectory:
+        monkeypatch.setattr(sys.modules[__name__], "program", program, raising=False)
+        sampler = ReplySampler(tiny, say("I help."))
+        vocabulary = FormatTokenizer.load(tiny / "tokenizer.json")
+        model = ServedModel("tiny", sampler, sampler.format, vocabulary)
+        config = ProgramConfig(function=f"{__name__}:program")
+        return await play_episode(DOMAIN, task, ProgramAgent(config, model, SamplingParams()), LIMITS, 3)
+
+    episode = asyncio.run(playing())
+    assert (episode.reward, episode.stop_reason) == (1.0, StopReason.DONE)
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        ({"command": "a", "url": "http://127.0.0.1:9"}, r"agent\.command.*agent\.url"),
+        ({"url": "http://example.com/play"}, r"agent\.url.*example\.com"),
+        ({"url": "127.0.0.1:9"}, r"agent\.url"),
+        ({"function": "module"}, r"agent\.function.*module:attribute"),
+        ({"function": "json:absent"}, "absent"),
+        ({"function": "json:__doc__"}, r"agent\.function"),
+        ({"command": "no-such-program x"}, r"agent\.command.*no-such-program"),
+        ({"command": "python 'x"}, r"agent\.command"),
+    ],
+)
+def test_program_that_cannot_be_played_is_refused(settings: dict[str, str], named: str) -> None:
+    with pytest.raises(ConfigError, match=named):
+        validate_program(ProgramConfig(**settings))
