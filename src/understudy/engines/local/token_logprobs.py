@@ -90,6 +90,7 @@ class TokenLogprobsFunction(torch.autograd.Function):
                 grad_head += logits.T @ hidden[part]
             if grad_rows is not None:
                 grad_rows += logits[:, tokens].T @ hidden[part]
+            del logits  # otherwise they are in memory while those of the next chunk are computed
         # The sum over chunks is in float32: in bfloat16, each addition would round it.
         grads_of_weights = [None if grad is None else grad.to(head.dtype) for grad in (grad_head, grad_rows)]
         return grad_hidden, grads_of_weights[0], None, None, grads_of_weights[1], None
