@@ -32,6 +32,7 @@ from understudy.runs.config import (
 )
 from understudy.train.planning.memory import (
     CACHE_GROWTH,
+    CHUNK_LOGITS,
     LOGIT_CHUNK,
     MaxPassSizes,
     MemoryPlan,
@@ -75,7 +76,8 @@ def part_sizes(found: MemoryPlan) -> dict[str, int]:
 
 
 def test_plan_constants_equal_those_of_the_engine() -> None:
-    assert (LOGIT_CHUNK, CACHE_GROWTH) == (token_logprobs.LOGIT_CHUNK, kv_cache.CACHE_GROWTH)
+    assert (LOGIT_CHUNK, CHUNK_LOGITS) == (token_logprobs.LOGIT_CHUNK, token_logprobs.CHUNK_LOGITS)
+    assert CACHE_GROWTH == kv_cache.CACHE_GROWTH
 
 
 @pytest.mark.parametrize(

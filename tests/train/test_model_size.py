@@ -22,6 +22,7 @@ from understudy.train.model_size import (
 )
 from understudy.train.planning.memory import read_model_shape
 
+__all__ = ["tiny"]
 QUICK = ("algorithm.min_lr_ratio=0.1", "sft.steps=2", "steps=2", "preferences.steps=2")
 
 

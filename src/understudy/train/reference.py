@@ -41,8 +41,9 @@ def _validate_teacher_context(config: TrainConfig, folder: Path, teacher: Path) 
     """Raise ConfigError if an episode can be longer than the context of the teacher, in which it is compared."""
     from understudy.engines.local.model import read_context_length
 
-    context, reply = read_context_length(teacher), config.sampling.max_response_tokens
-    longest = min(read_context_length(folder), config.limits.max_episode_tokens + reply)
+    batching, reply = config.engine.export_engine_config.batching, config.sampling.max_response_tokens
+    context = read_context_length(teacher, batching)
+    longest = min(read_context_length(folder, batching), config.limits.max_episode_tokens + reply)
     if longest > context:
         raise ConfigError(
             f"limits.max_episode_tokens = {config.limits.max_episode_tokens}: with a last reply of {reply} tokens an "

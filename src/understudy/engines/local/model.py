@@ -350,12 +350,15 @@ def _read_config(folder: Path) -> PretrainedConfig:
         raise ConfigError(f"transformers cannot read {folder / 'config.json'}: {_reason(error)}") from error
 
 
-def read_context_length(folder: Path, padded: bool = False) -> int:
+def read_context_length(folder: Path, batching: str = "auto") -> int:
     """Return the `LocalModel.context_length` of the model in a folder, without its weights.
 
+    `batching` is that of the engine. A model whose rows only a probe finds to be padded may have a longer context.
     Raise ConfigError for a config that transformers cannot read.
     """
-    return context_length(_read_config(folder).get_text_config(), padded)
+    config = _read_config(folder).get_text_config()
+    padded = batching == "padded" or (batching == "auto" and bool(config_problem(config)))
+    return context_length(config, padded)
 
 
 def _reason(error: Exception) -> str:

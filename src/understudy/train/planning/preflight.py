@@ -112,7 +112,7 @@ async def run_preflight(config: TrainConfig, folder: Path, processes: int = 1) -
             *machine.warnings,
             *context_warnings(
                 config,
-                read_context_length(prepared.model_folder, config.engine.export_engine_config.batching == "padded"),
+                read_context_length(prepared.model_folder, config.engine.export_engine_config.batching),
             ),
             *notes,
         ),
