@@ -1,6 +1,7 @@
 """Tests of DPO, KTO, success imitation and distillation: learning, resume and rejected settings."""
 
 import asyncio
+import contextlib
 import itertools
 import json
 from collections.abc import Callable, Sequence
@@ -351,6 +352,19 @@ def test_teacher_with_a_shorter_context_than_the_episodes_is_rejected(tiny: Path
             with pytest.raises(ConfigError, match=r"= 2001\b.*\b2049 tokens.*\b2048\b.*teacher.*at most 2000"):
                 validate_reference(found, tiny)
     validate_reference(parse_config("", [*settings, "limits.max_episode_tokens=9999"]), teacher)
+
+
+@pytest.mark.parametrize(("batching", "is_allowed"), [("auto", False), ("padded", True)])
+def test_teacher_with_padded_rows_has_its_whole_context(
+    tiny: Path, tmp_path: Path, batching: str, is_allowed: bool
+) -> None:
+    teacher = make_tiny_model(tmp_path / "teacher")
+    config = json.loads((teacher / "config.json").read_text(encoding="utf-8"))
+    (teacher / "config.json").write_text(json.dumps(config | {"sliding_window": 512}), encoding="utf-8")
+    reference = ("algorithm.kl_coef=1", "algorithm.reference.kind=model", f"algorithm.reference.model={teacher}")
+    found = parse_config("", [f"model={tiny}", f"engine.batching={batching}", *reference])
+    with contextlib.nullcontext() if is_allowed else pytest.raises(ConfigError, match=r"context of 512\b"):
+        validate_reference(found, tiny)
 
 
 def test_teacher_of_an_unknown_architecture_is_named(tiny: Path, tmp_path: Path) -> None:
