@@ -93,6 +93,8 @@ class ModelShape(Record):
     """Experts that a token uses."""
     linear_layers: int = 0
     """Layers of linear attention."""
+    trains_rows: bool = False
+    """True if rows of control tokens are trained, so that the backward pass reaches the embeddings."""
     linear_width: int = 0
     """Numbers of a token's values in such a layer."""
 
@@ -454,8 +456,8 @@ def _trainable(shape: ModelShape, config: LocalEngineConfig) -> int:
 
 def _stored_layers(shape: ModelShape, config: LocalEngineConfig) -> int:
     """Return the number of layers that the backward pass goes through: to the embeddings if they are trained."""
-    trains_embeddings = config.train_embeddings and not config.uses_lora
-    return shape.layers if trains_embeddings else _trained_layers(shape, config)
+    reaches_embeddings = shape.trains_rows or (config.train_embeddings and not config.uses_lora)
+    return shape.layers if reaches_embeddings else _trained_layers(shape, config)
 
 
 def _resident_parts(
