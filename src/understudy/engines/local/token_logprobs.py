@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
@@ -60,6 +59,24 @@ def token_logprobs_of(
     return logprobs, entropy
 
 
+class _ChunkLogits:
+    """The logits of one chunk of hidden states [M, D] after the other, in the same memory.
+
+    glibc would give each chunk new memory: the hole that a freed tensor leaves is a few bytes too small for one of the
+    same size, because tensors are aligned.
+    """
+
+    def __init__(self, hidden: Tensor, head: Tensor) -> None:
+        size = logit_chunk(len(head))
+        self._hidden, self._head = hidden, head
+        self._logits = hidden.new_empty(min(size, len(hidden)), len(head))
+        self.parts = [slice(start, min(start + size, len(hidden))) for start in range(0, len(hidden), size)]
+
+    def __call__(self, part: slice) -> Tensor:
+        """Return the logits [n, V] of a chunk, and overwrite those of the chunk before."""
+        return torch.mm(self._hidden[part], self._head.T, out=self._logits[: part.stop - part.start])
+
+
 class TokenLogprobsFunction(torch.autograd.Function):
     """Autograd function of `token_logprobs`."""
 
@@ -74,11 +91,8 @@ class TokenLogprobsFunction(torch.autograd.Function):
         tokens: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
         ctx.temperature, ctx.tokens = temperature, tokens
-        size = logit_chunk(len(head))
-        parts = [
-            kernels.logits_to_logprobs(F.linear(x, head), y, temperature)
-            for x, y in zip(torch.split(hidden, size), torch.split(targets, size), strict=True)
-        ]
+        chunks = _ChunkLogits(hidden, head)
+        parts = [kernels.logits_to_logprobs(chunks(part), targets[part], temperature) for part in chunks.parts]
         logprobs, entropy = (torch.cat(part) for part in zip(*parts, strict=True))
         ctx.save_for_backward(hidden, head, targets, logprobs)
         ctx.mark_non_differentiable(entropy)
@@ -91,17 +105,15 @@ class TokenLogprobsFunction(torch.autograd.Function):
         grad_head = torch.zeros_like(head, dtype=torch.float32) if ctx.needs_input_grad[1] else None
         tokens = ctx.tokens if ctx.needs_input_grad[4] else None
         grad_rows = None if tokens is None else head.new_zeros(len(tokens), head.shape[1], dtype=torch.float32)
-        size = logit_chunk(len(head))
-        for start in range(0, len(hidden), size):
-            part = slice(start, start + size)
-            logits = F.linear(hidden[part], head)
+        chunks = _ChunkLogits(hidden, head)
+        for part in chunks.parts:
+            logits = chunks(part)
             kernels.logits_to_logprobs_backward_(logits, targets[part], grads[0][part], ctx.temperature, logprobs[part])
             grad_hidden[part] = logits @ head
             if grad_head is not None:
                 grad_head += logits.T @ hidden[part]
             if grad_rows is not None:
                 grad_rows += logits[:, tokens].T @ hidden[part]
-            del logits  # otherwise they are in memory while those of the next chunk are computed
         # The sum over chunks is in float32: in bfloat16, each addition would round it.
         grads_of_weights = [None if grad is None else grad.to(head.dtype) for grad in (grad_head, grad_rows)]
         return grad_hidden, grads_of_weights[0], None, None, grads_of_weights[1], None
