@@ -546,10 +546,12 @@ def _training_parts(
     """
     item, on_gpu = machine.dtype_bytes, machine.device == "cuda"
     computed, queries = _microbatch(config.max_tokens_per_microbatch, load)
+    width = (_gpu_width if on_gpu else _width)(shape, config, machine)
+    if shape.is_padded(config):  # whole rows
+        computed = queries = max(1, computed // load.max_episode_tokens) * load.max_episode_tokens
+        width += _padded_width(shape, load.max_episode_tokens, item)
     attention = 0 if on_gpu else shape.heads * queries * load.max_episode_tokens * item  # probabilities of one layer
-    layer = computed * (_gpu_width if on_gpu else _width)(shape, config, machine)
-    if shape.is_padded(config):
-        layer += computed * _padded_width(shape, load.max_episode_tokens, item)
+    layer = computed * width
     layers = _stored_layers(shape, config)
     inputs = layers * computed * shape.hidden * item
     activations = inputs + layer if config.gradient_checkpointing else layers * layer
