@@ -2,6 +2,7 @@
 
     python benchmarks/memory.py                                          # a tiny model, seconds
     python benchmarks/memory.py --model smollm2-135m --longest 384 --microbatch 768
+    python benchmarks/memory.py --shapes --longest 768 --live 4 --group 4   # a large vocabulary, padded rows, experts
     python benchmarks/memory.py --model PATH --device cuda --longest 4096 --microbatch 8192
 
 All episodes have the longest length of the plan: a prompt that a group shares, then replies and observations in turns.
@@ -40,6 +41,47 @@ CASES = {
     "lora": {"finetune": "lora"},
     "lora, checkpointing": {"finetune": "lora", "gradient_checkpointing": True},
 }
+_SIZES = {
+    "num_hidden_layers": 8,
+    "hidden_size": 512,
+    "intermediate_size": 1536,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 2,
+    "head_dim": 64,
+    "max_position_embeddings": 8192,
+    "tie_word_embeddings": True,
+}
+SHAPES: dict[str, dict[str, Any]] = {
+    "large vocabulary": {"model_type": "qwen2", "vocab_size": 150_000},
+    "caps": {"model_type": "gemma2", "vocab_size": 150_000, "sliding_window": 256, "query_pre_attn_scalar": 64},
+    "windows": {"model_type": "gemma3_text", "vocab_size": 150_000, "sliding_window": 256},
+    "linear attention": {
+        "model_type": "qwen3_5_text",
+        "vocab_size": 32_000,
+        "linear_num_key_heads": 4,
+        "linear_num_value_heads": 8,
+        "linear_key_head_dim": 64,
+        "linear_value_head_dim": 64,
+        "layer_types": (["linear_attention"] * 3 + ["full_attention"]) * 2,
+    },
+    "experts": {
+        "model_type": "qwen3_moe",
+        "vocab_size": 32_000,
+        "num_experts": 16,
+        "num_experts_per_tok": 4,
+        "moe_intermediate_size": 384,
+    },
+}
+"""Models of random weights with these keys and `_SIZES`."""
+
+
+def make_random_model(name: str, folder: Path) -> Path:
+    """Write the model of a shape to a folder, without a tokenizer, and return the folder."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    config = AutoConfig.for_model(**_SIZES | SHAPES[name], bos_token_id=0, eos_token_id=1, pad_token_id=2)
+    AutoModelForCausalLM.from_config(config).save_pretrained(folder)
+    return folder
 
 
 def measure(arguments: argparse.Namespace) -> dict[str, float]:
@@ -57,7 +99,9 @@ def measure(arguments: argparse.Namespace) -> dict[str, float]:
         concurrent_episodes=arguments.live,
         has_reference=False,
     )
-    folder = find_model(arguments.model)
+    folder = Path(arguments.model)
+    if not (folder / "config.json").is_file():  # `find_model` refuses a random model, which has no tokenizer
+        folder = find_model(arguments.model)
     machine = detect_machine(config)
     planned = plan_memory(read_model_shape(folder), config, load, machine)
     asyncio.run(step(LocalEngine(folder, config), load))
@@ -120,6 +164,7 @@ def main() -> None:
     )
     parser.add_argument("--live", type=int, default=8, help="parallel episodes (default: %(default)s)")
     parser.add_argument("--group", type=int, default=8, help="episodes per task (default: %(default)s)")
+    parser.add_argument("--shapes", action="store_true", help="measure random models of several architectures")
     parser.add_argument("--cases", nargs="+", default=list(CASES), help=f"any of: {'; '.join(CASES)} (default: all)")
     parser.add_argument("--case", help=argparse.SUPPRESS)
     parser.add_argument("--verbose", action="store_true", help="print each plan in full")
@@ -131,12 +176,18 @@ def main() -> None:
     if not arguments.json:
         print("| case | planned GiB | measured GiB | difference |\n|---|---|---|---|")
     with tempfile.TemporaryDirectory() as folder:
-        model = arguments.model or str(make_tiny_model(Path(folder), hidden_size=256, num_layers=4))
-        for case in arguments.cases:
-            rows.append(row := row_of(case, arguments, model))
-            if not arguments.json:
-                planned, measured = row["planned GiB"], row["measured GiB"]
-                print(f"| {case} | {planned:.3f} | {measured:.3f} | {planned / measured - 1:+.0%} |", flush=True)
+        for shape in SHAPES if arguments.shapes else [""]:
+            model = arguments.model
+            if shape:
+                model = str(make_random_model(shape, Path(folder, shape)))
+            elif not model:
+                model = str(make_tiny_model(Path(folder), hidden_size=256, num_layers=4))
+            for case in arguments.cases:
+                rows.append(row := row_of(case, arguments, model) | ({"shape": shape} if shape else {}))
+                if not arguments.json:
+                    planned, measured = row["planned GiB"], row["measured GiB"]
+                    name = f"{shape}: {case}" if shape else case
+                    print(f"| {name} | {planned:.3f} | {measured:.3f} | {planned / measured - 1:+.0%} |", flush=True)
     if arguments.json:
         print(json.dumps(rows, indent=1))
 

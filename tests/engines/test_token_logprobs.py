@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from understudy.engines.local.cpu import kernels
-from understudy.engines.local.token_logprobs import LOGIT_CHUNK, token_logprobs
+from understudy.engines.local.token_logprobs import LOGIT_CHUNK, logit_chunk, token_logprobs
 
 WIDTH, VOCABULARY = 8, 300
 
@@ -82,3 +82,9 @@ def test_logits_are_made_for_one_chunk_at_a_time(chunks: int, monkeypatch: pytes
     with LargestTensor() as largest:
         token_logprobs(hidden, head, targets, 1.0)[0].sum().backward()
     assert largest.num_bytes == 4 * LOGIT_CHUNK * VOCABULARY
+
+
+def test_chunks_of_a_large_vocabulary_have_fewer_positions() -> None:
+    assert logit_chunk(50_000) == LOGIT_CHUNK
+    assert logit_chunk(151_936) == 220
+    assert logit_chunk(1 << 30) == 1

@@ -177,11 +177,12 @@ def test_training_commands_follow_the_documented_settings(monkeypatch: pytest.Mo
         algorithm, full = config.algorithm, config.engine.finetune == "full"
         if algorithm.preset:
             updates = algorithm.update_epochs * algorithm.num_minibatches
+            assert isinstance(algorithm.learning_rate, float), settings
             assert algorithm.learning_rate <= (1e-5 if updates == 1 else 5e-6), settings
             assert config.eval.split == "validation", settings
         else:
-            assert algorithm.learning_rate <= (1e-6 if full else 2e-5), settings
-            assert config.sft.steps == 0 or config.sft.learning_rate <= (5e-5 if full else 2e-4), settings
+            limits = {algorithm.learning_rate: 1e-6 if full else 2e-5, config.sft.learning_rate: 5e-5 if full else 2e-4}
+            assert all(rate == "auto" or rate <= limit for rate, limit in limits.items()), settings
 
 
 def training_commands() -> Iterator[tuple[str, ...]]:

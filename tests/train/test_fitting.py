@@ -53,6 +53,16 @@ def test_config_that_fits_is_unchanged() -> None:
     assert fitted_keys(found) == (4096, False, 64)
 
 
+def test_trained_control_tokens_store_all_layers() -> None:
+    """The backward pass then reaches the embeddings, whatever `trainable_layers` says."""
+    parts = {}
+    for which in ("none", "all"):
+        plan = fit(1e6, "engine.trainable_layers=1", f"engine.train_control_tokens={which}").plan
+        assert plan is not None
+        parts[which] = {part.name: part.num_bytes for part in plan.parts}["activations"]
+    assert parts["all"] == 2 * parts["none"]  # of two layers
+
+
 def test_microbatches_have_room_for_two_episodes_if_they_fit() -> None:
     long = ("limits.max_episode_tokens=3100", "sampling.max_response_tokens=100", "engine.max_num_seqs=1")
     assert fitted_keys(fit(1e6, *long)) == (8192, False, 1)

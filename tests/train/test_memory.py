@@ -32,6 +32,7 @@ from understudy.runs.config import (
 )
 from understudy.train.planning.memory import (
     CACHE_GROWTH,
+    CHUNK_LOGITS,
     LOGIT_CHUNK,
     MaxPassSizes,
     MemoryPlan,
@@ -75,7 +76,8 @@ def part_sizes(found: MemoryPlan) -> dict[str, int]:
 
 
 def test_plan_constants_equal_those_of_the_engine() -> None:
-    assert (LOGIT_CHUNK, CACHE_GROWTH) == (token_logprobs.LOGIT_CHUNK, kv_cache.CACHE_GROWTH)
+    assert (LOGIT_CHUNK, CHUNK_LOGITS) == (token_logprobs.LOGIT_CHUNK, token_logprobs.CHUNK_LOGITS)
+    assert CACHE_GROWTH == kv_cache.CACHE_GROWTH
 
 
 @pytest.mark.parametrize(
@@ -172,6 +174,21 @@ def test_fewer_trainable_layers_store_less(folder: Path) -> None:
         assert half[name] == whole[name] // 2
     both = part_sizes(plan_memory(shape, config(trainable_layers=1, train_embeddings=True), WORKLOAD, MACHINE))
     assert both["activations"] == whole["activations"], "the backward pass goes to the embeddings"
+
+
+def test_padded_rows_store_scores_and_linear_attention(folder: Path) -> None:
+    """Worked by hand for 300 tokens of 4 heads, in float32: two copies of the scores and one in 4 bytes."""
+    shape, one = read_model_shape(folder), config(max_tokens_per_microbatch=300, batching="padded")
+    load = WORKLOAD.replace(prompt_tokens=0)
+
+    def activations(**changes: Any) -> int:
+        return part_sizes(plan_memory(shape.replace(**changes), one, load, MACHINE))["activations"]
+
+    plain = activations()
+    assert activations(stores_scores=True) - plain == shape.layers * 300 * 4 * 300 * 12
+    assert activations(linear_layers=1, linear_width=32) - plain == 300 * 16 * 32 * 4
+    assert activations(used_experts=3) - plain == shape.layers * 300 * 2 * 3 * shape.hidden * 4
+    assert activations(norms=4) - plain == shape.layers * 300 * 2 * shape.hidden * 8
 
 
 def test_peak_is_the_larger_of_sampling_and_training(folder: Path) -> None:
@@ -330,6 +347,32 @@ def test_detected_machine_is_the_configured_device(folder: Path) -> None:
     assert (
         50e6 < machine.memory_used < 1.02 * peak_memory_bytes("cpu") < machine.memory_total
     )  # the kernel counts current and peak memory separately
+
+
+@pytest.mark.parametrize(
+    ("about", "expected"),
+    [
+        ({"model_type": "llama"}, {"has_kernels": True, "has_plain_head": True, "stores_scores": False}),
+        ({"model_type": "gemma2", "attn_logit_softcapping": 50.0}, {"stores_scores": True, "pads_rows": True}),
+        ({"model_type": "gemma2", "final_logit_softcapping": 30.0}, {"has_kernels": False, "has_plain_head": False}),
+        ({"model_type": "qwen3_moe", "num_experts_per_tok": 4}, {"used_experts": 4, "has_kernels": False}),
+        (
+            {
+                "layer_types": ["linear_attention", "full_attention"],
+                "linear_num_value_heads": 3,
+                "linear_value_head_dim": 5,
+            },
+            {"linear_layers": 1, "linear_width": 15, "cached_layers": 1, "pads_rows": True},
+        ),
+    ],
+)
+def test_shape_knows_what_the_config_says(tmp_path: Path, about: dict[str, Any], expected: dict[str, Any]) -> None:
+    made = make_tiny_model(tmp_path)
+    own = json.loads((made / "config.json").read_text(encoding="utf-8"))
+    (made / "config.json").write_text(json.dumps(own | about), encoding="utf-8")
+    found = read_model_shape(made)
+    assert {name: getattr(found, name) for name in expected} == expected
+    assert found.norms == 2
 
 
 @pytest.mark.slow

@@ -183,6 +183,13 @@ def test_a_warmup_that_is_longer_than_its_phase_is_named() -> None:
     assert not lines("algorithm.warmup_steps", "algorithm.warmup_steps=4")
 
 
+@pytest.mark.parametrize(
+    ("settings", "is_named"), [(["engine.batching=padded"], True), (["engine.batching=packed"], False), ([], False)]
+)
+def test_speculation_of_padded_rows_is_named(settings: list[str], is_named: bool) -> None:
+    assert bool(lines("engine.max_draft_rows", "engine.max_draft_rows=9", *settings)) == is_named
+
+
 def test_a_key_of_a_tracker_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WANDB_API_KEY", "key")
     monkeypatch.setattr("understudy.train.unused_settings.is_tracker_installed", lambda _: False)

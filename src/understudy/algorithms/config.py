@@ -15,6 +15,8 @@ AdvantageEstimator = (
 )
 LossAggregation = Literal["token_mean", "sequence_mean", "seq_mean_token_sum_norm"]
 KLEstimator = Literal["k1", "k2", "k3"]
+LearningRate = Annotated[float, Field(gt=0.0, allow_inf_nan=False)] | Literal["auto"]
+"""A learning rate. `auto` follows the model (`train.model_size`)."""
 
 
 def is_custom(name: str) -> bool:

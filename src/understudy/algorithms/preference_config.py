@@ -4,6 +4,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from understudy.algorithms.config import LearningRate
 from understudy.core.records import Record
 
 
@@ -22,8 +23,9 @@ class PreferenceConfig(Record):
     """Loss: `dpo` learns from pairs, `kto` from single conversations labelled desirable or undesirable."""
     batch_size: int = Field(default=8, ge=1)
     """Pairs (`dpo`) or conversations (`kto`) per optimizer step."""
-    learning_rate: float = Field(default=1e-5, gt=0.0, allow_inf_nan=False)
-    """Peak learning rate, reached after `warmup_steps`. It then decays linearly to a tenth at the last step."""
+    learning_rate: LearningRate = "auto"
+    """Peak learning rate, reached after `warmup_steps`. It then decays linearly to a tenth at the last step. `auto`
+    follows the model (docs/finetuning.md)."""
     warmup_steps: int = Field(default=4, ge=0)
     """Steps of linear warmup of the learning rate."""
     beta: float = Field(default=0.1, gt=0.0, allow_inf_nan=False)

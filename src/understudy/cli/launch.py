@@ -32,8 +32,9 @@ from understudy.runs.scratch_run import make_scratch_run
 from understudy.runs.storage.locking import folder_lock
 from understudy.runs.storage.run_log import RunLog
 from understudy.runs.storage.status import StatusRecorder
-from understudy.runs.targets import detect_target, resolve, split_arguments
+from understudy.runs.targets import ResolvedTarget, detect_target, resolve, split_arguments
 from understudy.runs.trackers import default_trackers
+from understudy.train.model_size import keep_learning_rates, preset_size_notes, resolve_learning_rates
 from understudy.train.planning import bench, fitting
 from understudy.train.planning.memory import MemoryPlan, format_measured_peak, summarize_memory_plan
 from understudy.train.planning.preflight import PreflightReport, run_preflight
@@ -215,7 +216,7 @@ def dry_run(
     if resume is not None:
         raise ConfigError(f"--dry-run works for new runs only; leave out --resume, or give {resume} as TARGET")
     resolved = resolve(settings)
-    (config, length), folder = resolve_epochs(resolved.config), out or next_run_folder(resolved.name)
+    (config, lines), folder = _complete(resolved), out or next_run_folder(resolved.name)
     if out is not None:
         validate_new_folder(out)
     try:
@@ -226,7 +227,7 @@ def dry_run(
         else:
             found = run_async(run_preflight(config, folder, processes))
         named = describe_other_names(TrainConfig, split_arguments(settings)[1])
-        return found.replace(notes=(*(line for line in (named, length) if line), *found.notes))
+        return found.replace(notes=(*(line for line in (named, *lines) if line), *found.notes))
     except ModuleNotFoundError as e:
         raise missing_package_error(e, "training") from e
 
@@ -291,19 +292,29 @@ def open_run(settings: Sequence[str], out: Path | None, resume: Path | None, pro
     """
     if resume is None:
         resolved = resolve(settings)
-        config, length = resolve_epochs(resolved.config)
+        config, lines = _complete(resolved)
         config, tracked = _with_default_trackers(config)
         fitted = _fit_to_memory(config, processes)
         if fitted.misfit:
             raise ConfigError(fitted.misfit)
         run = Run.create(out or next_run_folder(resolved.name), fitted.config)
         named = describe_other_names(TrainConfig, split_arguments(settings)[1])
-        run.warnings += [line for line in (named, length, tracked, fitted.changes) if line]
+        run.warnings += [line for line in (named, *lines, tracked, fitted.changes) if line]
         return OpenedRun(run, fitted.plan)
     if out is not None:
         raise ConfigError("--resume and --out exclude each other; give one of them")
     run = Run.resume(resume, _resumed_config(settings, resume) if settings else None)
     return OpenedRun(run, _fit_to_memory(run.config, processes).plan)
+
+
+def _complete(resolved: ResolvedTarget) -> tuple[TrainConfig, list[str]]:
+    """Return the config of a new run with numbers for `epochs` and learning rates, and lines that name them.
+
+    A line also names a preset that was made for a model of another size.
+    """
+    config, length = resolve_epochs(resolved.config)
+    config, rates = resolve_learning_rates(config)
+    return config, [*preset_size_notes(resolved.presets, config), *(line for line in (length, rates) if line)]
 
 
 def _resumed_config(settings: Sequence[str], folder: Path) -> TrainConfig:
@@ -312,7 +323,7 @@ def _resumed_config(settings: Sequence[str], folder: Path) -> TrainConfig:
     names, overrides = split_arguments(settings)
     config = resolve(settings).config if names else parse_config(dump_toml(stored), overrides)
     config, _ = resolve_epochs(config)
-    return config
+    return keep_learning_rates(config, stored)
 
 
 def _with_default_trackers(config: TrainConfig) -> tuple[TrainConfig, str]:

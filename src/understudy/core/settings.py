@@ -377,13 +377,13 @@ class _Section:
 def field_records(record: type[Record], key: str) -> tuple[type[Record], ...]:
     """Return the record types that a field may hold: several if they differ in `kind`, none if it holds a value."""
     members = _members(record.model_fields[key].annotation)
-    types = [get_args(member)[0] if get_origin(member) is Annotated else member for member in members]
-    return tuple(each for each in types if isinstance(each, type) and issubclass(each, Record))
+    return tuple(each for each in members if isinstance(each, type) and issubclass(each, Record))
 
 
 def _members(annotation: Any) -> tuple[Any, ...]:
-    """Return the types of a union, or the annotation alone."""
-    return get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
+    """Return the types of a union, or the annotation alone, without what `Annotated` adds."""
+    members = get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
+    return tuple(get_args(member)[0] if get_origin(member) is Annotated else member for member in members)
 
 
 def table_record(record: type[Record], key: str) -> type[Record] | None:

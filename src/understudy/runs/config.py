@@ -17,6 +17,7 @@ from understudy.algorithms.config import (
     AdvantageEstimator,
     CriticConfig,
     KLEstimator,
+    LearningRate,
     LossAggregation,
     LossConfig,
     OverlongConfig,
@@ -70,8 +71,9 @@ class SFTConfig(Record):
     """Optimizer steps, each on one batch. 0 skips SFT."""
     batch_size: int = Field(default=8, ge=1)
     """Demonstrations in a batch."""
-    learning_rate: float = Field(default=2e-4, gt=0.0, allow_inf_nan=False)
-    """Peak learning rate. It decays linearly to a tenth at the last step."""
+    learning_rate: LearningRate = "auto"
+    """Peak learning rate. It decays linearly to a tenth at the last step. `auto` follows the number of the model's
+    parameters and `engine.finetune` (docs/finetuning.md)."""
     warmup_steps: int = Field(default=4, ge=0)
     """Steps of linear warmup."""
     num_demonstrations: int = Field(default=256, ge=0)
@@ -124,8 +126,8 @@ class AlgorithmConfig(Record):
     """Maximum number of episodes of a group that the update trains on: half of them those with the highest rewards,
     half those with the lowest (PODS, Xu et al. 2025, arXiv:2504.13818). Sampling is often cheaper than updating. 0
     trains on all."""
-    learning_rate: float = Field(default=1e-5, gt=0.0, allow_inf_nan=False)
-    """Peak learning rate."""
+    learning_rate: LearningRate = "auto"
+    """Peak learning rate. `auto` follows the model, as in `sft`."""
     warmup_steps: int = Field(default=2, ge=0)
     """Steps of linear warmup."""
     min_lr_ratio: float = Field(default=1.0, gt=0.0, le=1.0)

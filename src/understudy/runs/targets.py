@@ -87,6 +87,8 @@ class ResolvedTarget:
 
     target: Target
     config: TrainConfig
+    presets: tuple[str, ...] = ()
+    """The presets among TARGET and the configs after it."""
 
     @property
     def name(self) -> str:
@@ -126,7 +128,8 @@ def resolve(arguments: Sequence[str] = ()) -> ResolvedTarget:
                 f"{what} and domain={domain} name two sources of tasks; give one of them, or choose the domains of a "
                 "file with slice.domains"
             )
-    return ResolvedTarget(target, _load_target_config(target, settings, layers))
+    presets = (text for text in (target.text if target.kind == "preset" else "", *names[1:]) if text in preset_names())
+    return ResolvedTarget(target, _load_target_config(target, settings, layers), tuple(presets))
 
 
 def has_target(arguments: Sequence[str]) -> bool:

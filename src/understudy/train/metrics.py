@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from understudy.algorithms.batch import Batch
-from understudy.algorithms.config import AdvantageEstimator
+from understudy.algorithms.config import AdvantageEstimator, LearningRate
 from understudy.clients.chat import ModelUsage
 from understudy.core.trajectory import StopReason, Trajectory
 from understudy.engines.local.distributed.distributed import sum_across_ranks
@@ -92,11 +92,14 @@ def judge_metrics(judge: RewardJudge | None, process_group: ProcessGroup) -> Met
     return sum_across_ranks(process_group, judge.pop_metrics()) if judge else {}
 
 
-def learning_rate(step: int, steps: int, peak_lr: float, warmup_steps: int, min_lr_ratio: float) -> float:
+def learning_rate(step: int, steps: int, peak_lr: LearningRate, warmup_steps: int, min_lr_ratio: float) -> float:
     """Return the learning rate of a step, counted from 1.
 
-    It rises linearly over `warmup_steps`, then falls linearly to `min_lr_ratio` times the peak.
+    It rises linearly over `warmup_steps`, then falls linearly to `min_lr_ratio` times the peak. Raise ValueError for a
+    peak of `auto`, which `resolve_learning_rates` replaces.
     """
+    if peak_lr == "auto":
+        raise ValueError("a learning rate is 'auto'; call train.model_size.resolve_learning_rates(config) first")
     rising = min(1.0, step / max(1, warmup_steps))
     falling = 1.0 - (1.0 - min_lr_ratio) * max(0, step - warmup_steps) / max(1, steps - warmup_steps)
     return peak_lr * rising * falling

@@ -35,6 +35,7 @@ from understudy.sources.task_files.source_matching import load_episode_class
 from understudy.train.data_files import DataFiles, read_data_files
 from understudy.train.engine_support import unsupported_settings
 from understudy.train.eval_sets import EvalSet, make_eval_sets
+from understudy.train.experts import expert_notes
 from understudy.train.reference import validate_reference
 from understudy.train.unused_settings import unused_settings
 from understudy.train.users import make_users
@@ -50,6 +51,8 @@ class PreparedRun:
     model_folder: Path
     """The folder of the model."""
     model_format: ModelFormat
+    model_notes: Sequence[str]
+    """What training does not do for this kind of model."""
     domain: TaskSource
     eval_sets: Sequence[EvalSet]
     users: UserSimulatorFactory
@@ -68,8 +71,8 @@ class PreparedRun:
 
     @property
     def notes(self) -> Sequence[str]:
-        """What a user should know of the model's tokens, of the data files and of the sources of tasks."""
-        return (*self.model_format.notes, *self.data_files.notes, *list_notes(self.domain))
+        """What a user should know of the model, of its tokens, of the data files and of the sources of tasks."""
+        return (*self.model_notes, *self.model_format.notes, *self.data_files.notes, *list_notes(self.domain))
 
 
 async def prepare_run(
@@ -119,7 +122,10 @@ async def prepare_run(
     if config.steps and done_steps < config.total_steps:
         reply = config.sampling.max_response_tokens
         await validate_room(domain, model_format.format, config.limits, reply, config.seed)
-    return PreparedRun(folder, model_format, domain, eval_sets, users, noop_reward, files, reward_judge, cost_tracker)
+    notes = (*expert_notes(config, folder),)
+    return PreparedRun(
+        folder, model_format, notes, domain, eval_sets, users, noop_reward, files, reward_judge, cost_tracker
+    )
 
 
 def make_reward_judge(config: TrainConfig, budget: Budget | None = None) -> RewardJudge | None:

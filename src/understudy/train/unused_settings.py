@@ -4,9 +4,11 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
+from understudy.engines.models import find_model
 from understudy.runs.config import TrainConfig
 from understudy.runs.trackers.config import is_tracker_installed
 from understudy.sources.task_files.files import is_task_file
+from understudy.train.planning.memory import read_model_shape
 
 _MAX_NAMED = 3
 """Settings that a line names."""
@@ -27,6 +29,11 @@ def _reads_files(config: TrainConfig) -> bool:
 
 def _has_no_model_user(config: TrainConfig) -> bool:
     return config.user.kind in ("scripted", "instruction", "human") or ":" in config.user.kind
+
+
+def _pads_rows(config: TrainConfig) -> bool:
+    engine = config.engine
+    return engine.kind == "local" and read_model_shape(find_model(config.model)).is_padded(engine.export_engine_config)
 
 
 _NO_FILES = "the run reads no file of tasks"
@@ -63,6 +70,7 @@ UNUSED_SETTINGS: Sequence[_Unused] = (
         lambda c: c.engine.export_engine_config.sampler == "vllm",
         "engine.sampler = 'vllm' has its own speculation",
     ),
+    _Unused("engine.max_draft_rows", _pads_rows, "the model's rows are padded, which has no speculation"),
     *(
         _Unused(
             f"engine.vllm.{key}",
@@ -191,7 +199,7 @@ def unused_settings(config: TrainConfig, prefix: str = "") -> Iterator[str]:
     `prefix`, such as `data.`, leaves out all others.
     """
     for key, applies, reason in UNUSED_SETTINGS:
-        if key.startswith(prefix) and applies(config) and (changed := _changed_settings(config, key)):
+        if key.startswith(prefix) and (changed := _changed_settings(config, key)) and applies(config):
             more = f" and {len(changed) - _MAX_NAMED} more" if len(changed) > _MAX_NAMED else ""
             yield f"{', '.join(changed[:_MAX_NAMED])}{more}: no effect, since {reason}"
     if prefix:

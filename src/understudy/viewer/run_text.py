@@ -107,12 +107,12 @@ def _head(folder: Path, config: TrainConfig, metrics: Sequence[Mapping[str, Any]
             [config.domain_text, *config.slice.domains, *config.slice.families, *config.slice.difficulties]
         ),
         "model": f"{config.model}, {config.engine.finetune}, seed {config.seed}",
-        "SFT": f"{sft.steps} steps of {sft.batch_size} demonstrations, learning rate {sft.learning_rate:g}",
+        "SFT": f"{sft.steps} steps of {sft.batch_size} demonstrations, learning rate {sft.learning_rate}",
         "preferences": f"{preferences.steps} steps of {preferences.kind}, {preferences.dataset_file}"
         if preferences.steps
         else "",
         "RL": f"{config.steps} steps of {algorithm.groups_per_batch} tasks x {algorithm.group_size} episodes, "
-        f"advantage {algorithm.advantage_estimator}, learning rate {algorithm.learning_rate:g}",
+        f"advantage {algorithm.advantage_estimator}, learning rate {algorithm.learning_rate}",
     }
     shown = "\n".join(f"{name:<12}{text}" for name, text in lines.items() if text)
     return escape_control_characters(shown)

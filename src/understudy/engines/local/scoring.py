@@ -69,7 +69,8 @@ def states_logprobs(model: LocalModel, states: MicrobatchStates, temperature: fl
         trained = (rows.head_rows, rows.tokens) if rows else ()
         logprobs, entropies = token_logprobs(states.hidden, model.lm_head, states.targets, temperature, *trained)
     else:
-        logprobs, entropies = token_logprobs_of(model.logits, states.hidden, states.targets, temperature)
+        vocabulary = len(model.lm_head)
+        logprobs, entropies = token_logprobs_of(model.logits, vocabulary, states.hidden, states.targets, temperature)
     return logprobs[states.state_index], entropies[states.state_index]
 
 

@@ -7,13 +7,20 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from understudy.engines.local.cpu import kernels
 
-LOGIT_CHUNK = 512  # positions per chunk: 512 x 50k bf16 logits are 50 MB
+LOGIT_CHUNK = 512
+"""Positions of a chunk, at most."""
+CHUNK_LOGITS = 1 << 25
+"""Logits of a chunk, at most: 64 MiB in bfloat16."""
+
+
+def logit_chunk(vocabulary: int) -> int:
+    """Return the positions of a chunk of logits [n, V]: fewer for a large vocabulary."""
+    return max(1, min(LOGIT_CHUNK, CHUNK_LOGITS // vocabulary))
 
 
 def token_logprobs(
@@ -33,7 +40,7 @@ def token_logprobs(
 
 
 def token_logprobs_of(
-    logits: Callable[[Tensor], Tensor], hidden: Tensor, targets: Tensor, temperature: float
+    logits: Callable[[Tensor], Tensor], vocabulary: int, hidden: Tensor, targets: Tensor, temperature: float
 ) -> tuple[Tensor, Tensor]:
     """Return the same as `token_logprobs` for a model whose logits [M, V] are any function of hidden states [M, D].
 
@@ -45,10 +52,29 @@ def token_logprobs_of(
         entropy = -(logprobs.detach().exp() * logprobs.detach()).sum(-1)
         return logprobs.gather(-1, y[:, None])[:, 0], entropy
 
-    pairs = zip(torch.split(hidden, LOGIT_CHUNK), torch.split(targets, LOGIT_CHUNK), strict=True)
+    size = logit_chunk(vocabulary)
+    pairs = zip(torch.split(hidden, size), torch.split(targets, size), strict=True)
     found = [checkpoint(part, x, y, use_reentrant=False) if torch.is_grad_enabled() else part(x, y) for x, y in pairs]
     logprobs, entropy = (torch.cat(x) for x in zip(*found, strict=True))
     return logprobs, entropy
+
+
+class _ChunkLogits:
+    """The logits of one chunk of hidden states [M, D] after the other, in the same memory.
+
+    glibc would give each chunk new memory: the hole that a freed tensor leaves is a few bytes too small for one of the
+    same size, because tensors are aligned.
+    """
+
+    def __init__(self, hidden: Tensor, head: Tensor) -> None:
+        size = logit_chunk(len(head))
+        self._hidden, self._head = hidden, head
+        self._logits = hidden.new_empty(min(size, len(hidden)), len(head))
+        self.parts = [slice(start, min(start + size, len(hidden))) for start in range(0, len(hidden), size)]
+
+    def __call__(self, part: slice) -> Tensor:
+        """Return the logits [n, V] of a chunk, and overwrite those of the chunk before."""
+        return torch.mm(self._hidden[part], self._head.T, out=self._logits[: part.stop - part.start])
 
 
 class TokenLogprobsFunction(torch.autograd.Function):
@@ -65,10 +91,8 @@ class TokenLogprobsFunction(torch.autograd.Function):
         tokens: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
         ctx.temperature, ctx.tokens = temperature, tokens
-        parts = [
-            kernels.logits_to_logprobs(F.linear(x, head), y, temperature)
-            for x, y in zip(torch.split(hidden, LOGIT_CHUNK), torch.split(targets, LOGIT_CHUNK), strict=True)
-        ]
+        chunks = _ChunkLogits(hidden, head)
+        parts = [kernels.logits_to_logprobs(chunks(part), targets[part], temperature) for part in chunks.parts]
         logprobs, entropy = (torch.cat(part) for part in zip(*parts, strict=True))
         ctx.save_for_backward(hidden, head, targets, logprobs)
         ctx.mark_non_differentiable(entropy)
@@ -81,9 +105,9 @@ class TokenLogprobsFunction(torch.autograd.Function):
         grad_head = torch.zeros_like(head, dtype=torch.float32) if ctx.needs_input_grad[1] else None
         tokens = ctx.tokens if ctx.needs_input_grad[4] else None
         grad_rows = None if tokens is None else head.new_zeros(len(tokens), head.shape[1], dtype=torch.float32)
-        for start in range(0, len(hidden), LOGIT_CHUNK):
-            part = slice(start, start + LOGIT_CHUNK)
-            logits = F.linear(hidden[part], head)
+        chunks = _ChunkLogits(hidden, head)
+        for part in chunks.parts:
+            logits = chunks(part)
             kernels.logits_to_logprobs_backward_(logits, targets[part], grads[0][part], ctx.temperature, logprobs[part])
             grad_hidden[part] = logits @ head
             if grad_head is not None:

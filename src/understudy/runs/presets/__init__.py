@@ -2,9 +2,13 @@
 
 from importlib import resources
 from pathlib import Path
+from types import MappingProxyType
 
 DEFAULT_PRESET = "retail_quick"
 """The preset of commands that name neither TARGET nor `domain=`."""
+
+MODEL_PARAMETERS = MappingProxyType({"smollm2-135m": 134_515_008, "Qwen/Qwen2.5-3B-Instruct": 3_085_938_688})
+"""The size of each model that a preset was made for. The model of `smoke` learns nothing, so it has none."""
 
 
 def preset_names() -> list[str]:

@@ -11,6 +11,7 @@ from pathlib import Path
 from understudy.engines.local.config import LocalEngineConfig
 from understudy.engines.local.machine import Machine
 from understudy.runs.config import TrainConfig
+from understudy.runs.model_format import choose_format
 from understudy.train.planning.memory import (
     GIB,
     MemoryPhase,
@@ -55,7 +56,10 @@ def fit_to_memory(config: TrainConfig, folder: Path, machine: Machine, processes
     """
     if not isinstance(config.engine, LocalEngineConfig):
         return FittedRun(config, None)
-    return fit_shape_to_memory(config, read_model_shape(folder), machine, processes)
+    shape = read_model_shape(folder)
+    if config.engine.trainable_layers and choose_format(folder, config).trained_tokens:
+        shape = shape.replace(trains_rows=True)
+    return fit_shape_to_memory(config, shape, machine, processes)
 
 
 def fit_shape_to_memory(config: TrainConfig, shape: ModelShape, machine: Machine, processes: int = 1) -> FittedRun:

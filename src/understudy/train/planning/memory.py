@@ -25,8 +25,8 @@ from understudy.runs.config import TrainConfig
 
 VLLM_PART = "vLLM"
 """The part of a plan that is reserved for vLLM. Its size is exact."""
-LOGIT_CHUNK = 512
-"""Positions whose logits are in memory at once (`engines.local.token_logprobs.LOGIT_CHUNK`)."""
+LOGIT_CHUNK, CHUNK_LOGITS = 512, 1 << 25
+"""Positions and logits that are in memory at once, at most (`engines.local.token_logprobs`)."""
 CACHE_GROWTH = 128
 """Tokens by which the KV cache of a sequence grows (`engines.local.sampling.kv_cache.CACHE_GROWTH`)."""
 NF4_BYTES = 0.5 + 1 / 64 + 4 / (64 * 256)
@@ -40,6 +40,11 @@ OTHER_NAMES = {
     "num_attention_heads": ("n_head", "num_heads", "n_heads"),
 }
 """Names of sizes in the configs of old models."""
+FUSED_TYPES = frozenset({"llama", "mistral", "qwen2", "qwen3"})
+"""Types of models whose modules have kernels on a CPU (`engines.local.cpu.fuse`)."""
+LINEAR_ATTENTION_TENSORS = 16
+"""Float32 tensors as wide as its values that a layer of linear attention stores: queries, keys and values, their
+products with decay and step size, and the matrices of its chunks. Counted in transformers' gated delta rule."""
 TIGHT_SHARE = 0.8
 """The share of a device's memory above which a run prints its whole memory plan."""
 
@@ -76,8 +81,26 @@ class ModelShape(Record):
     """Layers whose cache grows with the tokens, if not all: linear attention and convolutions have a fixed state."""
     pads_rows: bool = False
     """True if the config says that rows cannot be packed (`engine.batching`)."""
-    has_fused_modules: bool = True
-    """True if the CPU kernels compute its layers (`engines.local.cpu.fuse`)."""
+    has_kernels: bool = True
+    """True if the fused kernels know its modules."""
+    norms: int = 2
+    """Norms of hidden states in a layer."""
+    stores_scores: bool = False
+    """True if padded rows store attention scores: caps and sinks are computed by transformers' eager attention."""
+    has_plain_head: bool = True
+    """True if logits are a product of hidden states and weights, which are neither scaled nor capped."""
+    used_experts: int = 0
+    """Experts that a token uses."""
+    linear_layers: int = 0
+    """Layers of linear attention."""
+    trains_rows: bool = False
+    """True if rows of control tokens are trained, so that the backward pass reaches the embeddings."""
+    linear_width: int = 0
+    """Numbers of a token's values in such a layer."""
+
+    def is_padded(self, config: LocalEngineConfig) -> bool:
+        """Return whether rows are padded."""
+        return config.batching == "padded" or (config.batching == "auto" and self.pads_rows)
 
 
 class MaxPassSizes(Record):
@@ -157,11 +180,8 @@ def plan_memory(
 ) -> MemoryPlan:
     """Return the memory plan of each of `processes` processes, from the shapes of the model."""
     shards = processes if config.sharding == "fsdp" else 1
-    if config.batching == "padded" or (config.batching == "auto" and shape.pads_rows):
-        # A padded model runs with transformers' modules, and shares no prefix.
-        machine, load = machine.replace(fused_kernels=False), load.replace(prompt_tokens=0)
-    elif not shape.has_fused_modules:
-        machine = machine.replace(fused_kernels=False)
+    if shape.is_padded(config):  # it runs with transformers' modules, and rows share no prefix
+        shape, load = shape.replace(has_kernels=False), load.replace(prompt_tokens=0)
     parts = [*_resident_parts(shape, config, load, machine, shards), *_training_parts(shape, config, load, machine)]
     parts += _sampling_parts(shape, config, load, machine) if load.samples_locally else _vllm_parts(config, machine)
     parts += _gathered_parts(shape, config, machine) if shards > 1 else ()
@@ -355,6 +375,7 @@ def _shape(config: Mapping[str, Any], shapes: Mapping[str, list[int]]) -> ModelS
     layers, hidden, heads = (_size(config, name) for name in OTHER_NAMES)
     kinds = config.get("layer_types") or ()
     growing = sum(kind.endswith("attention") and kind != "linear_attention" for kind in kinds)
+    first = {name for name in body if ".layers.0." in f".{name}" and name.endswith("norm.weight")}
     return ModelShape(
         parameters=sum(math.prod(s) for s in (outer | body).values()),
         embeddings=sum(math.prod(s) for s in outer.values()),
@@ -372,9 +393,16 @@ def _shape(config: Mapping[str, Any], shapes: Mapping[str, list[int]]) -> ModelS
         vocabulary=config["vocab_size"],
         normalizes_heads=any(name.endswith("q_norm.weight") for name in body),
         cached_layers=growing if kinds else None,
-        pads_rows=not {"full_attention", "sliding_attention", "chunked_attention"}.issuperset(kinds)
-        or "num_key_value_heads" not in config,
-        has_fused_modules=config.get("model_type", "llama") in ("llama", "mistral", "qwen2", "qwen3"),
+        pads_rows=not {"full_attention", "sliding_attention", "chunked_attention"}.issuperset(kinds),
+        has_kernels=config.get("model_type") in FUSED_TYPES,
+        norms=sum(body[name] == [hidden] for name in first) or 2,
+        stores_scores=bool(config.get("attn_logit_softcapping")) or config.get("model_type") == "gpt_oss",
+        has_plain_head=not any(
+            config.get(name) for name in ("final_logit_softcapping", "logit_scale", "logits_scaling")
+        ),
+        used_experts=config.get("num_experts_per_tok") or 0,
+        linear_layers=sum(kind == "linear_attention" for kind in kinds),
+        linear_width=(config.get("linear_num_value_heads") or 0) * (config.get("linear_value_head_dim") or 0),
     )
 
 
@@ -430,8 +458,8 @@ def _trainable(shape: ModelShape, config: LocalEngineConfig) -> int:
 
 def _stored_layers(shape: ModelShape, config: LocalEngineConfig) -> int:
     """Return the number of layers that the backward pass goes through: to the embeddings if they are trained."""
-    trains_embeddings = config.train_embeddings and not config.uses_lora
-    return shape.layers if trains_embeddings else _trained_layers(shape, config)
+    reaches_embeddings = shape.trains_rows or (config.train_embeddings and not config.uses_lora)
+    return shape.layers if reaches_embeddings else _trained_layers(shape, config)
 
 
 def _resident_parts(
@@ -444,7 +472,8 @@ def _resident_parts(
     copied = 4 if load.has_ema_reference else item
     linear = sum(x.inputs * x.outputs for x in shape.linear)
     quantized = int(linear * NF4_BYTES) - linear * item if config.finetune == "qlora" else 0
-    copies = 0 if config.finetune == "qlora" or not machine.packs_weights else linear * item
+    packs = machine.packs_weights and config.finetune != "qlora" and not shape.is_padded(config)
+    copies = linear * item if packs else 0
     for name, size in (
         ("process and its libraries", machine.memory_used),
         ("weights", -(-(_layers(shape) * item + quantized) // shards) + shape.embeddings * item),
@@ -519,8 +548,12 @@ def _training_parts(
     """
     item, on_gpu = machine.dtype_bytes, machine.device == "cuda"
     computed, queries = _microbatch(config.max_tokens_per_microbatch, load)
+    width = (_gpu_width if on_gpu else _width)(shape, config, machine)
+    if shape.is_padded(config):  # whole rows
+        computed = queries = max(1, computed // load.max_episode_tokens) * load.max_episode_tokens
+        width += _padded_width(shape, load.max_episode_tokens, item)
     attention = 0 if on_gpu else shape.heads * queries * load.max_episode_tokens * item  # probabilities of one layer
-    layer = computed * (_gpu_width if on_gpu else _width)(shape, config, machine)
+    layer = computed * width
     layers = _stored_layers(shape, config)
     inputs = layers * computed * shape.hidden * item
     activations = inputs + layer if config.gradient_checkpointing else layers * layer
@@ -529,7 +562,9 @@ def _training_parts(
     yield MemoryPart(name="final hidden states", phase="training", num_bytes=ends)
     yield MemoryPart(name="fused weights", phase="training", num_bytes=_joined(shape, config, machine))
     backward = max(2 * attention, computed * (4 * shape.intermediate + 4 * shape.hidden) * item)
-    logits = LOGIT_CHUNK * shape.vocabulary * (item if machine.fused_kernels else item + 12)
+    positions = max(1, min(LOGIT_CHUNK, CHUNK_LOGITS // shape.vocabulary))
+    has_kernel = machine.fused_kernels and shape.has_plain_head
+    logits = positions * shape.vocabulary * (item if has_kernel else item + 12)
     head = (4 + item) * shape.vocabulary * shape.hidden if config.train_embeddings and not config.uses_lora else 0
     beside = ("logits of a chunk", logits + head) if logits + head > backward else ("a layer's gradients", backward)
     yield MemoryPart(name=beside[0], phase="training", num_bytes=beside[1])
@@ -562,15 +597,29 @@ def _width(shape: ModelShape, config: LocalEngineConfig, machine: Machine) -> in
     kernels, also normalized states, q and k before rotation, and the gated product with the result of its function.
     """
     queries, keys = shape.heads * shape.head_dim, shape.key_heads * shape.head_dim
+    fused = machine.fused_kernels and shape.has_kernels
     numbers = 2 * shape.hidden + 2 * queries + 2 * keys + 2 * shape.intermediate
-    if not machine.fused_kernels:
+    numbers += 2 * shape.used_experts * shape.hidden  # a token's input and result for each of its experts
+    if not fused:
         numbers += 2 * shape.hidden + queries + keys + 2 * shape.intermediate
     elif config.gradient_checkpointing:  # it computes a layer again, and then stores all of it
         numbers += 2 * shape.hidden + shape.intermediate
-    if machine.fused_kernels and shape.normalizes_heads:
+    if fused and shape.normalizes_heads:
         numbers += queries + keys
-    size = numbers * machine.dtype_bytes + (0 if machine.fused_kernels else 16 * shape.hidden)  # norms, in float32
+    size = numbers * machine.dtype_bytes
+    if not fused:  # the input and the result of each norm, in float32
+        size += 8 * (shape.norms * shape.hidden + (queries + keys if shape.normalizes_heads else 0))
     return size + _adapter_width(shape, config, machine)
+
+
+def _padded_width(shape: ModelShape, longest: int, item: int) -> int:
+    """Return the bytes that a layer of a padded model stores for each token, beside those of every model.
+
+    These are attention scores, before and after the softmax and its cap, and the tensors of linear attention.
+    """
+    scores = shape.heads * longest * (2 * item + 4) if shape.stores_scores else 0
+    linear = 4 * LINEAR_ATTENTION_TENSORS * shape.linear_width * shape.linear_layers // shape.layers
+    return scores + linear
 
 
 def _gpu_width(shape: ModelShape, config: LocalEngineConfig, machine: Machine) -> int:
@@ -603,7 +652,7 @@ def _joined(shape: ModelShape, config: LocalEngineConfig, machine: Machine) -> i
 
     Only layers without adapters are fused.
     """
-    if not machine.fused_kernels or config.finetune == "qlora":
+    if not (machine.fused_kernels and shape.has_kernels) or config.finetune == "qlora":
         return 0
     adapted = {x.name for x in _adapted(shape, config)}
     sizes: dict[str, int] = {}

@@ -25,6 +25,7 @@ from understudy.runs.run import MODEL_FOLDER, Run
 from understudy.runs.trackers import TrackerProcesses
 from understudy.train.certify import RunCertifier, make_certification_target
 from understudy.train.checkpointing import load_checkpoint
+from understudy.train.model_size import resolve_learning_rates
 from understudy.train.phases.rl import RLPhase
 from understudy.train.planning.preflight import PreflightReport, measure_gold_episodes
 from understudy.train.preparation import PreparedRun, config_warnings, prepare_run
@@ -52,6 +53,7 @@ def train_on_skyrl(
     if process_group.world_size > 1:
         raise ConfigError("engine.kind = 'skyrl': SkyRL starts processes itself; leave out --num-processes")
     validate_installation()
+    config, _ = resolve_learning_rates(config)
     tracker = CostTracker(file=run.folder / COST_FILE)
     prepared = run_async(prepare_run(config, run.created_at, cost_tracker=tracker))
     sampler = SkyRLSampler(lambda: FormatTokenizer.load(prepared.model_folder / "tokenizer.json"), _client_errors())
