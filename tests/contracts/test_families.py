@@ -149,11 +149,11 @@ PADDED: dict[str, dict[str, Any]] = {
     "stablelm": {},
 }
 TOOL_FORMATS = {
-    **dict.fromkeys(("qwen2", "qwen2_moe", "qwen3", "qwen3_moe"), "hermes"),
+    **dict.fromkeys(("granitemoehybrid", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe"), "hermes"),
     **dict.fromkeys(("qwen3_5_text", "qwen3_next", "nemotron_h", "seed_oss"), "qwen3_coder"),
     **dict.fromkeys(("llama4_text", "lfm2", "lfm2_moe", "lfm3", "olmo3"), "pythonic"),
     **dict.fromkeys(("mistral", "ministral", "ministral3", "mixtral"), "mistral"),
-    **dict.fromkeys(("phi3", "granitemoehybrid", "cohere2"), "json"),
+    **dict.fromkeys(("cohere2", "phi3"), "json"),
     "llama": "llama3",
     "gpt_oss": "harmony",
     "deepseek_v3": "deepseek",
