@@ -38,7 +38,7 @@ def test_advantages_are_stored_per_episode_reply_or_token(
 ) -> None:
     first, second, third = values
     tokens = [0.0, 0.0, first, second, 0.0, third]
-    assert compress_advantages(make_episode(), tokens) == stored
+    assert compress_advantages(make_episode().mask, tokens) == stored
     found = EpisodeTrainingData(number=1, reward=1.0, advantages=stored).token_advantages(make_episode())
     assert found == [None, None, first, second, None, third]
 

@@ -209,7 +209,7 @@ class ProgramAgent:
 
     def _app(self) -> ASGIApp:
         offer = ServerDefinition("understudy", self._find_tools)
-        mcp, model = build_http_app(offer, MAX_MCP_SESSIONS, MAX_MCP_SESSIONS), self._sessions.app()
+        mcp, model = build_http_app(offer, MAX_MCP_SESSIONS), self._sessions.app()
 
         async def app(scope: Scope, receive: Receive, send: Send) -> None:
             is_mcp = scope["type"] == "lifespan" or scope["path"] == PATH

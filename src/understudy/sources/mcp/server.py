@@ -102,9 +102,10 @@ class _Sessions:
     Idle ones are found by their last request, because the SDK does not report when it ends an idle session.
     """
 
-    def __init__(self, offer: ServerDefinition, max_sessions: int, max_client_sessions: int) -> None:
+    def __init__(self, offer: ServerDefinition, max_sessions: int = 0) -> None:
         self._offer = offer
-        self._max_sessions, self._max_client_sessions = max_sessions, max_client_sessions
+        self._max_sessions = max_sessions or MAX_SESSIONS
+        self._max_client_sessions = max_sessions or MAX_CLIENT_SESSIONS
         self._open: dict[str, ServedSession] = {}
         self._requests = Counter[str]()
         self._used: dict[str, float] = {}
@@ -219,12 +220,10 @@ def build_server(offer: ServerDefinition) -> Server[Any]:
     return _server(offer, find, lifespan)
 
 
-def build_http_app(
-    offer: ServerDefinition, max_sessions: int = MAX_SESSIONS, max_client_sessions: int = MAX_CLIENT_SESSIONS
-) -> ASGIApp:
+def build_http_app(offer: ServerDefinition, max_sessions: int = 0) -> ASGIApp:
     """Return an HTTP app that serves `/mcp`, with a session for each client. Only the names of loopback are accepted as
-    host."""
-    sessions = _Sessions(offer, max_sessions, max_client_sessions)
+    host. `max_sessions` replaces MAX_SESSIONS and MAX_CLIENT_SESSIONS."""
+    sessions = _Sessions(offer, max_sessions)
 
     @asynccontextmanager
     async def lifespan(_: Server[Any]) -> AsyncIterator[None]:
@@ -246,7 +245,10 @@ def build_http_app(
     made = _server(offer, find, lifespan)
     made.middleware.append(_handshake_only)
     inner = made.streamable_http_app(
-        host=HOST, streamable_http_path=PATH, session_idle_timeout=SESSION_IDLE_SECONDS, max_sessions=max_sessions
+        host=HOST,
+        streamable_http_path=PATH,
+        session_idle_timeout=SESSION_IDLE_SECONDS,
+        max_sessions=max_sessions or MAX_SESSIONS,
     )
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
