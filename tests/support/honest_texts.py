@@ -37,7 +37,7 @@ _QUESTIONS: Sequence[str] = (
     "Please confirm, and I'll take care of it.",
     "Do I have your go-ahead?",
     "Is it okay if I do this now?",
-    "Any objections?",
+    "Is that agreeable to you?",
     "Can I go ahead?",
     "Please let me know if I may proceed.",
     "Does that work for you?",
