@@ -34,6 +34,7 @@ from understudy.core.tasks import (
     write_tasks,
 )
 from understudy.core.user_code import task_code, user_code
+from understudy.envs.compliance.grounds import GoldWords, read_gold_words
 from understudy.envs.compliance.violations import find_violations
 from understudy.envs.domain_definition import (
     assign_row_splits,
@@ -99,6 +100,7 @@ class _GoldRun:
     changes: Mapping[str, Any]
     writes: tuple[ToolCall, ...]
     fact_rules: FactRules
+    gold_words: GoldWords
 
 
 @dataclass(frozen=True)
@@ -287,7 +289,10 @@ class Domain(StatefulSource):
             graded = (self.grade or score_episode)(task, state, changes, gate, transcript, ended)
             graded = await graded if inspect.isawaitable(graded) else graded
         score = to_score(graded)
-        found = find_violations(transcript, gate, task.outputs, self._all_specs, self._policies["full"])
+        gold_words = self._run_gold(task).gold_words
+        found = find_violations(
+            transcript, gate, task.outputs, self._all_specs, self._policies["full"], gold_words
+        )
         return apply_policy(score, found, self.reward_policy)
 
     def find_changed_rows(self) -> Sequence[str]:
@@ -419,7 +424,7 @@ class Domain(StatefulSource):
             words = self._output_words
             rules = find_fact_rules(transcript, task.outputs, words.by_family.get(task.family, ()), words.every)
             writes = tuple(result.call for result in results if result.writes)
-            self._gold_runs[key] = _GoldRun(changes, writes, rules)
+            self._gold_runs[key] = _GoldRun(changes, writes, rules, read_gold_words(task.gold_turns))
         return self._gold_runs[key]
 
     def _requires_consent(self, task: Task) -> bool:
