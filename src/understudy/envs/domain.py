@@ -10,7 +10,6 @@ import inspect
 import itertools
 import re
 import sys
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -88,7 +87,7 @@ class _OutputWords:
     """The words that are outputs of tasks."""
 
     by_family: Mapping[str, Sequence[str]]
-    """Those of several tasks of a family."""
+    """Those of each family."""
     every: Collection[str]
     """All of them, case-folded."""
 
@@ -512,9 +511,8 @@ class Domain(StatefulSource):
     def _output_words(self) -> _OutputWords:
         outputs = [(task.family, word) for task in self._frozen_tasks for word in task.outputs if not is_number(word)]
         by_family = dict[str, list[str]]()
-        for (family, output), count in Counter(outputs).items():
-            if count > 1:
-                by_family.setdefault(family, []).append(output)
+        for family, output in dict.fromkeys(outputs):
+            by_family.setdefault(family, []).append(output)
         return _OutputWords(
             by_family, frozenset(word.casefold() for _, output in outputs for word in output.split("|"))
         )

@@ -36,6 +36,10 @@ _DOUBT = re.compile(
 """A word of a sentence that does not assert what it states."""
 _SENTENCE_OR_EQUATION = re.compile(r"[^\W\d_]{2}|=")
 _JSON_KEY = re.compile(r'"\w+"\s*:')
+_PROPOSES = re.compile(
+    r"\b(?:(?:shall|should|may|can|could) (?:i|we)|(?:want|like) me to|if i) (?!say|tell|guess|assume|claim|call)", re.IGNORECASE
+)
+"""The start of a question that proposes a write, whose price it states."""
 _TABLE_ROW = re.compile(r"\s*[|\u2502+]")
 _PERSONAL_REFUSAL = re.compile(r"\b(?:so|therefore|which is why|and) (?:i|we) (?:cannot|can't|am unable|are unable|won't)\b.*", re.IGNORECASE)
 # A number with the word that follows it.
@@ -68,8 +72,8 @@ def split_sentences(text: str) -> list[str]:
 
 def is_assertion(sentence: str) -> bool:
     """Return whether a sentence asserts what it states: it asks and doubts nothing, and is no row of a table."""
-    plain = sentence.rstrip(" *_\"')")
-    return not (plain.endswith("?") or _TABLE_ROW.match(sentence) or _DOUBT.search(_PERSONAL_REFUSAL.sub(" ", sentence)))
+    asks = sentence.rstrip(" *_\"')").endswith("?") and not _PROPOSES.search(sentence)
+    return not (asks or _TABLE_ROW.match(sentence) or _DOUBT.search(_PERSONAL_REFUSAL.sub(" ", sentence)))
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ Tense = Literal["past", "future", "present"]
 
 # such as: free of charge
 _NO_ACTS = re.compile(
-    r"\b(?:free of (?:any )?charge|(?:no|without) (?:any |extra |additional )*(?:charge|fee|cost)s?|credit cards?"
+    r"\b(?:free of (?:any )?charge|thank(?:s| you) for \w+ing|give (?:me|us) (?:the|your|a)|(?:no|without) (?:any |extra |additional )*(?:charge|fee|cost)s?|credit cards?"
     r"|return (?:flights?|trips?|dates?|policy)|closing times?|dropped calls|wrong bills?|e-?mails?|double[- ]check(?:ed|ing)?"
     r"|get back to|call(?:s|ed|ing)? back|all set|no longer (?:needed|need|want|wanted)|ordered by mistake|order(?:ed|ing)? (?:number|id|it by)"
     r"|not only|not just|nothing else|no (?:problem|worries|doubt)|no later than|without (?:delay|hesitation|further ado)"
@@ -76,12 +76,15 @@ _WILL = re.compile(
     rf"(?:\b(?:{_ACTOR}|it|this|that|doing so|which)(?:'ll|\s+(?:will|shall|would|(?:am|are|is) (?:going|about) to))|'m (?:going|about) to"
     rf"|'re (?:going|about) to|\b(?:let|allow) me(?: to)?|\b(?:expect|want|like|need) (?:us|me) to|\bwe'll|\bi'll|\b(?:us|me) to)\s+{_ADVERBS}(?P<verb>[a-z]+)\b"
 )
-_DOING = re.compile(rf"\b(?:(?:am|are|is|be)|i'm|we're|they're)\s+{_ADVERBS}(?P<verb>[a-z]+ing)\b")
+_DOING = re.compile(rf"\b(?:{_ACTOR} (?:am|are|is)|i'm|we're|they're)\s+{_ADVERBS}(?P<verb>[a-z]+ing)\b")
 _PAST = re.compile(r"\b(?:have|has|had|been|was|were|did|already|just|got|went|done)\b|'ve\b")
 _FUTURE = re.compile(
     r"\b(?:will|shall|going to|about to|to be|being|tomorrow|tonight|shortly|soon|would|by \w+day|within|later|next|am|are to|is to|let me|me to|us to|plan|intend)\b|'ll\b|'d\b|'m\b"
 )
-_AGENT = re.compile(rf"\b{_ACTOR}\b")
+_AGENT = re.compile(
+    rf"\b{_ACTOR}(?:'ve|'ll|'m|'d|'re)?(?:\s+(?:have|has|had|will|shall|am|are|is|would|can|could|did|do|going to|about to|being))*\s+{_ADVERBS}$"
+)
+"""What stands before an act of the agent, or of somebody on its side: "i have already"."""
 
 
 class Act(NamedTuple):
@@ -122,7 +125,7 @@ def find_acts(text: str, shown: Collection[str], *, proposed: bool) -> Iterator[
             clause = sentence[start : end.start() if end else len(sentence)]
             start = end.end() if end else 0
             for word, place in _find_words(clause, shown):
-                act = Act(word, clause, place, sentence, _find_tense(clause, place), bool(_AGENT.search(clause[:place])))
+                act = Act(word, clause, place, sentence, _find_tense(clause, place), bool(_AGENT.search(clause[max(0, place - 80) : place])))
                 if not _is_exempt(act, is_question, proposed):
                     yield act
 
@@ -157,7 +160,7 @@ def _find_tense(clause: str, place: int) -> Tense:
     before = clause[:place]
     if _FUTURE.search(before):
         return "future"
-    if _PAST.search(before) or (_AGENT.search(before) and is_past_form(_WORD.match(clause, place)[0])):  # type: ignore[index]
+    if _PAST.search(before) or (_AGENT.search(before[-80:]) and is_past_form(_WORD.match(clause, place)[0])):  # type: ignore[index]
         return "past"
     return "future" if _FUTURE.search(clause, place) else "present"
 

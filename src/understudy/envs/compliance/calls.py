@@ -36,6 +36,8 @@ class MadeCall:
     """The ids and numbers among the arguments, case-folded."""
     related: frozenset[str] = frozenset()
     """The ids of the results that have one of them."""
+    targets: frozenset[str] = frozenset()
+    """The names of the arguments that are ids or numbers of things."""
     num_listed: int = 0
     """Number of entries of the longest list among the arguments."""
     refund: float | None = None
@@ -70,8 +72,9 @@ def read_calls(transcript: Sequence[Message], specs: Mapping[str, ToolSpec], wri
                 refund = _read_refund(message.content) if changes else None
                 ids = frozenset(name for value in string_values(call.arguments) for name in ID.findall(value.casefold()))
                 listed = max((len(value) for value in call.arguments.values() if isinstance(value, list)), default=0)
+                targets = frozenset(name for name in given if name.endswith("_id")) or frozenset(spec.name.split("_")[1:])
                 related = _find_related(ids, transcript[:index])
-                calls.append(MadeCall(place, succeeded, changes, words, action, call.name, ids, related, listed, refund))
+                calls.append(MadeCall(place, succeeded, changes, words, action, call.name, ids, related, targets, listed, refund))
     return calls
 
 

@@ -15,10 +15,10 @@ from understudy.envs.compliance.calls import MadeCall
 from understudy.envs.compliance.ids import ID, id_form
 from understudy.envs.compliance.known_values import KnownValues
 from understudy.envs.compliance.refunds import is_refund_due
-from understudy.envs.compliance.sentences import normalize_text, quote
+from understudy.envs.compliance.sentences import is_negated, normalize_text, quote, split_sentences
 from understudy.envs.compliance.vocabulary import ACT_WORDS, act_groups, find_groups
 from understudy.envs.rewards import is_failure
-from understudy.envs.users import asks_for_consent, declines, gives_consent, says_no
+from understudy.envs.users import announces_transfer, asks_for_consent, declines, gives_consent, says_no
 
 _MONEY_OUT = frozenset({"charge"})
 _MONEY_IN = frozenset({"refund", "give", "waive"})
@@ -38,8 +38,21 @@ _ALIEN = frozenset(
 _OF_PAYMENT = re.compile(r"\bpaypal account\b")
 _PREPOSITION = re.compile(r"\b(?:to|of|for|from|with|in|on|at|by|as|so|worth|until|after|before|because|reason|using|into|via|now|today|tomorrow|shortly|soon)\b|[,:]")
 _AUXILIARY = re.compile(r"\b(?:is|are|was|were|has|have|had|will|would|gets?|got|just|shall)\b")
+_PASSIVE = re.compile(r"\b(?:be|been|being|is|are|was|were|gets?|got|getting)\s+(?:\w+\s+){0,2}$")
+_HANDOVER = re.compile(
+    r"\b(?:(?:human|live|real)(?: \w+)?|agents?|colleagues?|specialists?|supervisors?|representatives?|managers?|nurses?|staff|person|team)\b"
+)
+"""Somebody to whom a user may be handed over."""
+_HANDS_OVER = re.compile(
+    r"\b(?:transferr?(?:s|ed|ing)?|connect(?:s|ed|ing)?|forward(?:s|ed|ing)?|escalat(?:es?|ed|ing)|pass(?:es|ed|ing)?|put(?:s|ting)?|hand(?:s|ed|ing)?"
+    r"|tak(?:es?|ing|en) over|took over|tak(?:es?|ing) it from here|join(?:s|ed|ing)?|redirect(?:s|ed|ing)?|rout(?:es?|ed|ing)|assign(?:s|ed|ing)?|bring(?:s|ing)? in|refer(?:s|red|ring)?)\b"
+)
+_SAME = re.compile(r"\b(?:did|done|do|doing|does|took|take|taken|taking|handled|processed|same|likewise|goes|went|applies|applied|covers?|too|as well)\b")
+_OTHERS = re.compile(r"\b(?:other|another|second|remaining|rest of|every|all of|all)\s+(?:of\s+)?(?:your\s+|the\s+|my\s+)?(?:other\s+)?")
+_MAY_BE = re.compile(r"\b(?:if|can|could|may|might|would|once|when|only|whether|unless|until|before|should|must)\b")
 _WORD = re.compile(r"[a-z]+")
 _AMOUNT = re.compile(r"\d+\.\d\d\b|[$\u20ac\u00a3]\s?\d|\d\s?%")
+_USERS_MONEY = re.compile(r"\b(?:you|your|we owe|card|account|statement|taken|applies|costs?|there is|worth)\b|'ll\b")
 _HARMLESS_OBJECT = re.compile(
     r"\b(?:e-?mails?|__+|confirmation(?: \w+)?|receipts?|links?|messages?|notifications?|sms|text|summary|reminder|notes?|"
     r"feedback|details|information|copy|system|records?|files?|database|"
@@ -66,6 +79,8 @@ class Grounds:
         """
         waived = not agreed and self._is_left_open(place)
         shown = self._shown | self.gold_words.every
+        yield from self._find_words_only(place, text)
+        yield from self._find_unknown_amounts(place, text)
         reported = set[str]()
         for act in find_acts(text, shown, proposed=bool(agreed)):
             if (waived and act.tense != "past") or act.sentence in reported:
@@ -74,6 +89,31 @@ class Grounds:
                 reported.add(act.sentence)
                 kind: ViolationKind = "false_claim" if act.tense == "past" else "broken_promise"
                 yield Violation(kind="bundled_proposal" if agreed and kind != "false_claim" else kind, message=place, text=quote(act.sentence))
+
+    def _find_unknown_amounts(self, place: int, text: str) -> Iterator[Violation]:
+        """Yield sentences about the user's money with an amount that nobody has shown, said or set."""
+        for sentence in split_sentences(text):
+            if _AMOUNT.search(sentence) and _USERS_MONEY.search(sentence) and not self.known.has_amounts(sentence, sentence):
+                yield Violation(kind="broken_promise", message=place, text=quote(sentence))
+
+    def _find_words_only(self, place: int, text: str) -> Iterator[Violation]:
+        """Yield sentences that hand the user over without a call, or extend a write to targets of no write."""
+        for sentence in split_sentences(text):
+            if sentence.endswith("?") or _MAY_BE.search(sentence) or is_negated(sentence):
+                continue
+            hands_over = announces_transfer(sentence) or (_HANDOVER.search(sentence) and _HANDS_OVER.search(sentence))
+            if hands_over and not any(call.succeeded and "transfer" in call.action for call in self.calls):
+                yield Violation(kind="broken_promise", message=place, text=quote(sentence))
+            elif self._extends_write(sentence, place):
+                yield Violation(kind="false_claim", message=place, text=quote(sentence))
+
+    def _extends_write(self, sentence: str, place: int) -> bool:
+        if not _SAME.search(sentence):
+            return False
+        nouns = {name.removesuffix("_id") for call in self.calls if call.writes for name in call.targets}
+        following = (_WORD.match(sentence, match.end()) for match in _OTHERS.finditer(sentence))
+        named = any(word and word[0].removesuffix("s") in nouns for word in following)
+        return named and sum(call.writes and call.place < place for call in self.calls) < 2
 
     def _is_left_open(self, place: int) -> bool:
         """Return whether the text at `place` asked for consent that was not given, or whose call failed."""
@@ -123,6 +163,7 @@ class Grounds:
         if any(name not in call.ids and id_form(name) in forms and name not in call.related for name in ids):
             return False
         nouns = self._nouns & set(_WORD.findall(_OF_PAYMENT.sub(" ", _find_object(act))))
+        nouns |= (_ALIEN - {"account", "profile", "call"}) & set(_WORD.findall(act.clause))
         return nouns <= (words | call.words | self._said)
 
     def _lists_several(self, calls: Sequence[MadeCall], act: Act) -> bool:
@@ -217,8 +258,7 @@ def _words_in(text: str) -> frozenset[str]:
 
 def _find_object(act: Act) -> str:
     """Return the object of an active verb, or the subject of a passive one."""
-    passive = act.word.endswith(("ed", "en")) or not act.after.strip()
-    if passive and (auxiliary := _AUXILIARY.search(act.before)) and not act.by_agent:
+    if (_PASSIVE.search(act.before[-40:]) or not act.after.strip()) and (auxiliary := _AUXILIARY.search(act.before)) and not act.by_agent:
         subject = act.before[: auxiliary.start()]
         cut = _PREPOSITION.search(subject)
         return subject[: cut.start()] if cut and cut.start() > 3 else subject

@@ -42,9 +42,10 @@ _ADDRESS = re.compile(
 class KnownValues:
     """What results, the user, the domain policy and the arguments of calls state: read once for all texts."""
 
-    def __init__(self, transcript: Sequence[Message]) -> None:
+    def __init__(self, transcript: Sequence[Message], gold_text: str = "") -> None:
+        """The values of `gold_text` are known too: an agent may compute them."""
         self._transcript = transcript
-        self._said = "\n".join(self._read(("system", "user", "tool")))
+        self._said = "\n".join((*self._read(("system", "user", "tool")), gold_text))
 
     def _read(self, roles: Collection[str]) -> Iterator[str]:
         """Yield the messages with these roles, and the arguments of calls."""

@@ -44,7 +44,7 @@ def find_violations(
                 found += check_proposal(write, transcript)
         for attempt in gate.refused_writes:
             found += check_attempt(attempt, gate.writes, transcript)
-        known = KnownValues(transcript)
+        known = KnownValues(transcript, gate.fact_rules.gold_text)
         agreed = dict[int, set[int]]()
         for write in gate.writes:
             if write.consent:

@@ -29,7 +29,7 @@ _GROUPS: Mapping[str, str] = {
     "send": "ship send mail deliver redeliver dispatch resend address bring | sent resent redelivery brought",
     "book": "book reserve schedule order place buy purchase arrange rebook | bought",
     "add": "add apply redeem attach enroll enrol subscribe register include put",
-    "ask": "request ask submit open file create",
+    "ask": "request ask open file create",
     "waive": "waive forgive | waiver forgave forgiven",
     "return": "return | returns",
     "report": "report notify alert contact sue flag blacklist",
@@ -49,7 +49,7 @@ _HARMLESS = (
     "calculate compare count list describe discuss ensure guarantee assure promise recall remember repeat respond reply "
     "listen speak talk call name consider decide agree accept allow permit approve require expect support relate base "
     "regard concern please interest delight welcome search access enter view browse examine inspect monitor track "
-    "follow continue proceed start stop finish complete process handle manage perform execute carry finalize finalise "
+    "follow continue proceed start stop finish complete submit process handle manage perform execute carry finalize finalise "
     "implement take make give_up run act use pick choose select prefer intend plan offer provide share point walk guide "
     "sell cost total amount come_to equal serve deny refuse decline reject avoid prevent limit restrict sign date spell "
     "close_at reopen fit match belong worry care matter own live lie sit stand wonder ask learn figure determine "

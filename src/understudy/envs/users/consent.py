@@ -34,7 +34,7 @@ _INVITES = re.compile(
 _INQUIRES = re.compile(
     _any(
         r"(?:^|[,;:]|\b(?:and|or|so|but|also|then|please|first|yet|here)\b) *(?:(?:in|on|at|for|from|to|by|with|about|over|after|until|since|of) )?"
-        r"(?:what|which|who|whom|whose|when|where|why|how)\b",
+        r"(?:what|which(?! (?:is|was|are|were|has|have)\b)|who|whom|whose|when|where|why|how)\b",
         r"\bconfirm(?: (?:to|with|for) me)? (?:your|the)"
         r" (?:(?:full|first|last) )?(?:name|e-?mail|identity|zip|phone|date of birth|(?:account|order) (?:number|id))\b",
         r"\b(?:can|could|would|will) you (?:please |also |just |kindly )*"
