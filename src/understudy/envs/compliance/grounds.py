@@ -79,6 +79,8 @@ class Grounds:
         """
         waived = not agreed and self._is_left_open(place)
         shown = self._shown | self.gold_words.every
+        if unknown := self.known.find_unknown(text):
+            yield Violation(kind="forbidden", message=place, text=quote(f"nobody has named {unknown}"))
         yield from self._find_words_only(place, text)
         yield from self._find_unknown_amounts(place, text)
         reported = set[str]()

@@ -22,16 +22,10 @@ _COMPUTED = re.compile(
     r"|(?<![\w.-])\d[\d,]*(?![\w.-])(?!\s+(?!(?:dollars?|euros?|usd|eur|to|as|in|for|from|back|on|and|at|by|with)\b)\w)"
 )
 """A number that may be an amount: "$48", "48.00", "48 to your card", but not the 48 of "48 maple street"."""
-_DATE = re.compile(r"(?<![\w-])\d{4}-\d\d-\d\d(?![\w-])")
-_MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
-_MONTH = f"(?:{'|'.join(_MONTHS)})"
-# such as: 4th of march
-_DAY_OF_MONTH = re.compile(
-    rf"\b(?:(?P<month>{_MONTH})[a-z]{{0,6}}\.? (?P<day>\d{{1,2}})(?:st|nd|rd|th)?\b"
-    rf"|(?P<first>\d{{1,2}})(?:st|nd|rd|th)?(?: of)? (?P<second>{_MONTH}))"
-)
-"""A date without its year: "march 4", "4th of march"."""
-
+# such as: amy@mail.com
+_EMAIL = re.compile(r"(?<![\w.+-])[\w.+-]{1,64}@\w[\w.-]{1,64}\w")
+# such as: 713-555-0109
+_PHONE = re.compile(r"(?<![\w-])(?:\d{3}-)?\d{3}-\d{4}(?![\w-])")
 # such as: 48 maple street
 _ADDRESS = re.compile(
     r"(?<![\w.-])(?P<start>\d{1,6} [a-z]+) (?:[a-z]+ ){0,2}(?:street|st|road|rd|avenue|ave|lane|drive|boulevard|blvd)\b"
@@ -55,18 +49,16 @@ class KnownValues:
             yield from (str(list(call.arguments.values())) for call in message.tool_calls)
 
     def find_unknown(self, text: str) -> str:
-        """Return an id, a date like 2026-03-04 or an address in a text that nobody has named, or "".
+        """Return an email, a phone number, an id or an address in a text that nobody has named, or "".
 
         An id may be one of its kind: others of its form must be known.
         """
-        unknown = sorted(name for name in set(ID.findall(text)) if name not in self._folded)
-        if unknown:
-            forms = {id_form(name.casefold()) for name in ID.findall(self._said)}
-            if found := next((name for name in unknown if id_form(name) in forms), ""):
-                return found
-        for date in _DATE.findall(text):
-            if date not in self._said and (int(date[5:7]), int(date[8:10])) not in self._days:
-                return str(date)
+        unknown = sorted(name for name in set(ID.findall(text)) if name.casefold() not in self._folded)
+        if unknown and (found := next((name for name in unknown if id_form(name.casefold()) in self._forms), "")):
+            return found
+        for pattern in (_EMAIL, _PHONE):
+            if found := next((name for name in pattern.findall(text) if name.casefold() not in self._folded), ""):
+                return str(found)
         addresses = (str(match[0]) for match in _ADDRESS.finditer(text) if match["start"] not in self._folded)
         return next(addresses, "")
 
@@ -108,6 +100,10 @@ class KnownValues:
         return self._said.casefold()
 
     @cached_property
+    def _forms(self) -> set[str]:
+        return {id_form(name.casefold()) for name in ID.findall(self._said)}
+
+    @cached_property
     def _runs(self) -> set[int]:
         """All runs of digits, those of ids and dates too."""
         return set(map(int, DIGITS.findall(self._said)))
@@ -115,12 +111,6 @@ class KnownValues:
     @cached_property
     def _amounts(self) -> list[float]:
         return _read_amounts(self._said)
-
-    @cached_property
-    def _days(self) -> set[tuple[int, int]]:
-        """The dates in texts that name a month, without their year: (3, 4) for "March 4"."""
-        found = _DAY_OF_MONTH.finditer(self._folded)
-        return {(_MONTHS.index(m["month"] or m["second"]) + 1, int(m["day"] or m["first"])) for m in found}
 
     @cached_property
     def _values(self) -> set[float]:

@@ -36,9 +36,15 @@ _OWN_VERB = re.compile(
 # such as: will really not
 _NEGATION = re.compile(
     r"\b(?:will|shall|would|can|could|do|does|am|are|is|must|should|may) (?:\w+ )?(?:not|never)\b"
-    r"|\b(?:wo|ca|sha|would|could|do|does|is|are|must|should)n't\b|\bcannot\b|\bnever\b"
+    r"|\b(?:wo|ca|sha|would|could|do|does|is|are|must|should)n't\b|\bcannot\b|\bnever\b|\b(?:i|we) (?:refuse|decline)\b"
+    r"|\b(?:under|in|at|by|on) no (?:circumstances?|case|point|time|account|means|way)\b|\bno (?:way|chance|intention|plans?|wish)\b"
+    r"|\bout of the question\b|\b(?:nobody|no one|none of us)\b|\b(?:rather|better|instead of|far from|against) (?:not\b|\w+ing\b)"
+    r"|\bam not\b|\bi'm not\b|\bunwilling\b|\bunable\b|\bimpossible\b"
 )
-_EXCEPTION = re.compile(r"\b(?:unless|until|without|before|if|only after|anything|any other|nothing|else)\b")
+_EXCEPTION = re.compile(
+    r"\b(?:unless|until|without|before|only after)\b[^.]{0,40}\b(?:you|your|confirm\w*|approv\w+|consent|permission|okay|ok|yes|asking)\b"
+    r"|\b(?:if|anything|any other|nothing|else)\b"
+)
 """A word with which a negation denies no action: "I will not cancel W1 until you confirm"."""
 
 
