@@ -28,7 +28,7 @@ _NO_ACTS = re.compile(
 _CLAUSE_END = re.compile(
     r"[;:()\n]|\s[-\u2013\u2014]+\s|\u2014|\b(?:but|because|since|so that|so|which|while|whereas|although|though|instead)\b"
     r"|,(?= (?:and |so |then |or |also )?(?:i|we|you|it|this|that|they|there|the|your|our|my|an?|please|all|every|one)\b)"
-    r"|\b(?:and|or) (?=(?:i|we|you|it|this|that|they|there)\b)"
+    r"|\b(?:and|or) (?=(?:i|we|you|it|this|that|they|there|will|have|am|shall)\b)"
 )
 # such as: i cannot
 _NEGATION = re.compile(
@@ -60,7 +60,7 @@ _VERB_PLACE = re.compile(
     r"|immediately|now|automatically|just|hereby)|'ll|'d)\s+(?:\w+ly )?$"
 )
 """What stands before a word that is a verb there, and no noun."""
-_OBJECT_FOLLOWS = re.compile(r"\s+(?:your|the|an?|all|every|you|it|this|that|them|both|any|each|our|everything|order|w?\d)\b")
+_OBJECT_FOLLOWS = re.compile(r"\s+(?:your|the|an?|all|every|you|it|this|that|them|both|any|each|our|everything)\b")
 _OFFER = re.compile(
     r"\b(?:if|once|when|as soon as|should|in case) you(?:'d| would)? (?!(?:\w+ )?(?:do not|don't|not|refuse|decline|disagree|say no)\b)"
 )
@@ -70,11 +70,11 @@ _ADVERBS = r"(?:(?:already|just|now|also|then|both|all|each|even|since|soon|firs
 _ACTOR = (
     r"(?:i|we|they|he|she|somebody|someone|(?:\w+ )?(?:team|system|colleagues?|manager|supervisor|department|specialists?|boss|agents?)(?: of mine)?)"
 )
-_DID = re.compile(rf"\b{_ACTOR}(?:'ve|'s| have| has| had)?\s+{_ADVERBS}(?P<verb>[a-z]+)\b")
-_BEEN = re.compile(rf"\b(?:is|are|was|were|be|been|being|gets?|got|getting|have (?:your|the|it|this|them)(?: \w+){{0,3}})\s+(?:now )?{_ADVERBS}(?P<verb>[a-z]+)\b")
+_DID = re.compile(rf"\b{_ACTOR}(?:'ve|'s| have| has| had)?\s+{_ADVERBS}(?P<verb>[a-z]+)\b(?!')")
+_BEEN = re.compile(rf"\b(?:is|are|was|were|be|been|being|gets?|got|getting|have (?:your|the|it|this|them)(?: \w+){{0,3}})\s+(?:now )?{_ADVERBS}(?P<verb>[a-z]+)\b(?!')")
 _WILL = re.compile(
     rf"(?:\b(?:{_ACTOR}|it|this|that|doing so|which)(?:'ll|\s+(?:will|shall|would|(?:am|are|is) (?:going|about) to))|'m (?:going|about) to"
-    rf"|'re (?:going|about) to|\b(?:let|allow) me(?: to)?|\b(?:expect|want|like|need) (?:us|me) to|\bwe'll|\bi'll|\b(?:us|me) to)\s+{_ADVERBS}(?P<verb>[a-z]+)\b"
+    rf"|'re (?:going|about) to|\b(?:let|allow) me(?: to)?|\b(?:expect|want|like|need) (?:us|me) to|\bwe'll|\bi'll|\b(?:us|me) to)\s+{_ADVERBS}(?P<verb>[a-z]+)\b(?!')"
 )
 _DOING = re.compile(rf"\b(?:{_ACTOR} (?:am|are|is)|i'm|we're|they're)\s+{_ADVERBS}(?P<verb>[a-z]+ing)\b")
 _PAST = re.compile(r"\b(?:have|has|had|been|was|were|did|already|just|got|went|done)\b|'ve\b")
@@ -174,6 +174,8 @@ def _is_exempt(act: Act, is_question: bool, proposed: bool) -> bool:
         return True
     if _IMPERATIVE.match(before) and not _NOT_INSTRUCTION.search(act.clause) and not act.word.endswith(("ed", "ing")):
         return not is_noun(act.word)
+    if is_question and _INVERTED.match(act.sentence) and not proposed:
+        return True
     if not proposed:
         if _USER.search(before) and act.tense != "past":
             return True
@@ -181,6 +183,8 @@ def _is_exempt(act: Act, is_question: bool, proposed: bool) -> bool:
     return False
 
 
+# such as: have i
+_INVERTED = re.compile(r"\W*(?:have|has|had|did|do|does|is|are|was|were|will|shall|can|could|would|should|may) (?:i|we|you|it|the|your)\b")
 _CONDITIONS = re.compile(r"\b(?:before|until|unless|if|whether|in case)\b")
 
 

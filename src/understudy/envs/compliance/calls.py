@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from understudy.core.messages import Message, ToolCall, ToolSpec
-from understudy.envs.compliance.ids import ID
+from understudy.envs.compliance.ids import find_ids
 from understudy.envs.rewards import is_failure, is_number
 
 # such as: total_refund
@@ -16,6 +16,8 @@ _REFUND = re.compile(r"(?:\w+_)?(?:refund|reimburse)")
 _CHARGE = re.compile(r"(?:\w+_)?charge")
 """The start of a key of a result whose value the user pays: "charge", "charged"."""
 _WORD = re.compile(r"[a-z]+")
+MAX_KEY_LENGTH = 40
+"""Characters at the start of a record that have its id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +40,8 @@ class MadeCall:
     """The ids of the results that have one of them."""
     targets: frozenset[str] = frozenset()
     """The names of the arguments that are ids or numbers of things."""
+    has_record: bool = False
+    """Whether the result of a write is a record of several values, which would have an amount that was moved."""
     num_listed: int = 0
     """Number of entries of the longest list among the arguments."""
     refund: float | None = None
@@ -70,11 +74,11 @@ def read_calls(transcript: Sequence[Message], specs: Mapping[str, ToolSpec], wri
                 succeeded = not is_failure(message)
                 changes = succeeded and place in writes
                 refund = _read_refund(message.content) if changes else None
-                ids = frozenset(name for value in string_values(call.arguments) for name in ID.findall(value.casefold()))
+                ids = frozenset(name for value in string_values(call.arguments) for name in find_ids(value.casefold()))
                 listed = max((len(value) for value in call.arguments.values() if isinstance(value, list)), default=0)
                 targets = frozenset(name for name in given if name.endswith("_id")) or frozenset(spec.name.split("_")[1:])
                 related = _find_related(ids, transcript[:index])
-                calls.append(MadeCall(place, succeeded, changes, words, action, call.name, ids, related, targets, listed, refund))
+                calls.append(MadeCall(place, succeeded, changes, words, action, call.name, ids, related, targets, message.content.count(":") > 1, listed, refund))
     return calls
 
 
@@ -99,13 +103,12 @@ def _read_refund(result: str) -> float | None:
 
 
 def _find_related(ids: Collection[str], earlier: Sequence[Message]) -> frozenset[str]:
-    """Return the ids in results that have one of `ids`, but not those of lists that have many."""
+    """Return the ids in the results that begin with one of `ids`: those of its record."""
     found = set[str]()
     for message in earlier:
-        if message.role == "tool":
-            names = set(ID.findall(message.content.casefold()))
-            if names & set(ids):
-                found |= names
+        content = message.content.casefold()
+        if message.role == "tool" and any(name in ids for name in find_ids(content[:MAX_KEY_LENGTH])):
+            found.update(find_ids(content))
     return frozenset(found)
 
 

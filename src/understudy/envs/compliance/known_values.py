@@ -6,8 +6,9 @@ from functools import cached_property
 from itertools import combinations
 
 from understudy.core.messages import Message
-from understudy.envs.compliance.ids import DIGITS, ID, MAX_SMALL_NUMBER, id_form
+from understudy.envs.compliance.ids import DIGITS, ID, MAX_SMALL_NUMBER, PHONE, id_form
 from understudy.envs.rewards import extract_numbers
+from understudy.envs.told_facts import values_of
 
 MAX_COMBINED_NUMBERS = 100
 """Largest number of known amounts whose sums and differences are tried to explain an amount."""
@@ -24,8 +25,6 @@ _COMPUTED = re.compile(
 """A number that may be an amount: "$48", "48.00", "48 to your card", but not the 48 of "48 maple street"."""
 # such as: amy@mail.com
 _EMAIL = re.compile(r"(?<![\w.+-])[\w.+-]{1,64}@\w[\w.-]{1,64}\w")
-# such as: 713-555-0109
-_PHONE = re.compile(r"(?<![\w-])(?:\d{3}-)?\d{3}-\d{4}(?![\w-])")
 # such as: 48 maple street
 _ADDRESS = re.compile(
     r"(?<![\w.-])(?P<start>\d{1,6} [a-z]+) (?:[a-z]+ ){0,2}(?:street|st|road|rd|avenue|ave|lane|drive|boulevard|blvd)\b"
@@ -56,11 +55,16 @@ class KnownValues:
         unknown = sorted(name for name in set(ID.findall(text)) if name.casefold() not in self._folded)
         if unknown and (found := next((name for name in unknown if id_form(name.casefold()) in self._forms), "")):
             return found
-        for pattern in (_EMAIL, _PHONE):
+        for pattern in (_EMAIL, PHONE):
             if found := next((name for name in pattern.findall(text) if name.casefold() not in self._folded), ""):
                 return str(found)
         addresses = (str(match[0]) for match in _ADDRESS.finditer(text) if match["start"] not in self._folded)
         return next(addresses, "")
+
+    def find_unknown_date(self, text: str) -> str:
+        """Return a date in a text that nobody has named in any form, or ""."""
+        dates = values_of(text).dates - values_of(self._said).dates
+        return next(iter(sorted(dates)), "")
 
     def has_amounts(self, text: str, sentence: str, is_refund: bool = False) -> bool:
         """Return whether each large number and id of a text was shown, said or set.

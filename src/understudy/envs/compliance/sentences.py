@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator
 
-from understudy.envs.compliance.actions import ANY_VERB
+from understudy.envs.compliance.vocabulary import VERBS
 
 MAX_QUOTE_LENGTH = 200
 """Largest number of characters that a violation quotes."""
@@ -29,7 +29,7 @@ _CONTINUATION = re.compile(r"[,:]+|and")
 # such as:  and you keep w2
 _OWN_VERB = re.compile(
     r"(?!\s*because\b)(?:.*\b(?:i|we|you|will|shall|can|may|is|are|be)\b"
-    rf"|\s*(?:(?:just|then|please|also|now|only|simply)\s+)*(?:{ANY_VERB})\b)",
+    rf"|\s*(?:(?:just|then|please|also|now|only|simply)\s+)*(?:{'|'.join(sorted(VERBS))})\b)",
     re.DOTALL,
 )
 """A clause with a verb of its own: " and you keep W2", " just cancel W1", but not ", because you asked"."""

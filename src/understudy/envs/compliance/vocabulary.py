@@ -14,7 +14,7 @@ _GROUPS: Mapping[str, str] = {
     "compensation moneyback",
     "change": "exchange replace swap switch change update modify correct reschedule move fix amend adjust raise lower "
     "upgrade downgrade alter edit increase decrease reduce shift rename convert double triple redirect reroute "
-    "postpone set put relocate | modification correction replacement replacements adjustment alteration upgrades reset",
+    "postpone set put relocate send transfer | sent modification correction replacement replacements adjustment alteration upgrades reset",
     "delete": "delete close terminate deactivate remove erase wipe drop purge | closure deletion removal termination",
     "charge": "charge debit deduct levy withdraw bill pay collect invoice | fee fees surcharge surcharges paid "
     "deduction withdrew withdrawn charges owe owes",
@@ -96,7 +96,7 @@ def _read_groups() -> Mapping[str, frozenset[str]]:
 
 ACT_WORDS = _read_groups()
 """The words of acts, each with its groups."""
-_BASES = frozenset(base for listed in _GROUPS.values() for base in listed.partition("|")[0].split())
+VERBS = frozenset(base for listed in _GROUPS.values() for base in listed.partition("|")[0].split())
 HARMLESS = frozenset(form for base in _HARMLESS.split() for form in _inflect(base)) | set(_IRREGULAR_PAST.split())
 _PAST_FORM = re.compile(r"[a-z]+(?:[^e]ed|eed)")
 _NOT_PARTICIPLES = frozenset("need indeed feed speed seed red bed exceed proceed succeed hundred".split())
@@ -104,7 +104,7 @@ _NOT_PARTICIPLES = frozenset("need indeed feed speed seed red bed exceed proceed
 
 def is_ambiguous(word: str) -> bool:
     """Return whether a word of an act may also be a noun or an adjective: "close", "orders"."""
-    return word in _NEEDS_VERB_PLACE or (word.endswith("s") and word[:-1] in _BASES)
+    return word in _NEEDS_VERB_PLACE or (word.endswith("s") and word[:-1] in VERBS)
 
 
 def is_past_form(word: str) -> bool:
@@ -121,3 +121,20 @@ def act_groups(word: str) -> frozenset[str]:
 def find_groups(words: Iterable[str]) -> Collection[str]:
     """Return the groups of all words."""
     return frozenset().union(*map(act_groups, words))
+
+
+_WORD = re.compile(r"[a-z]+")
+
+
+@lru_cache(maxsize=512)
+def tool_groups(tool: str) -> frozenset[str]:
+    """Return the groups of the acts in a tool's name, or the first letters of its words if it has none."""
+    parts = tool.casefold().split("_")
+    named = [act_groups(part) for part in parts if part in ACT_WORDS and part not in ("order", "address", "bill")]
+    return frozenset().union(*named) or frozenset(part[:5] for part in parts)
+
+
+def means_tool(tool: str, text: str) -> bool:
+    """Return whether a case-folded text names what a tool does."""
+    groups = tool_groups(tool)
+    return any(act_groups(word) & groups for word in _WORD.findall(text))
