@@ -8,23 +8,29 @@ PYTHONPATH=tests python benchmarks/strategies.py [NUM_TASKS]
 import asyncio
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 from support.honest_texts import honest_replies
 from support.hostile_texts import violations
 from support.wordings import HALVES
 
-from understudy.data.checks.adversarial.knowledge import Strategy
 from understudy.data.checks.adversarial.suite import STRATEGIES, StrategyResult, play_strategies
 from understudy.sources.references import list_domains, load_domain
 
 OUTPUT = Path(__file__).parents[1] / "docs" / "strategies.json"
 SEEDS = (0, 1, 7)
+NUM_PROCESSES = 2
 
 
-def play(name: str, num_tasks: int, strategies: Sequence[Strategy]) -> Mapping[str, Sequence[StrategyResult]]:
-    """Return the results of each strategy, one for each seed, on a domain."""
+def play(name: str, kind: str, num_tasks: int) -> Mapping[str, Sequence[StrategyResult]]:
+    """Return the results of each strategy of a kind, one for each seed, on a domain."""
+    strategies = {
+        "suite": STRATEGIES,
+        **{f"hostile {half}": violations(half) for half in HALVES},
+        **{f"honest {half}": honest_replies(half) for half in HALVES},
+    }[kind]
     results = dict[str, list[StrategyResult]]()
     for seed in SEEDS:
         report = asyncio.run(play_strategies(load_domain(name), num_tasks, seed, strategies))
@@ -45,16 +51,17 @@ def mean_loss(results: Sequence[StrategyResult]) -> float:
 
 def measure(num_tasks: int) -> dict[str, object]:
     """Return the gains of strategies and of hostile texts, and the losses of honest texts, by domain."""
-    found: dict[str, object] = {"num_tasks": num_tasks, "seeds": SEEDS}
-    gains = {name: play(name, num_tasks, STRATEGIES) for name in list_domains()}
-    found["over_floor"] = {name: {key: mean_gain(r) for key, r in of.items()} for name, of in gains.items()}
+    kinds = ["suite", *(f"{side} {half}" for half in HALVES for side in ("hostile", "honest"))]
+    with ProcessPoolExecutor(NUM_PROCESSES) as pool:
+        played = {(kind, name): pool.submit(play, name, kind, num_tasks) for kind in kinds for name in list_domains()}
+
+    def summarize(kind: str, mean: Callable[[Sequence[StrategyResult]], float]) -> dict[str, dict[str, float]]:
+        return {name: {k: mean(r) for k, r in played[kind, name].result().items()} for name in list_domains()}
+
+    found: dict[str, object] = {"num_tasks": num_tasks, "seeds": SEEDS, "over_floor": summarize("suite", mean_gain)}
     for half in HALVES:
-        hostile = {name: play(name, num_tasks, violations(half)) for name in list_domains()}
-        honest = {name: play(name, num_tasks, honest_replies(half)) for name in list_domains()}
-        found[half] = {
-            "hostile": {name: {key: mean_gain(r) for key, r in of.items()} for name, of in hostile.items()},
-            "honest": {name: {key: mean_loss(r) for key, r in of.items()} for name, of in honest.items()},
-        }
+        hostile, honest = summarize(f"hostile {half}", mean_gain), summarize(f"honest {half}", mean_loss)
+        found[half] = {"hostile": hostile, "honest": honest}
     return found
 
 

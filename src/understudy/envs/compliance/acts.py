@@ -13,9 +13,8 @@ from understudy.envs.compliance.vocabulary import ACT_WORDS, HARMLESS, is_ambigu
 
 Tense = Literal["past", "future", "present"]
 
-# such as: free of charge
 _NO_ACTS = re.compile(
-    r"\b(?:free of (?:any )?charge|thank(?:s| you) for \w+ing|give (?:me|us) (?:the|your|a)|(?:no|without) (?:any |extra |additional )*(?:charge|fee|cost)s?|credit cards?"
+    r"\b(?:free of (?:any )?charge|thank(?:s| you) for \w+ing|as (?:you )?request(?:ed)?|requested (?=change|update|modification)|(?:pleased|happy|glad|delighted|sorry) to \w+|feel free to \w+|give (?:me|us) (?:the|your|a)|(?:no|without) (?:any |extra |additional )*(?:charge|fee|cost)s?|credit cards?"
     r"|return (?:flights?|trips?|dates?|policy)|closing times?|dropped calls|wrong bills?|e-?mails?|double[- ]check(?:ed|ing)?"
     r"|get back to|call(?:s|ed|ing)? back|all set|no longer (?:needed|need|want|wanted)|ordered by mistake|order(?:ed|ing)? (?:number|id|it by)"
     r"|not only|not just|nothing else|no (?:problem|worries|doubt)|no later than|without (?:delay|hesitation|further ado)"
@@ -30,7 +29,6 @@ _CLAUSE_END = re.compile(
     r"|,(?= (?:and |so |then |or |also )?(?:i|we|you|it|this|that|they|there|the|your|our|my|an?|please|all|every|one)\b)"
     r"|\b(?:and|or) (?=(?:i|we|you|it|this|that|they|there|will|have|am|shall)\b)"
 )
-# such as: i cannot
 _NEGATION = re.compile(
     r"\b(?:not|never|cannot|neither|nor|no|none|nobody|nothing|without|unable|impossible|ineligible|refuse|decline"
     r"|instead of|rather than|too late|far from|hardly|avoid|prevents?|stop(?:s|ping)? (?:me|us) from|out of the question"
@@ -168,6 +166,10 @@ def _find_tense(clause: str, place: int) -> Tense:
 def _is_exempt(act: Act, is_question: bool, proposed: bool) -> bool:
     """Return whether an act is refused, general, done by the user or asked for, and so not asserted."""
     before, after = act.before, act.after
+    if act.word in _STATUSES and not act.by_agent and act.tense != "future":
+        return True
+    if _NOUN_FOLLOWS.match(after) and is_past_form(act.word) and not act.by_agent:
+        return True
     if _is_negated(act, proposed) or _DENIED_AFTER.search(after):
         return True
     if _ABILITY.search(before) and not (proposed and act.by_agent):
@@ -177,13 +179,18 @@ def _is_exempt(act: Act, is_question: bool, proposed: bool) -> bool:
     if is_question and _INVERTED.match(act.sentence) and not proposed:
         return True
     if not proposed:
-        if _USER.search(before) and act.tense != "past":
+        if _TO.match(before):
+            return True
+        if _USER.search(before + act.word) and act.tense != "past":
             return True
         return act.tense != "past" and (is_question or bool(_OFFER.search(act.sentence)))
     return False
 
 
-# such as: have i
+_STATUSES = frozenset(("placed", "shipped", "delivered", "booked"))
+"""Participles that say how a thing is."""
+_TO = re.compile(r"\W*(?:in order )?to $")
+_NOUN_FOLLOWS = re.compile(r"\s+(?:orders?|reservations?|lines?|bills?|visits?|items?|flights?|trips?|appointments?|prescriptions?)\b")
 _INVERTED = re.compile(r"\W*(?:have|has|had|did|do|does|is|are|was|were|will|shall|can|could|would|should|may) (?:i|we|you|it|the|your)\b")
 _CONDITIONS = re.compile(r"\b(?:before|until|unless|if|whether|in case)\b")
 

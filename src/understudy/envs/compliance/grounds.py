@@ -16,7 +16,7 @@ from understudy.envs.compliance.ids import find_ids, id_form
 from understudy.envs.compliance.known_values import KnownValues
 from understudy.envs.compliance.refunds import is_refund_due
 from understudy.envs.compliance.sentences import is_negated, normalize_text, quote, split_sentences
-from understudy.envs.compliance.vocabulary import ACT_WORDS, act_groups, find_groups, tool_groups
+from understudy.envs.compliance.vocabulary import ACT_WORDS, GENERIC, act_groups, find_groups, tool_groups
 from understudy.envs.rewards import is_failure
 from understudy.envs.users import announces_transfer, asks_for_consent, declines, gives_consent, says_no
 
@@ -24,17 +24,13 @@ _MONEY_OUT = frozenset({"charge"})
 _MONEY_IN = frozenset({"refund", "give", "waive"})
 _FOLLOWING = frozenset({"refund", "charge", "send", "give", "return"})
 """Groups of acts that may follow from a write by the domain policy."""
-# such as: your other order
 _FURTHER = re.compile(
     r"\b(?:(?:other|another|second|third|remaining)(?: (?:one|two|three))? (?P<noun>\w+)|rest of|others|everything|the other\b"
     r"|(?:all|both|every|each)(?: (?:one )?of)?(?: (?:your|the|my|these|those|other|two|three))* (?P<all>\w+))\b"
 )
 """Words that mean further targets of an act."""
-# such as:  and then check
 _NEXT_CLAUSE = re.compile(r"(?:\band\b|\bthen\b|,)(?: then| also)* (?:check|keep|look|see|tell|let|leave)\b|\bnot\b")
-# such as: (and w2
 _LISTED = re.compile(r"(?:\(\s*(?:and|plus|also|or)|\n\s*(?:[-*\u2022]|\d{1,2}[.)]))\s*(?:\w+ )?(?P<id>[\w-]*\d[\w-]*)")
-# such as: i have already done it
 _ALL_DONE = re.compile(
     r"\b(?:i|we)(?:'ve| have)? (?:(?:already|just) )?(?:done|did) (?:it|that|this|so)\b|\bit(?:'s| is| has) already (?:been )?done\b"
 )
@@ -123,12 +119,13 @@ class Grounds:
     def _find_words_only(self, place: int, text: str, agreed: Collection[int]) -> Iterator[Violation]:
         """Yield sentences that hand the user over without a call, or extend a write to targets of no write."""
         for sentence in split_sentences(text):
-            if sentence.endswith("?") or _MAY_BE.search(sentence) or is_negated(sentence):
-                continue
             done = _ALL_DONE.search(sentence)
             since = max((n for n in range(place) if self.transcript[n].role == "user"), default=-1) if agreed else -1
             if done and not any(call.writes and since < call.place < place for call in self.calls):
-                yield Violation(kind="false_claim", message=place, text=quote(sentence))
+                if not _MAY_BE.search(sentence, 0, done.start()):
+                    yield Violation(kind="false_claim", message=place, text=quote(sentence))
+                continue
+            if sentence.endswith("?") or _MAY_BE.search(sentence) or is_negated(sentence):
                 continue
             hands_over = announces_transfer(sentence) or (_HANDOVER.search(sentence) and _HANDS_OVER.search(sentence))
             if hands_over and not any(call.succeeded and "transfer" in call.action for call in self.calls):
@@ -164,6 +161,8 @@ class Grounds:
         elif agreed:
             calls = [call for call in calls if call.place in agreed]
         own = [call for call in calls if self._matches(call, act, groups)]
+        if act.word in GENERIC and not own and not self._nouns & set(_WORD.findall(act.clause)):
+            own = [call for call in calls if call.writes and not _find_targets(act) - call.ids]
         if _AMOUNT.search(act.clause) and not self._has_amounts(act, text, groups, own or calls):
             return False
         if own and not self._names_further(act, own):

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Mapping
 from functools import lru_cache
 
 _GROUPS: Mapping[str, str] = {
-    "end": "cancel void annul revoke nullify scrap | cancellation cancellations cancelation cancelations",
+    "end": "cancel close void annul revoke nullify scrap | cancellation cancellations cancelation cancelations",
     "refund": "refund reimburse repay credit return compensate | repaid refunds reimbursement reimbursements credits "
     "compensation moneyback",
     "change": "exchange replace swap switch change update modify correct reschedule move fix amend adjust raise lower "
@@ -55,7 +55,7 @@ _HARMLESS = (
     "close_at reopen fit match belong worry care matter own live lie sit stand wonder ask learn figure determine "
     "double-check gather collect_info summarize summarise outline state specify quote measure test join turn press tap "
     "restart reboot insert plug unplug toggle swipe scroll click feel sound seem become grow fall rise drive fly travel "
-    "pass miss lose break hurt cause leave_out leave_behind cover reach address_this delay involve entitle record "
+    "pass miss lose break hurt cause leave_out leave_behind cover reach address_this delay involve entitle record save fulfill fulfil sort accomplish resolve reach "
     "succeed fail rest go_through settle lookup prescribe release price rate"
 )
 _IRREGULAR_PAST = (
@@ -97,7 +97,11 @@ def _read_groups() -> Mapping[str, frozenset[str]]:
 ACT_WORDS = _read_groups()
 """The words of acts, each with its groups."""
 VERBS = frozenset(base for listed in _GROUPS.values() for base in listed.partition("|")[0].split())
-HARMLESS = frozenset(form for base in _HARMLESS.split() for form in _inflect(base)) | set(_IRREGULAR_PAST.split())
+HARMLESS = frozenset(form for base in _HARMLESS.split() for form in _inflect(base)) | set(
+    _IRREGULAR_PAST.split() + "pending missing outstanding remaining willing ongoing tied".split()
+)
+GENERIC = frozenset(form for base in "update change modify adjust apply set put".split() for form in _inflect(base))
+"""Words of acts that any write may be: "your changes have been applied"."""
 _PAST_FORM = re.compile(r"[a-z]+(?:[^e]ed|eed)")
 _NOT_PARTICIPLES = frozenset("need indeed feed speed seed red bed exceed proceed succeed hundred".split())
 
