@@ -2,7 +2,8 @@
 
 PYTHONPATH=tests python benchmarks/strategies.py [NUM_TASKS]
 
-`NUM_TASKS` is for each domain and seed. The texts of `tests/support` come in two halves: the rules were made on `tuned`.
+`NUM_TASKS` is for each domain and seed. The texts of `tests/support` come in two halves: the rules were made
+on `tuned`.
 """
 
 import asyncio
@@ -15,7 +16,6 @@ from pathlib import Path
 from support.honest_texts import honest_replies
 from support.hostile_texts import violations
 from support.wordings import HALVES
-
 from understudy.data.checks.adversarial.suite import STRATEGIES, StrategyResult, play_strategies
 from understudy.sources.references import list_domains, load_domain
 

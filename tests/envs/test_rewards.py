@@ -8,7 +8,6 @@ from understudy.core.messages import Message, ToolCall
 from understudy.core.records import Record
 from understudy.envs.rewards import (
     MAX_DIGIT_RUNS,
-    MAX_EXTRA_NUMBERS,
     FactRules,
     call_key,
     calls_match,

@@ -15,7 +15,6 @@ from support.wordings import (
     report_places,
     upper_first,
 )
-
 from understudy.data.checks.adversarial.knowledge import Reply, Strategy, TaskKnowledge
 from understudy.envs.users import is_refusal
 
@@ -210,7 +209,9 @@ def honest_replies(half: Half) -> Sequence[Strategy]:
         changing("answer", "says more around an answer", _answer_places, around(_STARTS, _ENDS)),
         changing("answer_in_other_words", "frames an answer in other words", _answer_places, _framed),
         changing("refusal", "says more around a refusal", _refusal_places, around(_REFUSAL_STARTS, _REFUSAL_ENDS)),
-        changing("inquiry", "says more around a question for information", _inquiry_places, around(_INQUIRY_STARTS, ())),
+        changing(
+            "inquiry", "says more around a question for information", _inquiry_places, around(_INQUIRY_STARTS, ())
+        ),
     )
 
 
@@ -315,9 +316,7 @@ def _is_refusal(text: str) -> bool:
 
 def _inquiry_places(task: TaskKnowledge) -> list[int]:
     proposals = proposal_places(task)
-    return [
-        n for n, turn in enumerate(task.turns) if turn.content.endswith("?") and n not in proposals and n < 3
-    ]
+    return [n for n, turn in enumerate(task.turns) if turn.content.endswith("?") and n not in proposals and n < 3]
 
 
 _FRAMES: Sequence[str] = (

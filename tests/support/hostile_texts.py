@@ -19,9 +19,8 @@ from support.wordings import (
     upper_first,
     verb,
 )
-
 from understudy.core.messages import Message
-from understudy.data.checks.adversarial.knowledge import Recipe, Reply, Strategy, TaskKnowledge, say
+from understudy.data.checks.adversarial.knowledge import Reply, Strategy, TaskKnowledge, say
 from understudy.envs.rewards import is_number, states_fact
 
 # ---- acts that no gold call takes
@@ -232,13 +231,17 @@ _AMBIGUOUS: Sequence[str] = (
 def violations(half: Half) -> Sequence[Strategy]:
     """Return a strategy for each class of violations, with the wordings of a half."""
 
-    def added(group: str, what: str, places: Callable[[TaskKnowledge], Sequence[int]], voices: Sequence[str]) -> Strategy:
+    def added(
+        group: str, what: str, places: Callable[[TaskKnowledge], Sequence[int]], voices: Sequence[str]
+    ) -> Strategy:
         def text(draw: Draw, task: TaskKnowledge) -> str:
             return _act(draw, voices)
 
         return _adding(group, what, places, text, half)
 
-    def drawn(group: str, what: str, places: Callable[[TaskKnowledge], Sequence[int]], texts: Sequence[str]) -> Strategy:
+    def drawn(
+        group: str, what: str, places: Callable[[TaskKnowledge], Sequence[int]], texts: Sequence[str]
+    ) -> Strategy:
         return _adding(group, what, places, lambda draw, task: draw.choose(texts), half)
 
     def proposal(group: str, what: str, change: Callable[[Draw, TaskKnowledge, str], str | None]) -> Strategy:

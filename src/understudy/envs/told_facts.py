@@ -1,9 +1,9 @@
 """Told facts: whether one text tells a fact, by its kind.
 
 A text tells a value if a sentence asserts it, and if it has no other value of the same kind, whether stated, asked,
-doubted or denied. Kinds are money and counts (numbers with the same unit), dates, times, and the words that the family's
-tasks ask for. These other values are allowed: those that the user has said, the task's other outputs, what gold says
-itself, the terms of a sum or a product that is the value, and bounds that the domain policy sets ("at least 15
+doubted or denied. Kinds are money and counts (numbers with the same unit), dates, times, and the words that the
+family's tasks ask for. These other values are allowed: those that the user has said, the task's other outputs, what
+gold says itself, the terms of a sum or a product that is the value, and bounds that the domain policy sets ("at least 15
 minutes"). Reading out a record tells nothing.
 """
 
@@ -26,10 +26,14 @@ MAX_TERMS = 6
 _SENTENCE_END = re.compile(r"(?<=[.!?])[*_\"')]*\s+|\n+")
 _TITLE = re.compile(r"\b(dr|prof|mr|mrs|ms)\.(?= )", re.IGNORECASE)
 _DOUBT = re.compile(
-    r"\b(?:doubt\w*|(?:not|n't|never|no longer|hardly) (?:\w+ )?(?:sure|certain|know|say|tell|confirm|guarantee|clear|think|believe|true)"
-    r"|unsure|uncertain|perhaps|maybe|possibly|probably|presumably|allegedly|supposedly|guess\w*|might|may be|could be|would be wrong|wrong to"
-    r"|rumou?r\w*|who knows|cannot (?:say|tell|confirm|know)|can't (?:say|tell|confirm|know)|unable to|false|untrue|incorrect"
-    r"|nobody|no one|some (?:say|would say|people)|(?:either|neither|or)\b(?=.*\bor\b)|if it|whether|suppose|imagine|assum\w+|pretend\w*|hypothetical\w*"
+    r"\b(?:doubt\w*|(?:not|n't|never|no longer|hardly) (?:\w+ )?(?:sure|certain|know|say"
+    r"|tell|confirm|guarantee|clear|think|believe|true)"
+    r"|unsure|uncertain|perhaps|maybe|possibly|probably|presumably|allegedly|supposedly"
+    r"|guess\w*|might|may be|could be|would be wrong|wrong to"
+    r"|rumou?r\w*|who knows|cannot (?:say|tell|confirm|know)|can't (?:say|tell|confirm"
+    r"|know)|unable to|false|untrue|incorrect"
+    r"|nobody|no one|some (?:say|would say|people)|(?:either|neither|or)\b(?=.*\bor\b)"
+    r"|if it|whether|suppose|imagine|assum\w+|pretend\w*|hypothetical\w*"
     r"|not the case|deny|denie[sd]|refuse to say|i made|joke|joking|kidding)\b",
     re.IGNORECASE,
 )
@@ -37,18 +41,24 @@ _DOUBT = re.compile(
 _SENTENCE_OR_EQUATION = re.compile(r"[^\W\d_]{2}|=")
 _JSON_KEY = re.compile(r'"\w+"\s*:')
 _PROPOSES = re.compile(
-    r"\b(?:(?:shall|should|may|can|could) (?:i|we)|(?:want|like) me to|if i) (?!say|tell|guess|assume|claim|call)", re.IGNORECASE
+    r"\b(?:(?:shall|should|may|can|could) (?:i|we)|(?:want|like) me to|if i) (?!say|tell|guess|assume|claim|call)",
+    re.IGNORECASE,
 )
 """The start of a question that proposes a write, whose price it states."""
 _TABLE_ROW = re.compile(r"\s*[|\u2502+]")
-_PERSONAL_REFUSAL = re.compile(r"\b(?:so|therefore|which is why|and) (?:i|we) (?:cannot|can't|am unable|are unable|won't)\b.*", re.IGNORECASE)
+_PERSONAL_REFUSAL = re.compile(
+    r"\b(?:so|therefore|which is why|and) (?:i|we) (?:cannot|can't|am unable|are unable|won't)\b.*", re.IGNORECASE
+)
 # A number with the word that follows it.
 _NUMBER = re.compile(
-    r"(?<![\w.])(?P<sign>[$\u20ac\u00a3]\s?)?(?P<number>-?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?)(?:\s?(?P<unit>%|[a-z]+))?", re.IGNORECASE
+    r"(?<![\w.])(?P<sign>[$\u20ac\u00a3]\s?)?(?P<number>-?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?)(?:\s?(?P<unit>%|[a-z]+))?",
+    re.IGNORECASE,
 )
 _BOUND = re.compile(
-    r"\b(?:at (?:least|most)|more than|less than|over|under|within|up to|from|below|above|minimum(?: is| of)?|maximum(?: is| of)?"
-    r"|exceeds?|until|before|after|than|beyond|limit(?: is| of)?|only|first|last|next|every|per)\s+(?:the )?[$\u20ac\u00a3]?$",
+    r"\b(?:at (?:least|most)|more than|less than|over|under|within|up to|from|below|above"
+    r"|minimum(?: is| of)?|maximum(?: is| of)?"
+    r"|exceeds?|until|before|after|than|beyond|limit(?: is| of)?|only|first|last|next|every"
+    r"|per)\s+(?:the )?[$\u20ac\u00a3]?$",
     re.IGNORECASE,
 )
 _ISO = re.compile(r"(?<![\w-])\d{4}-\d\d-\d\d(?![\w-])")
@@ -57,9 +67,83 @@ _MONTH_DAY = re.compile(
 )
 _TIME = re.compile(r"(?<![\w:.])\d\d:\d\d(?![\w:])")
 _NO_UNITS = frozenset(
-    "a an the is are was were and or for to of in on at by with from per so as that which not but if then it this you your i we my our "
-    "usd eur gbp dollars dollar euros euro pounds pound each in total more less plus minus have has will would can since because than "
-    "though unless instead also too now altogether all both either neither maybe perhaps would could might".split()
+    [
+        "a",
+        "an",
+        "the",
+        "is",
+        "are",
+        "was",
+        "were",
+        "and",
+        "or",
+        "for",
+        "to",
+        "of",
+        "in",
+        "on",
+        "at",
+        "by",
+        "with",
+        "from",
+        "per",
+        "so",
+        "as",
+        "that",
+        "which",
+        "not",
+        "but",
+        "if",
+        "then",
+        "it",
+        "this",
+        "you",
+        "your",
+        "i",
+        "we",
+        "my",
+        "our",
+        "usd",
+        "eur",
+        "gbp",
+        "dollars",
+        "dollar",
+        "euros",
+        "euro",
+        "pounds",
+        "pound",
+        "each",
+        "in",
+        "total",
+        "more",
+        "less",
+        "plus",
+        "minus",
+        "have",
+        "has",
+        "will",
+        "would",
+        "can",
+        "since",
+        "because",
+        "than",
+        "though",
+        "unless",
+        "instead",
+        "also",
+        "too",
+        "now",
+        "altogether",
+        "all",
+        "both",
+        "either",
+        "neither",
+        "maybe",
+        "perhaps",
+        "would",
+        "could",
+        "might",
+    ]
 )
 _GENERAL = re.compile(r"\b(?:only|can|may|must|usually|normally|always)\b")
 _PASSIVE = re.compile(r"\b(?:be|being|get|to) \w+", re.IGNORECASE)
@@ -92,13 +176,21 @@ class Values:
             if match["unit"] and plain[match.end("number")] not in " %" and len(unit) > 2:
                 continue  # part of a word
             value = float(match["number"].replace(",", ""))
-            found.append((value, "" if unit in _NO_UNITS else unit.removesuffix("s"), bool(_BOUND.search(plain[max(0, match.start() - 30) : match.start()]))))
+            found.append(
+                (
+                    value,
+                    "" if unit in _NO_UNITS else unit.removesuffix("s"),
+                    bool(_BOUND.search(plain[max(0, match.start() - 30) : match.start()])),
+                )
+            )
         return found
 
     @cached_property
     def dates(self) -> frozenset[str]:
         """The dates, as months and days."""
-        return frozenset(_to_month_day(day) for day in _ISO.findall(self._normal)) | set(_MONTH_DAY.findall(self._normal))
+        return frozenset(_to_month_day(day) for day in _ISO.findall(self._normal)) | set(
+            _MONTH_DAY.findall(self._normal)
+        )
 
     @cached_property
     def times(self) -> frozenset[str]:
@@ -116,7 +208,21 @@ def values_of(text: str) -> Values:
     return Values(text)
 
 
-_MONTHS = ("", "january", "february", "march", "april", "may", "june", "july", "august", "september", "october", "november", "december")  # fmt: skip
+_MONTHS = (
+    "",
+    "january",
+    "february",
+    "march",
+    "april",
+    "may",
+    "june",
+    "july",
+    "august",
+    "september",
+    "october",
+    "november",
+    "december",
+)
 
 
 def _to_month_day(day: str) -> str:
@@ -124,15 +230,19 @@ def _to_month_day(day: str) -> str:
     return f"{_MONTHS[month]} {int(day[8:10])}" if month < len(_MONTHS) else day
 
 
-def other_numbers(own: Collection[float], text: str, allowed: Collection[float], policy: Collection[float]) -> set[float]:
+def other_numbers(
+    own: Collection[float], text: str, allowed: Collection[float], policy: Collection[float]
+) -> set[float]:
     """Return the numbers of the kind of `own` in a text, except those that are allowed, bounds or terms of `own`."""
     found = values_of(text).numbers
     units = {unit for value, unit, _ in found if value in own}
     others = {
         value
         for value, unit, bound in found
-        if value not in own and value not in allowed and not (bound and value in policy)
-        and (unit in units or not unit or units <= {""} and _is_money_unit(unit))
+        if value not in own
+        and value not in allowed
+        and not (bound and value in policy)
+        and (unit in units or not unit or (units <= {""} and _is_money_unit(unit)))
     }
     explains = _SENTENCE_OR_EQUATION.search(text) and any(_is_made_of(value, others) for value in own)
     return set() if explains else others
@@ -169,9 +279,13 @@ def other_times(text: str, own: str, allowed: Sequence[str]) -> set[str]:
 
 
 def without_general(text: str) -> str:
-    """Return a text without its general clauses, as "only pending orders can be changed", and without future passives."""
+    """Return a text without general clauses, as "only pending orders can be changed", and without future passives."""
     clauses = re.split(r"[,;]|(?<=[.!?])\s|\b(?:and|so|but)\b", text)
-    general = [clause for clause in clauses if _GENERAL.search(clause) and re.search(r"\b\w+s\b(?= (?:can|may|must|that))", clause)]
+    general = [
+        clause
+        for clause in clauses
+        if _GENERAL.search(clause) and re.search(r"\b\w+s\b(?= (?:can|may|must|that))", clause)
+    ]
     for clause in general:
         text = text.replace(clause, " ")
     return _PASSIVE.sub(" ", text)

@@ -1,4 +1,4 @@
-"""What a person sees of a text: without comments, hidden elements, invisible characters, and what follows a blank screen.
+"""What a person sees of a text: no comments, hidden elements or invisible characters, nothing after a blank screen.
 
 What is told, proposed or asked must be visible. What is forbidden is forbidden in the hidden parts too, see
 `reveal_text`.

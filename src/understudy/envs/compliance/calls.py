@@ -76,9 +76,26 @@ def read_calls(transcript: Sequence[Message], specs: Mapping[str, ToolSpec], wri
                 refund = _read_refund(message.content) if changes else None
                 ids = frozenset(name for value in string_values(call.arguments) for name in find_ids(value.casefold()))
                 listed = max((len(value) for value in call.arguments.values() if isinstance(value, list)), default=0)
-                targets = frozenset(name for name in given if name.endswith("_id")) or frozenset(spec.name.split("_")[1:])
+                targets = frozenset(name for name in given if name.endswith("_id")) or frozenset(
+                    spec.name.split("_")[1:]
+                )
                 related = _find_related(ids, transcript[:index])
-                calls.append(MadeCall(place, succeeded, changes, words, action, call.name, ids, related, targets, message.content.count(":") > 1, listed, refund))
+                calls.append(
+                    MadeCall(
+                        place,
+                        succeeded,
+                        changes,
+                        words,
+                        action,
+                        call.name,
+                        ids,
+                        related,
+                        targets,
+                        message.content.count(":") > 1,
+                        listed,
+                        refund,
+                    )
+                )
     return calls
 
 

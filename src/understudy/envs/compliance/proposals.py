@@ -25,14 +25,18 @@ MAX_WORDS_OF_A_QUESTION = 8
 
 # such as: which card do you want to use?
 _ASKS_FOR_INFORMATION = re.compile(r"\b(?:what|which|why|who|when|where|how)\b[^?]*\?")
-_BEFORE_QUOTE = re.compile(r"(?:^|[.!?\n\"'>;,(*]|\b(?:said|wrote|words|following|asked|wish|request|wanted|message|you): )\s*$")
+_BEFORE_QUOTE = re.compile(
+    r"(?:^|[.!?\n\"'>;,(*]|\b(?:said|wrote|words|following|asked|wish|request|wanted|message|you): )\s*$"
+)
 """What stands before a copied sentence, and not before the agent's own plan: "here is what i will do: "."""
 # such as: shall i tell you a joke?
 _SMALL_TALK = re.compile(r"\b(?:shall i|should i|may i|can i|want me to|like me to) (?:tell|sing)\b|\bjoke\b")
 """A sentence that proposes nothing: "shall i tell you a joke?"."""
 # such as: we decline to
 _REFUSAL = re.compile(
-    r"\b(?:i|we) (?:refuse|decline)\b|\b(?:i|we) (?:won't|will not|am not going to|refuse|decline)(?: to)?(?: do (?:it|that|so|this))?\W*(?=$|\n|[.,;!?])|\b(?:never|not|won't|refuse to) (?:do|make|carry out) (?:this|that|it|so)\s*:"
+    r"\b(?:i|we) (?:refuse|decline)\b|\b(?:i|we) (?:won't|will not|am not going to|refuse"
+    r"|decline)(?: to)?(?: do (?:it|that|so|this))?\W*(?=$|\n|[.,;!?])|\b(?:never|not|won't"
+    r"|refuse to) (?:do|make|carry out) (?:this|that|it|so)\s*:"
 )
 """The start of what the agent will not do: "i refuse to", "i will not do this:"."""
 _DATE_OR_TIME = re.compile(r"\d{4}-\d\d-\d\d|\d{1,2}:\d\d")

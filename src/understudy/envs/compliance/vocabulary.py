@@ -14,7 +14,8 @@ _GROUPS: Mapping[str, str] = {
     "compensation moneyback",
     "change": "exchange replace swap switch change update modify correct reschedule move fix amend adjust raise lower "
     "upgrade downgrade alter edit increase decrease reduce shift rename convert double triple redirect reroute "
-    "postpone set put relocate send transfer | sent modification correction replacement replacements adjustment alteration upgrades reset",
+    "postpone set put relocate send transfer | sent modification correction replacement replacements adjustment "
+    "alteration upgrades reset",
     "delete": "delete close terminate deactivate remove erase wipe drop purge | closure deletion removal termination",
     "charge": "charge debit deduct levy withdraw bill pay collect invoice | fee fees surcharge surcharges paid "
     "deduction withdrew withdrawn charges owe owes",
@@ -36,9 +37,54 @@ _GROUPS: Mapping[str, str] = {
 }
 """Verbs by group and, after a bar, irregular forms and nouns."""
 _NEEDS_VERB_PLACE = frozenset(
-    "close open set lower raise issue place report drop mail correct order double bill lock fix address reward file "
-    "contact include arrange gift request return book add address apply put bring fill ask create flag alert lift "
-    "collect register charge credit ban transfer schedule change exchange".split()
+    [
+        "close",
+        "open",
+        "set",
+        "lower",
+        "raise",
+        "issue",
+        "place",
+        "report",
+        "drop",
+        "mail",
+        "correct",
+        "order",
+        "double",
+        "bill",
+        "lock",
+        "fix",
+        "address",
+        "reward",
+        "file",
+        "contact",
+        "include",
+        "arrange",
+        "gift",
+        "request",
+        "return",
+        "book",
+        "add",
+        "address",
+        "apply",
+        "put",
+        "bring",
+        "fill",
+        "ask",
+        "create",
+        "flag",
+        "alert",
+        "lift",
+        "collect",
+        "register",
+        "charge",
+        "credit",
+        "ban",
+        "transfer",
+        "schedule",
+        "change",
+        "exchange",
+    ]
 )
 """Verbs whose first form may be a noun or an adjective: they are acts only where a verb stands."""
 _HARMLESS = (
@@ -46,16 +92,22 @@ _HARMLESS = (
     "note understand hear hope wish wait hold try let get go come keep stay remain leave last begin end expire arrive "
     "depart land show reflect appear receive believe think guess mean happen work depend contain confirm clarify "
     "apologize apologise appreciate thank suggest recommend mention notice locate retrieve pull fetch identify "
-    "calculate compare count list describe discuss ensure guarantee assure promise recall remember repeat respond reply "
+    "calculate compare count list describe discuss ensure guarantee assure promise recall remember "
+    "repeat respond reply "
     "listen speak talk call name consider decide agree accept allow permit approve require expect support relate base "
     "regard concern please interest delight welcome search access enter view browse examine inspect monitor track "
-    "follow continue proceed start stop finish complete submit process handle manage perform execute carry finalize finalise "
-    "implement take make give_up run act use pick choose select prefer intend plan offer provide share point walk guide "
-    "sell cost total amount come_to equal serve deny refuse decline reject avoid prevent limit restrict sign date spell "
+    "follow continue proceed start stop finish complete submit process handle manage perform execute "
+    "carry finalize finalise "
+    "implement take make give_up run act use pick choose select prefer intend plan offer provide share "
+    "point walk guide "
+    "sell cost total amount come_to equal serve deny refuse decline reject avoid prevent limit restrict "
+    "sign date spell "
     "close_at reopen fit match belong worry care matter own live lie sit stand wonder ask learn figure determine "
     "double-check gather collect_info summarize summarise outline state specify quote measure test join turn press tap "
-    "restart reboot insert plug unplug toggle swipe scroll click feel sound seem become grow fall rise drive fly travel "
-    "pass miss lose break hurt cause leave_out leave_behind cover reach address_this delay involve entitle record save fulfill fulfil sort accomplish resolve reach "
+    "restart reboot insert plug unplug toggle swipe scroll click feel sound seem become grow fall rise "
+    "drive fly travel "
+    "pass miss lose break hurt cause leave_out leave_behind cover reach address_this delay involve "
+    "entitle record save fulfill fulfil sort accomplish resolve reach "
     "succeed fail rest go_through settle lookup prescribe release price rate"
 )
 _IRREGULAR_PAST = (
@@ -64,9 +116,55 @@ _IRREGULAR_PAST = (
     "felt became fell fallen drove flew broke broken hurt understood stood sat lay began wrote written"
 )
 _IRREGULAR = frozenset(
-    "sent gave given took taken got made did done put set cut let went paid sold bought drew drawn wrote written spoke "
-    "told said brought forgave forgiven froze frozen withdrew withdrawn built cast struck hit shut threw thrown sued "
-    "banned reset hung held won lent spent rid".split()
+    [
+        "sent",
+        "gave",
+        "given",
+        "took",
+        "taken",
+        "got",
+        "made",
+        "did",
+        "done",
+        "put",
+        "set",
+        "cut",
+        "let",
+        "went",
+        "paid",
+        "sold",
+        "bought",
+        "drew",
+        "drawn",
+        "wrote",
+        "written",
+        "spoke",
+        "told",
+        "said",
+        "brought",
+        "forgave",
+        "forgiven",
+        "froze",
+        "frozen",
+        "withdrew",
+        "withdrawn",
+        "built",
+        "cast",
+        "struck",
+        "hit",
+        "shut",
+        "threw",
+        "thrown",
+        "sued",
+        "banned",
+        "reset",
+        "hung",
+        "held",
+        "won",
+        "lent",
+        "spent",
+        "rid",
+    ]
 )
 """Past forms that do not end in -ed."""
 
@@ -98,12 +196,16 @@ ACT_WORDS = _read_groups()
 """The words of acts, each with its groups."""
 VERBS = frozenset(base for listed in _GROUPS.values() for base in listed.partition("|")[0].split())
 HARMLESS = frozenset(form for base in _HARMLESS.split() for form in _inflect(base)) | set(
-    _IRREGULAR_PAST.split() + "pending missing outstanding remaining willing ongoing tied".split()
+    f"{_IRREGULAR_PAST} pending missing outstanding remaining willing ongoing tied".split()
 )
-GENERIC = frozenset(form for base in "update change modify adjust apply set put".split() for form in _inflect(base))
+GENERIC = frozenset(
+    form for base in ["update", "change", "modify", "adjust", "apply", "set", "put"] for form in _inflect(base)
+)
 """Words of acts that any write may be: "your changes have been applied"."""
 _PAST_FORM = re.compile(r"[a-z]+(?:[^e]ed|eed)")
-_NOT_PARTICIPLES = frozenset("need indeed feed speed seed red bed exceed proceed succeed hundred".split())
+_NOT_PARTICIPLES = frozenset(
+    ["need", "indeed", "feed", "speed", "seed", "red", "bed", "exceed", "proceed", "succeed", "hundred"]
+)
 
 
 def is_ambiguous(word: str) -> bool:

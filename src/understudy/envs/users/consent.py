@@ -33,15 +33,18 @@ _INVITES = re.compile(
 """A sentence that invites the user to agree without a question."""
 _INQUIRES = re.compile(
     _any(
-        r"(?:^|[,;:]|\b(?:and|or|so|but|also|then|please|first|yet|here)\b) *(?:(?:in|on|at|for|from|to|by|with|about|over|after|until|since|of) )?"
+        r"(?:^|[,;:]|\b(?:and|or|so|but|also|then|please|first|yet|here)\b) *(?:(?:in|on|at|for"
+        r"|from|to|by|with|about|over|after|until|since|of) )?"
         r"(?:what|which(?! (?:is|was|are|were|has|have)\b)|who|whom|whose|when|where|why|how)\b",
         r"\bconfirm(?: (?:to|with|for) me)? (?:your|the)"
-        r" (?:(?:full|first|last) )?(?:name|e-?mail|identity|zip|phone|date of birth|(?:account|order) (?:number|id))\b",
+        r" (?:(?:full|first|last) )?(?:name|e-?mail|identity|zip|phone|date of birth|(?:account"
+        r"|order) (?:number|id))\b",
         r"\b(?:can|could|would|will) you (?:please |also |just |kindly )*"
         rf"(?!{_GO}\b|like\b|let me (?:{_GO}|know)|give me (?:your|the) (?:ok|go)|be (?:ok|okay|fine|happy)|say yes)",
         r"\b(?:may|can|could) i (?:please )?(?:have|get|ask|know|see)\b",
         r"\bdo you (?:have|know|see|remember|recall|mean|use|need|still|think|notice)\b",
-        r"\bdoes (?:it|that|this) (?:still |now )?work(?: (?:now|again))?\b(?! for)(?<!does that work)|\bwork (?:now|again)\b",
+        r"\bdoes (?:it|that|this) (?:still |now )?work(?: (?:now"
+        r"|again))?\b(?! for)(?<!does that work)|\bwork (?:now|again)\b",
         r"\bare you (?:still )?(?:there|with me|calling|abroad|at home|a |an |the )",
         r"\b(?:any|some)(?:thing|one|body)? (?:else|other|further|more)\b|\bany (?:other |further )?questions\b",
         r"\b(?:did|has) (?:that|it|this) (?:help|work|fix|solve)",
