@@ -3,8 +3,8 @@
 A text tells a value if a sentence asserts it, and if it has no other value of the same kind, whether stated, asked,
 doubted or denied. Kinds are money and counts (numbers with the same unit), dates, times, and the words that the
 family's tasks ask for. These other values are allowed: those that the user has said, the task's other outputs, what
-gold says itself, the terms of a sum or a product that is the value, and bounds that the domain policy sets ("at least 15
-minutes"). Reading out a record tells nothing.
+gold says itself, the terms of a sum or a product that is the value, and bounds that the domain policy sets ("at least
+15 minutes"). Reading out a record tells nothing.
 """
 
 import re

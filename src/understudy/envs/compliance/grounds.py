@@ -218,14 +218,14 @@ class Grounds:
             return True
         return self._is_state(act, place) or self._may_follow(act, groups, calls)
 
-    def _has_amounts(self, act: Act, text: str, groups: Collection[str], calls: Sequence[MadeCall]) -> bool:
+    def _has_amounts(self, act: Act, text: str, groups: frozenset[str], calls: Sequence[MadeCall]) -> bool:
         if "refund" in groups:
             due = is_refund_due(act.clause, text, calls, self.calls)
             if due is not None:
                 return due
         return self.known.has_amounts(act.clause, act.sentence, is_refund="refund" in groups)
 
-    def _matches(self, call: MadeCall, act: Act, groups: Collection[str]) -> bool:
+    def _matches(self, call: MadeCall, act: Act, groups: frozenset[str]) -> bool:
         """Return whether a call is the act, by its verb and its object."""
         words = self.gold_words.of_tool(call.tool) | call.action
         if not groups & (find_groups(words & ACT_WORDS.keys()) | {word[:5] for word in words}):
@@ -273,7 +273,7 @@ class Grounds:
             return (nouns <= self.gold_words.every and not is_noun(act.word)) or act.word in self.gold_words.told
         return False
 
-    def _may_follow(self, act: Act, groups: Collection[str], calls: Sequence[MadeCall]) -> bool:
+    def _may_follow(self, act: Act, groups: frozenset[str], calls: Sequence[MadeCall]) -> bool:
         """Return whether an act may follow from a write by its result or by the policy, such as its refund."""
         if not groups & _FOLLOWING or _FURTHER.search(_find_object(act)):
             return False

@@ -5,7 +5,7 @@ too where a text has somebody do it ("I have notified the bank"), so the lists n
 """
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 
 _GROUPS: Mapping[str, str] = {
@@ -224,7 +224,7 @@ def act_groups(word: str) -> frozenset[str]:
     return ACT_WORDS.get(word) or frozenset((word[:5],))
 
 
-def find_groups(words: Iterable[str]) -> Collection[str]:
+def find_groups(words: Iterable[str]) -> frozenset[str]:
     """Return the groups of all words."""
     return frozenset().union(*map(act_groups, words))
 
