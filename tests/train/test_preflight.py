@@ -118,9 +118,10 @@ def test_gold_that_earns_nothing_is_a_note_for_rl_alone(empty_home: Path) -> Non
 def test_gold_calls_that_fail_are_named(empty_home: Path) -> None:
     rows = [{"question": f"{n}?", "answer": "x", "gold_calls": [{"name": "nope", "arguments": {}}]} for n in range(12)]
     given = [str(write_lines(empty_home / "q.jsonl", rows)), "data.reward=support.task_rows:reward_answer"]
-    found = launch.dry_run([*given, "model=tiny", "engine.device=cpu", "eval.tasks=1"])
-    assert "unknown_tool" in found.gold_sizes.failed_calls
-    assert found.gold_sizes.failed_calls in str(found)
+    given += ["model=tiny", "engine.device=cpu", "eval.tasks=1"]
+    with pytest.raises(TaskError, match="unknown tool 'nope'"):
+        launch.dry_run(given)
+    assert "unknown tool 'nope'" in launch.dry_run([*given, "sft.steps=0"]).gold_sizes.gold_problem
 
 
 def test_episodes_beyond_the_context_of_the_model_are_noted(empty_home: Path) -> None:

@@ -171,7 +171,7 @@ def check(options: CheckOptions) -> None:
     tried with unknown ids, wrong types, huge values and garbled replies; nothing may raise. With --adversarial,
     scripted strategies that do not do the task are played on sampled tasks; none may earn more than 0.02 over doing
     nothing. The last line says whether `train` accepts TARGET, with its model, limits, users and eval tasks. The exit
-    code is 1 if there is a problem, or if `train` refuses TARGET. Without TARGET, every shipped domain is checked.
+    code is 1 if there is a problem, or if `train` refuses the tasks. Without TARGET, every shipped domain is checked.
     """
     from understudy.core.event_loop import run_async
     from understudy.data.checks.adversarial.custom import load_strategies
@@ -209,7 +209,7 @@ def check(options: CheckOptions) -> None:
             _format_domain_report(report, shlex.join(given) if one else report.domain) for report in reports
         )
     )
-    if any(report.problems or (report.train_refusal and _num_tasks(report)) for report in reports):
+    if any(report.problems or (report.refused_for_tasks and _num_tasks(report)) for report in reports):
         raise typer.Exit(1)
     if empty := [report.domain for report in reports if not _num_tasks(report)]:
         raise ConfigError(
@@ -755,7 +755,7 @@ def _verdict(report: "DomainReport") -> str:
         return f"{found}; {num_sound} of {loaded} tasks are sound, not sound are: {reasons}"
     if not _num_tasks(report):
         return "no tasks, so nothing was checked"
-    sound = f"{'' if report.train_refusal else 'sound: '}gold earns 1.0 and doing nothing 0.0"
+    sound = f"{'' if report.refused_for_tasks else 'sound: '}gold earns 1.0 and doing nothing 0.0"
     if not report.probe_episodes:
         return f"{sound}; no unusual calls were tried"
     tried = f"{report.probe_calls:,} unusual calls and {report.probe_episodes:,} unusual episodes"

@@ -171,6 +171,8 @@ class DomainReport(Record):
     problems."""
     train_refusal: str = ""
     """Why training refuses the tasks, or empty if it accepts them."""
+    refused_for_tasks: bool = False
+    """Whether training refuses because of the tasks, whatever it says of the config and of this machine."""
     format_unknown: str = ""
     """Why the calls were not tried in the model's chat format, or empty if they were."""
     num_blocking_tasks: int = 0
@@ -313,6 +315,7 @@ async def check_async(
         files=files,
         adversarial=tuple(attacks),
         train_refusal=refusal,
+        refused_for_tasks=bool(refusal),
         num_blocking_tasks=len(blocking),
         num_advised_tasks=len({problem.task.id for problem in problems if problem.task} - blocking),
     )

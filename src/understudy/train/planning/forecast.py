@@ -11,7 +11,6 @@ from decimal import Decimal
 from understudy.clients.chat import find_endpoint
 from understudy.core.records import Record
 from understudy.core.trajectory import Trajectory
-from understudy.evaluation.evaluate import WRONG_CALLS
 from understudy.formats import FormatTokenizer
 from understudy.runs.config import TrainConfig
 from understudy.runs.endpoints import USER_KEY
@@ -42,8 +41,6 @@ class EpisodeSizes(Record):
     """Length of the prefix that all episodes share."""
     max_reply_tokens: int = 0
     """Length of the longest reply; 0 if there are no gold episodes."""
-    failed_calls: str = ""
-    """The first episode with a call that fails, and how, such as `lamps/3 (tool_exception)`."""
     assumed_reply_tokens: int = 0
     """If not 0, there are no gold episodes, and each episode is assumed to be one reply of so many tokens."""
     gold_problem: str = ""
@@ -103,13 +100,7 @@ def measure_episodes(episodes: Sequence[Trajectory], vocabulary: FormatTokenizer
         max_tokens=max(len(e.tokens) for e in episodes),
         common_prefix_tokens=_common([e.tokens for e in episodes]),
         max_reply_tokens=max((end - start for e in episodes for start, end in e.reply_spans()), default=0),
-        failed_calls=next(filter(None, map(_failed_calls, episodes)), ""),
     )
-
-
-def _failed_calls(episode: Trajectory) -> str:
-    kinds = [kind for kind in WRONG_CALLS if kind in episode.event_counts]
-    return f"{episode.task_id} ({', '.join(kinds)})" if kinds else ""
 
 
 def forecast_run(

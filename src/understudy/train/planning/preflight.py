@@ -195,16 +195,11 @@ def _sizes(episodes: EpisodeSizes, config: TrainConfig) -> str:
         if episodes.max_reply_tokens > most
         else ""
     )
-    failed = (
-        f"\ncalls fail in the gold episode of task {episodes.failed_calls}, which SFT imitates; see: understudy check"
-        if episodes.failed_calls
-        else ""
-    )
     return (
         f"gold episodes: {episodes.mean_tokens:,.0f} tokens on average "
         f"({episodes.common_prefix_tokens:,} of them common to all), "
         f"{episodes.mean_sampled_tokens:,.0f} of them sampled in {episodes.mean_turns:.1f} replies; "
-        f"the longest has {episodes.max_tokens:,}{room}{cut_off}{failed}"
+        f"the longest has {episodes.max_tokens:,}{room}{cut_off}"
     )
 
 
