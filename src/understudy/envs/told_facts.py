@@ -146,7 +146,7 @@ _NO_UNITS = frozenset(
     ]
 )
 _GENERAL = re.compile(r"\b(?:only|can|may|must|usually|normally|always)\b")
-_PASSIVE = re.compile(r"\b(?:be|being|get|to) \w+", re.IGNORECASE)
+_PASSIVE = re.compile(r"\bbe \w+", re.IGNORECASE)
 
 
 _TAKES_BACK = re.compile(
