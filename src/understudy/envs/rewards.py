@@ -35,6 +35,7 @@ from understudy.envs.told_facts import (
     other_times,
     reads_out,
     split_sentences,
+    takes_back,
     values_of,
     without_general,
 )
@@ -159,8 +160,10 @@ def missing_facts(transcript: Sequence[Message], outputs: Sequence[str], rules: 
 def _asserts(output: str, text: str, *, denied: bool) -> bool:
     """Return whether a sentence of a text asserts an output. `denied` outputs are told by denying them."""
     states = states_fact if denied else affirms_fact
-    return states(output, text) and any(
-        states(output, sentence) and is_assertion(sentence) for sentence in split_sentences(text)
+    return (
+        states(output, text)
+        and not takes_back(text)
+        and any(states(output, sentence) and is_assertion(sentence) for sentence in split_sentences(text))
     )
 
 

@@ -146,7 +146,21 @@ _NO_UNITS = frozenset(
     ]
 )
 _GENERAL = re.compile(r"\b(?:only|can|may|must|usually|normally|always)\b")
-_PASSIVE = re.compile(r"\b(?:be|being|get|to) \w+", re.IGNORECASE)
+_PASSIVE = re.compile(r"\bbe \w+", re.IGNORECASE)
+
+
+_TAKES_BACK = re.compile(
+    r"\b(?:may|might|could|can) (?:all |both |also )?be (?:right|true|correct|wrong|false)\b"
+    r"|\b(?:i|we) (?:do not|don't|am not|cannot|can't) (?:really |actually )?(?:know|be sure|sure|certain)\b"
+    r"|\b(?:i|we) (?:am|'m|are|was|were) (?:only |just )?guessing\b",
+    re.IGNORECASE,
+)
+"""A sentence that takes back what the others assert."""
+
+
+def takes_back(text: str) -> bool:
+    """Return whether a text doubts its own answer."""
+    return _TAKES_BACK.search(text) is not None
 
 
 def split_sentences(text: str) -> list[str]:

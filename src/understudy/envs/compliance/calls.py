@@ -36,6 +36,8 @@ class MadeCall:
     tool: str = ""
     ids: frozenset[str] = frozenset()
     """The ids and numbers among the arguments, case-folded."""
+    numbers: frozenset[str] = frozenset()
+    """The texts among the arguments that are whole numbers, such as that of a room."""
     related: frozenset[str] = frozenset()
     """The ids of the results that have one of them."""
     targets: frozenset[str] = frozenset()
@@ -89,6 +91,7 @@ def read_calls(transcript: Sequence[Message], specs: Mapping[str, ToolSpec], wri
                         action,
                         call.name,
                         ids,
+                        frozenset(value for value in string_values(call.arguments) if value.isdigit()),
                         related,
                         targets,
                         message.content.count(":") > 1,

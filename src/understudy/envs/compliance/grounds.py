@@ -32,6 +32,8 @@ _FURTHER = re.compile(
 """Words that mean further targets of an act."""
 _NEXT_CLAUSE = re.compile(r"(?:\band\b|\bthen\b|,)(?: then| also)* (?:check|keep|look|see|tell|let|leave)\b|\bnot\b")
 _LISTED = re.compile(r"(?:\(\s*(?:and|plus|also|or)|\n\s*(?:[-*\u2022]|\d{1,2}[.)]))\s*(?:\w+ )?(?P<id>[\w-]*\d[\w-]*)")
+_TWO_NUMBERS = re.compile(r"(?<![\w.])(\d{1,9})(?:,| and| or|, and)+ (?:\w+ )?(\d{1,9})(?![\w.]|\.\d)(?! \w+s\b)")
+"""Two targets that are numbers: "rooms 8 and 40"."""
 _ALL_DONE = re.compile(
     r"\b(?:i|we)(?:'ve| have)? (?:(?:already|just) )?(?:done|did) (?:it|that|this|so)\b"
     r"|\bit(?:'s| is| has) already (?:been )?done\b"
@@ -158,6 +160,10 @@ class Grounds:
         calls = [call for call in self.calls if call.place in agreed]
         own = frozenset().union(*(call.ids | call.related for call in calls))
         forms = {id_form(name) for call in calls for name in call.ids}
+        numbers = frozenset().union(*(call.numbers for call in calls))
+        for pair in (match.groups() for match in _TWO_NUMBERS.finditer(text)) if numbers else ():
+            if numbers & set(pair) and set(pair) - numbers:
+                return str(next(iter(set(pair) - numbers)))
         names = (match["id"] for match in _LISTED.finditer(text))
         return next((name for name in names if id_form(name) in forms and name not in own), "")
 
