@@ -257,6 +257,22 @@ def test_family_that_does_not_draw_with_rng_only_is_named() -> None:
     assert dataclasses.replace(domain, generate={"lend": lend}, families=("lend",)).find_unstable_parts() == []
 
 
+def test_families_that_always_make_the_same_task_are_warnings() -> None:
+    def lend(rng: random.Random) -> Task:
+        calls = (ToolCall(name="lend", arguments={"member": "Ada", "book": "Emma"}),)
+        scenario = Scenario(instructions="Lend Emma to Ada.", opening="Lend Emma to Ada.")
+        return Task(scenario=scenario, gold=(Message(role="assistant", tool_calls=calls),))
+
+    domain = dataclasses.replace(
+        make_library(NewRowTools), generate={"lend": lend, "again": lend}, task_list=(), families=("lend", "again")
+    )
+    same = [text for text in check(domain).warnings if "same task" in text]
+    assert [name for name in ("lend", "again") if sum(f"family {name} " in text for text in same) == 1] == [
+        "lend",
+        "again",
+    ]
+
+
 class RaisingTools(Toolkit):
     def lend(self, member: str, book: str) -> str:
         """Lend a book."""
@@ -416,3 +432,61 @@ def test_tools_without_docstring_are_one_warning() -> None:
     assert report.problems == ()
     (warning,) = (text for text in report.warnings if "docstring" in text)
     assert ": get, put;" in warning
+
+
+def test_parameter_of_a_docstring_that_the_tool_lacks_is_a_warning() -> None:
+    class Sums(ToolEpisode):
+        def add(self, a: int, b: int) -> int:
+            """Add two numbers.
+
+            Args:
+                a: A number.
+                bb: Another.
+            """
+            return a + b
+
+        def reward(self, transcript: Sequence[Message]) -> float:
+            return float(any(message.tool_calls for message in transcript))
+
+    calls = (ToolCall(name="add", arguments={"a": 1, "b": 2}),)
+    report = check(ToolDataset("sums", "p", [ToolExample(prompt="Add.", answer="3", gold_calls=calls)], Sums))
+    (warning,) = (text for text in report.warnings if "docstring" in text)
+    assert re.search(r"\badd\b.*'bb'.*did you mean 'b'", warning)
+
+
+@pytest.mark.parametrize(("wanted", "is_named"), [(3, True), ("3", False)])
+def test_reward_that_compares_text_with_a_number_names_the_types(wanted: object, is_named: bool) -> None:
+    class Sums(ToolEpisode):
+        def add(self, a: int, b: int) -> int:
+            """Add two numbers."""
+            return a + b
+
+        def reward(self, transcript: Sequence[Message]) -> float:
+            return float(transcript[-1].content == self.example.info["answer"])
+
+    example = ToolExample(prompt="Add 1 and 2.", answer="3", info={"answer": wanted})
+    problems = [problem for problem in check(ToolDataset("sums", "p", [example], Sums)).problems if "earn" in problem]
+    assert bool(problems) == is_named
+    assert all(re.search(r"\(str\).*3 \(int\).*one type", problem) for problem in problems)
+
+
+def test_other_names_of_the_state_are_answered_with_its_tables() -> None:
+    class Wrong(Toolkit):
+        _state: Library
+
+        def lend(self, member: str, book: str) -> str:
+            """Lend a book."""
+            return str(self.db)  # type: ignore[attr-defined]
+
+    problem = " ".join(check(make_library(Wrong)).problems)
+    assert "'db'" in problem
+    assert "self._state.loans" in problem
+
+
+def test_family_function_without_rng_names_the_argument() -> None:
+    with pytest.raises(TaskError, match=r"\blend\b.*\brng\b"):
+        check(
+            dataclasses.replace(
+                make_library(NewRowTools), generate={"lend": lambda: None}, task_list=(), families=("lend",)
+            )
+        )

@@ -370,7 +370,8 @@ def _family_notes(source: TaskSource) -> Iterator[str]:
     """Yield which families of a domain's functions have no task, or always the same."""
     if not isinstance(source, Domain) or not isinstance(source.generate, Mapping):
         return
-    counts = Counter(task.family for split in SPLITS for task in replace(source, task_slice=FULL_SLICE).tasks(split))
+    whole = source if source.task_slice == FULL_SLICE else replace(source, task_slice=FULL_SLICE)
+    counts = Counter(task.family for split in SPLITS for task in whole.tasks(split))
     for family in source.families:
         if not counts[family]:
             yield (
@@ -690,7 +691,8 @@ def _describe_compared(example: ToolExample) -> str:
     for column in sorted(example.info.keys() & {"answer", "ground_truth", "solution"}):
         values[f"example.info[{column!r}]"] = example.info[column]
     shown = ", ".join(f"{name} is {value!r:.60} ({type(value).__name__})" for name, value in values.items())
-    return f"; {shown}; the reward must compare values of one type"
+    is_mixed = len({type(value) for value in values.values()}) > 1
+    return f"; {shown}" + ("; the reward must compare values of one type" if is_mixed else "")
 
 
 def find_task_problems(source: TaskSource, split: Split, task: Task) -> Iterator[str]:
