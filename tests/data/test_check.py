@@ -481,12 +481,3 @@ def test_other_names_of_the_state_are_answered_with_its_tables() -> None:
     problem = " ".join(check(make_library(Wrong)).problems)
     assert "'db'" in problem
     assert "self._state.loans" in problem
-
-
-def test_family_function_without_rng_names_the_argument() -> None:
-    with pytest.raises(TaskError, match=r"\blend\b.*\brng\b"):
-        check(
-            dataclasses.replace(
-                make_library(NewRowTools), generate={"lend": lambda: None}, task_list=(), families=("lend",)
-            )
-        )

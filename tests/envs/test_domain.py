@@ -189,6 +189,7 @@ def test_all_problems_of_a_definition_are_raised_at_once(tmp_path: Path, monkeyp
         ({"task_list": [make_task("L1", domain="other")]}, "'other'"),
         ({"generate": {"on": switch_on}, "user_tools": State}, "user_tools"),
         ({"generate": [switch_on]}, "generate is a list.*dict"),
+        ({"generate": {"on": lambda: None}}, "family 'on' takes .*rng"),
         ({"generate": {"on": switch_on}, "policy": "rules.md"}, "policy 'rules.md'.*read_text"),
         ({"generate": {"on": switch_on}, "policy": Path("docs/rules")}, "policy 'docs/rules'.*read_text"),
         ({"generate": {"on": switch_on}, "policy": __file__}, "policy .*read_text"),
