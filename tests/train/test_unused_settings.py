@@ -190,6 +190,12 @@ def test_speculation_of_padded_rows_is_named(settings: list[str], is_named: bool
     assert bool(lines("engine.max_draft_rows", "engine.max_draft_rows=9", *settings)) == is_named
 
 
+@pytest.mark.parametrize("kind", ["skyrl", "tinker"])
+def test_keys_that_an_engine_lacks_are_not_changed(kind: str) -> None:
+    lines = list(unused_settings(parse_config("", [f"engine.kind={kind}", "agent.concurrency=9"])))
+    assert any("agent.concurrency = 9" in line for line in lines)
+
+
 def test_a_key_of_a_tracker_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WANDB_API_KEY", "key")
     monkeypatch.setattr("understudy.train.unused_settings.is_tracker_installed", lambda _: False)

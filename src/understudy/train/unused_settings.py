@@ -217,11 +217,16 @@ def unused_settings(config: TrainConfig, prefix: str = "") -> Iterator[str]:
 
 
 def _changed_settings(config: TrainConfig, key: str) -> list[str]:
-    """Return `key = value` of each setting of a section, or of the single one, that differs from its default."""
+    """Return `key = value` of each setting of a section, or of the single one, that differs from its default.
+
+    Engines have different keys. One that this engine lacks has not changed.
+    """
     *path, name = key.split(".")
     section: Any = config
     for part in path:
-        section = getattr(section, part)
+        section = getattr(section, part, None)
+        if section is None:
+            return []
     return [*_named_values(key, section.model_dump(include={name}, exclude_defaults=True).get(name))]
 
 
