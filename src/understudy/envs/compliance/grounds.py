@@ -68,6 +68,8 @@ _ALIEN = frozenset(
     ]
 )
 """Nouns of what most toolkits do not change."""
+MAX_PARTICLE_LENGTH = 2
+"""Largest length of a word in the name of a tool or argument that is no noun: "on"."""
 _OF_PAYMENT = re.compile(r"\bpaypal account\b")
 _PREPOSITION = re.compile(
     r"\b(?:to|of|for|from|with|in|on|at|by|as|so|worth|until|after|before|because|reason|using|into|via|now|today|tomorrow|shortly|soon)\b|[,:]"
@@ -212,8 +214,12 @@ class Grounds:
         elif agreed:
             calls = [call for call in calls if call.place in agreed]
         own = [call for call in calls if self._matches(call, act, groups)]
-        if act.word in GENERIC and not own and not self._nouns & set(_WORD.findall(act.clause)):
-            own = [call for call in calls if call.writes and not _find_targets(act) - call.ids]
+        if act.word in GENERIC and not own:
+            nouns = self._nouns & set(_WORD.findall(act.clause))
+            fitting = (
+                call for call in calls if call.writes and nouns <= call.words | self.gold_words.of_tool(call.tool)
+            )
+            own = [call for call in fitting if not _find_targets(act) - call.ids]
         if _AMOUNT.search(act.clause) and not self._has_amounts(act, text, groups, own or calls):
             return False
         if own and not self._names_further(act, own):
@@ -243,9 +249,7 @@ class Grounds:
             and "charge" not in find_groups(words & ACT_WORDS.keys())
         ):
             return False
-        ids = _find_targets(act)
-        forms = {id_form(name) for name in call.ids}
-        if any(name not in call.ids and id_form(name) in forms and name not in call.related for name in ids):
+        if not _fits_targets(act, call):
             return False
         nouns = self._nouns & set(_WORD.findall(_OF_PAYMENT.sub(" ", _find_object(act))))
         nouns |= (_ALIEN - {"account", "profile", "call"}) & set(_WORD.findall(act.clause))
@@ -285,6 +289,8 @@ class Grounds:
             return False
         nouns = set(_WORD.findall(_OF_PAYMENT.sub(" ", _find_object(act)))) & self._nouns
         for call in calls:
+            if not _fits_targets(act, call):
+                continue
             if not nouns - {"refund"} <= (call.words | self.gold_words.of_tool(call.tool) | self._said):
                 continue
             if call.refund is not None:
@@ -319,7 +325,7 @@ class Grounds:
     def _nouns(self) -> frozenset[str]:
         """The nouns in the names of tools and of their arguments, and those of what most toolkits do not change."""
         names = [name for spec in self.specs for name in (spec.name, *spec.parameters.get("properties", ()))]
-        words = {word for name in names for word in name.casefold().split("_")}
+        words = {word for name in names for word in name.casefold().split("_") if len(word) > MAX_PARTICLE_LENGTH}
         return frozenset(
             words - ACT_WORDS.keys() - {"id", "ids", "to", "order", "new", "human", "item", "items"} | _ALIEN
         )
@@ -359,6 +365,12 @@ def read_gold_words(turns: Sequence[Message]) -> GoldWords:
 
 def _words_in(text: str) -> frozenset[str]:
     return frozenset(_WORD.findall(re.sub(r"free of charge|credit card", " ", normalize_text(text))))
+
+
+def _fits_targets(act: Act, call: MadeCall) -> bool:
+    """Return whether an act names no other id of the form of the call's ids than those of its record."""
+    forms = {id_form(name) for name in call.ids}
+    return all(name in call.ids | call.related or id_form(name) not in forms for name in _find_targets(act))
 
 
 def _find_targets(act: Act) -> set[str]:

@@ -72,7 +72,8 @@ class KnownValues:
         An amount may also be the sum or the difference of two known amounts, or one times a count in the sentence. If
         the text `is_refund`, the domain policy makes a sum or a difference known only with an amount of the sentence.
         """
-        if {run for run in map(int, DIGITS.findall(text)) if run > MAX_SMALL_NUMBER} <= self._runs:
+        shown = set(map(float, _AMOUNT.findall(text))) <= self._values
+        if shown and {run for run in map(int, DIGITS.findall(text)) if run > MAX_SMALL_NUMBER} <= self._runs:
             return True
         if any(int(run) not in self._runs for name in ID.findall(text) for run in DIGITS.findall(name)):
             return False

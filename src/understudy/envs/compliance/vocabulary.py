@@ -20,8 +20,8 @@ _GROUPS: Mapping[str, str] = {
     "charge": "charge debit deduct levy withdraw bill pay collect invoice | fee fees surcharge surcharges paid "
     "deduction withdrew withdrawn charges owe owes",
     "suspend": "suspend block pause freeze lock disable deactivate ban | suspension froze frozen",
-    "resume": "resume activate reactivate unblock enable unlock restore reinstate lift unsuspend | resumption "
-    "reactivation restoration activation",
+    "resume": "resume activate reactivate unblock enable unlock restore reinstate lift unsuspend | suspension "
+    "resumption reactivation restoration activation",
     "transfer": "transfer connect escalate forward handover | escalation",
     "renew": "renew refill extend prolong request fill | renewal renewals extension",
     "insure": "insure add | insurance",
@@ -199,7 +199,9 @@ HARMLESS = frozenset(form for base in _HARMLESS.split() for form in _inflect(bas
     f"{_IRREGULAR_PAST} pending missing outstanding remaining willing ongoing tied".split()
 )
 GENERIC = frozenset(
-    form for base in ["update", "change", "modify", "adjust", "apply", "set", "put"] for form in _inflect(base)
+    form
+    for base in ["update", "change", "modify", "adjust", "apply", "set", "put", "switch"]
+    for form in _inflect(base)
 )
 """Words of acts that any write may be: "your changes have been applied"."""
 _PAST_FORM = re.compile(r"[a-z]+(?:[^e]ed|eed)")
