@@ -163,7 +163,7 @@ def test_eval_of_a_run_uses_its_last_valid_checkpoint(
         checkpoints.append(checkpoint)
         return GoldAgent()
 
-    monkeypatch.setattr("understudy.evaluation.runner.make_agent", record_checkpoint)
+    monkeypatch.setattr("understudy.runs.agents.make_agent", record_checkpoint)
     monkeypatch.chdir(tmp_path)
     code, _, err = call("eval", str(folder), "--tasks", "3")
     assert (code, checkpoints) == (0, [folder / "checkpoints" / "step_000001"])

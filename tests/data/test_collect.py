@@ -263,7 +263,7 @@ def test_resume_after_ctrl_c_equals_an_uninterrupted_collection(
         agents.append(InterruptedAgent(make_agent(*asked), fails=not agents))
         return agents[-1]
 
-    monkeypatch.setattr("understudy.evaluation.runner.make_agent", make_interrupted)
+    monkeypatch.setattr("understudy.runs.agents.make_agent", make_interrupted)
     code, _, err = run_data_command("collect", "toy:DOMAIN", *settings, "--sft", out)
     assert (code, "--resume" in err) == (130, True)
     kept = partial / "episodes.jsonl"
@@ -330,7 +330,7 @@ def test_rejected_endpoint_request_leaves_no_files(tmp_path: Path) -> None:
 
 
 def test_resume_with_another_checkpoint_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("understudy.evaluation.runner.make_agent", lambda *_: NoopAgent())
+    monkeypatch.setattr("understudy.runs.agents.make_agent", lambda *_: NoopAgent())
     run = Run.create(tmp_path / "run", parse_config("", ["domain=toy:DOMAIN", "slice.domain_policy=brief"]))
     arguments = ("collect", run.folder, "--agent", "model", "--tasks", 2, "--sft", tmp_path / "demos.jsonl")
     for step, resume, why in ((1, (), "2 episodes"), (1, ("--resume",), "2 episodes"), (2, ("--resume",), "")):

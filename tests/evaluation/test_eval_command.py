@@ -580,7 +580,7 @@ def test_report_of_a_complete_evaluation_needs_no_model(call: Any, monkeypatch: 
         call(*eval_command(endpoint, "--out", "mine"))
     whole = read_report_json(Path("mine"))
     Path("mine/report.json").unlink()
-    monkeypatch.delattr("understudy.evaluation.runner.make_agent")
+    monkeypatch.delattr("understudy.runs.agents.make_agent")
     assert call("eval", "--resume", "mine")[0] == 0
     assert read_report_json(Path("mine")) == whole
 

@@ -186,7 +186,8 @@ def test_load_returns_the_domain_of_a_target(target_folder: Path) -> None:
 def test_resolve_weights_of_runs_checkpoints_and_evaluations(target_folder: Path) -> None:
     step = "runs/first/checkpoints/step_000003"
     assert resolve_weights("runs/first").checkpoint == resolve_weights(step).checkpoint == Path(step)
-    assert resolve_weights("evals/noop").checkpoint is None
+    with pytest.raises(ConfigError, match=r"evals/noop .*noop\b.*no weights"):
+        resolve_weights("evals/noop")
     for target in ("retail", "telecom_easy"):
         with pytest.raises(ConfigError, match="checkpoint"):
             resolve_weights(target)

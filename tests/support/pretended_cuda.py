@@ -286,8 +286,11 @@ def _caller() -> str:
     return first
 
 
-def _attend(q: Tensor, k: Tensor, v: Tensor, block_mask: Any, scale: float | None, enable_gqa: bool) -> Tensor:
-    """Compute what `flex_attention` does, which torch.compile builds for a real GPU only."""
+def _attend(
+    q: Tensor, k: Tensor, v: Tensor, score_mod: None, block_mask: Any, scale: float | None, *, enable_gqa: bool
+) -> Tensor:
+    """Compute what `flex_attention` does without `score_mod`, which torch.compile builds for a real GPU only."""
+    assert score_mod is None
     place = torch.arange(q.shape[2], device=q.device)
     seen = block_mask.mask_mod(place, place, place[:, None], place[None])
     return F.scaled_dot_product_attention(q, k, v, attn_mask=seen, scale=scale, enable_gqa=enable_gqa)
