@@ -60,7 +60,8 @@ def make_batch(rows: int, seed: int) -> Batch:
     lengths = torch.tensor([40 - 5 * (i % 4) for i in range(rows)])
     mask = (torch.arange(40) >= 14) & (torch.arange(40) < lengths[:, None])
     advantages = torch.randn(tokens.shape, generator=draw) / 10 * mask
-    return Batch(tokens, lengths, mask, -3.0 * mask, torch.zeros(rows), torch.arange(rows), advantages=advantages)
+    numbers = torch.arange(rows)
+    return Batch(tokens, lengths, mask, -3.0 * mask, torch.zeros(rows), numbers, numbers, advantages=advantages)
 
 
 def add_value_targets(batch: Batch) -> Batch:
@@ -95,9 +96,8 @@ def write_engine_results(
     reply = run_async(engine.sample(ids, SamplingParams(max_response_tokens=8), seed=5))
     said = torch.tensor([ids + reply.tokens])
     mask = torch.arange(said.shape[1])[None] >= len(ids)
-    sampled_rows = Batch(
-        said, torch.tensor([said.shape[1]]), mask, 0.0 * mask, torch.zeros(1), torch.zeros(1, dtype=torch.int64)
-    )
+    number = torch.zeros(1, dtype=torch.int64)
+    sampled_rows = Batch(said, torch.tensor([said.shape[1]]), mask, 0.0 * mask, torch.zeros(1), number, number)
     read = run_async(engine.compute_logprobs(sampled_rows)).logprobs[mask]
     found = {
         "before": before,
