@@ -226,6 +226,9 @@ def test_server_that_cannot_listen_raises_config_error(folder: Path) -> None:
         serve_messages(folder, host="no such host")
     with pytest.raises(ConfigError, match=r"NOT_THERE\b.*api_key_var"):
         serve_messages(folder, api_key_var="NOT_THERE")
+    with pytest.raises(ConfigError, match="api_key_var") as caught:
+        serve_messages(folder, api_key_var="sk-123456")
+    assert "sk-123456" not in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -50,7 +50,7 @@ from understudy.core.errors import ConfigError, Fault, RolloutError, did_you_mea
 from understudy.core.event_loop import LoopLocal
 from understudy.core.messages import Message, ToolSpec, tool_to_openai
 from understudy.core.records import Record
-from understudy.core.secrets import validate_no_secrets
+from understudy.core.secrets import KeyVariable, validate_no_secrets
 from understudy.formats.parsing.parse import TOOL_FORMATS
 from understudy.formats.prompted_tools import render_as_text
 from understudy.formats.tool_names import ToolNameMap
@@ -91,7 +91,7 @@ class EndpointConfig(Record):
     """URL that `/chat/completions` is appended to."""
     model: str = ""
     """Name of the model at the endpoint."""
-    api_key_var: str = ""
+    api_key_var: KeyVariable = ""
     """Name of the environment variable with the API key, such as OPENAI_API_KEY. Empty sends no key."""
     temperature: float | None = Field(default=None, ge=0.0, le=100.0)
     """Sampling temperature; unset uses the endpoint's default."""
@@ -140,13 +140,6 @@ class EndpointConfig(Record):
     def _known_tool_format(cls, value: str) -> str:
         if value not in ("native", *TOOL_FORMATS):
             raise ConfigError(f"tool_format: unknown value {did_you_mean(value, ('native', *TOOL_FORMATS))}")
-        return value
-
-    @field_validator("api_key_var")
-    @classmethod
-    def _variable_name(cls, value: str) -> str:
-        if value and not re.fullmatch(r"[A-Za-z_]\w*", value, re.ASCII):
-            raise ConfigError("api_key_var must be the name of an environment variable (letters, digits, _), not a key")
         return value
 
 

@@ -10,10 +10,22 @@ import os
 import re
 from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated
 from urllib.parse import quote, quote_plus
+
+from pydantic import AfterValidator
 
 from understudy.core.errors import ConfigError
 
+
+def _validate_key_variable(value: str) -> str:
+    if value and not re.fullmatch(r"[A-Za-z_]\w*", value, re.ASCII):
+        raise ConfigError("api_key_var must be the name of an environment variable (letters, digits, _), not a key")
+    return value
+
+
+KeyVariable = Annotated[str, AfterValidator(_validate_key_variable)]
+"""The name of the environment variable with a key. An error does not show it, because it may be the key."""
 MIN_SECRET_LENGTH = 6
 """Shortest secret in characters. A shorter value would also be masked where it occurs by chance."""
 MASK = "[secret]"

@@ -5,6 +5,7 @@ from ipaddress import ip_address
 from pydantic import Field
 
 from understudy.core.records import Record
+from understudy.core.secrets import KeyVariable
 
 
 class ServeConfig(Record):
@@ -14,7 +15,7 @@ class ServeConfig(Record):
     """The address to listen on. On 127.0.0.1, only this machine can connect."""
     port: int = Field(default=8000, ge=0, le=65535)
     """Port to listen on; 0 takes a free one."""
-    api_key_var: str = ""
+    api_key_var: KeyVariable = ""
     """Name of the environment variable with the key that clients must send. Empty requires no key."""
     concurrency: int = Field(default=16, ge=1)
     """Largest number of replies in progress. Requests beyond it get status 429."""

@@ -25,6 +25,15 @@ _WITHOUT_EFFECT = (
     *("include", "store", "truncation", "reasoning", "service_tier", "stream_options", "prompt_cache_retention"),
     *("top_logprobs", "max_tool_calls", "background"),
 )
+_TYPES: Mapping[str, tuple[type, ...]] = {
+    "input": (str, list),
+    "instructions": (str,),
+    "previous_response_id": (str,),
+    "tools": (list,),
+    "text": (dict,),
+}
+"""Types of the values that are translated. The rest is checked as a field of chat completions."""
+_TYPE_NAMES: Mapping[type, str] = {str: "a text", list: "a list", dict: "an object"}
 _ROLES = ("user", "assistant", "system", "developer")
 _TEXT_PARTS = ("input_text", "output_text", "text", "refusal")
 
@@ -47,12 +56,16 @@ class ResponsesRequest:
         """
         if unknown := sorted(body.keys() - {*_SHARED, *_TRANSLATED, *_WITHOUT_EFFECT}):
             raise ApiError(f"unrecognized request argument: {unknown[0]}", unknown[0], "unknown_parameter")
+        for name, types in _TYPES.items():
+            if not isinstance(body.get(name), (*types, type(None))):
+                allowed = " or ".join(_TYPE_NAMES[each] for each in types)
+                raise ApiError(f"{name}: expected {allowed}", name, "invalid_type")
         previous = body.get("previous_response_id")
         if previous is not None and previous not in conversations:
             text = f"previous_response_id: this episode has no response {previous!r}"
             raise ApiError(text, "previous_response_id", "previous_response_not_found")
         messages = [dict(message) for message in conversations[previous]] if previous else []
-        given = body.get("input", [])
+        given = body.get("input") or []
         for place, item in enumerate([{"role": "user", "content": given}] if isinstance(given, str) else given):
             _append(messages, item, f"input[{place}]")
         return cls(body, messages)
@@ -78,7 +91,7 @@ class ResponsesRequest:
                 choice = {"type": "function", "function": {"name": choice["name"]}}
             chat["tool_choice"] = choice
         form = (body.get("text") or {}).get("format") or {"type": "text"}
-        if form.get("type") == "json_schema":
+        if isinstance(form, dict) and form.get("type") == "json_schema":
             form = {"type": "json_schema", "json_schema": {key: form[key] for key in form.keys() - {"type"}}}
         chat["response_format"] = form
         return chat
@@ -118,10 +131,12 @@ def _join(messages: list[Wire], new: Wire) -> None:
         messages.append(new)
 
 
-def _text(content: Any, where: str) -> Any:
+def _text(content: Any, where: str) -> str:
     """Return a content as a text. Raise ApiError for a part that is no text."""
-    if not isinstance(content, list):
+    if isinstance(content, str):
         return content
+    if not isinstance(content, list):
+        raise ApiError(f"{where}: expected a text or a list of parts", where, "invalid_type")
     for place, part in enumerate(content):
         if not isinstance(part, dict) or part.get("type") not in _TEXT_PARTS:
             raise ApiError(f"{where}[{place}]: only text is supported", f"{where}[{place}]", "unsupported_value")

@@ -11,7 +11,7 @@ from understudy.train.planning.memory import read_model_shape
 SMALL, LARGE = 134_515_008, 494_032_768
 """Parameters of the two models with which rates were measured: SmolLM2-135M and Qwen2.5-0.5B."""
 SMALL_RATE, LARGE_RATE = 2e-4, 2e-5
-"""Their peak rates of full fine-tuning in SFT."""
+"""Their peak rates of full fine-tuning in SFT. The second was not measured: it is a tenth of the one with LoRA."""
 LORA_FACTOR = 10.0
 """LoRA's best rate relative to that of full fine-tuning."""
 RL_SHARE, PREFERENCE_SHARE = 0.1, 0.05
@@ -25,10 +25,11 @@ _SECTIONS = ("sft", "preferences", "algorithm")
 def sft_learning_rate(parameters: int, uses_lora: bool) -> float:
     """Return the peak rate of SFT, unrounded, for a model with this number of parameters.
 
-    Measured (docs/results.md): full fine-tuning of SmolLM2-135M at 2e-4 and LoRA at 2e-3, and LoRA of Qwen2.5-0.5B at
-    2e-4. Between the two sizes the rate is a power of the number of parameters, and outside it is constant: LoRA's best
-    rate is about 10 times that of full fine-tuning and depends weakly on width (Schulman et al. 2025, "LoRA Without
-    Regret"). tinker-cookbook's sweep from 1 to 400 billion parameters (`get_lr`) found 1e-4 to 1e-3 for LoRA.
+    Measured (docs/results.md and its archive): full fine-tuning of SmolLM2-135M at 2e-4 and LoRA at 2e-3, and LoRA of
+    Qwen2.5-0.5B at 2e-4. Between the two sizes the rate is a power of the number of parameters, and outside it is
+    constant: LoRA's best rate is about 10 times that of full fine-tuning and depends weakly on width (Schulman et al.
+    2025, "LoRA Without Regret"). tinker-cookbook's sweep from 1 to 400 billion parameters (`get_lr`) found 1e-4 to 1e-3
+    for LoRA.
     """
     share = math.log(parameters / SMALL) / math.log(LARGE / SMALL)
     full = SMALL_RATE * math.pow(LARGE_RATE / SMALL_RATE, min(max(share, 0.0), 1.0))
