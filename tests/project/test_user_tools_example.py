@@ -71,3 +71,20 @@ def test_wrong_user_action_is_named(wrong: dict[str, Any], expected: str) -> Non
     (problem,) = DOMAIN.find_user_action_problems(task.replace(scenario=scenario))
     assert "user action" in problem
     assert expected in problem
+
+
+def test_forgotten_user_actions_are_named() -> None:
+    task = sync(random.Random(0))
+    (problem,) = DOMAIN.find_user_action_problems(task.replace(scenario=task.scenario.replace(user_actions=())))
+    assert "UserAction" in problem
+    assert "sync_reader" in problem
+
+
+def test_success_check_of_a_user_who_leaves_need_not_pass() -> None:
+    task = sync(random.Random(0))
+    (goal,) = task.scenario.goals
+    assert goal.success_check
+    never = goal.replace(success_check=goal.success_check.replace(expected_output="never"))
+    task = task.replace(scenario=task.scenario.replace(goals=(never,)))
+    assert len(list(DOMAIN.find_user_action_problems(task))) == 1
+    assert list(DOMAIN.find_user_action_problems(task, user_leaves=True)) == []

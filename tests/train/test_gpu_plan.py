@@ -149,12 +149,17 @@ def test_prefill_of_a_long_prompt_stores_part_of_the_scores(monkeypatch: pytest.
     assert MAX_SCORES == attention.MAX_SCORES
     draw = torch.Generator().manual_seed(0)
     shapes = (2, 3, 10, 16), (2, 5, 16), (2, 5, 16), (2, 3, 7, 16), (2, 3, 7, 16)
-    inputs = [torch.randn(shape, generator=draw) for shape in shapes]
-    limits = torch.randint(1, 8, (3, 10), generator=draw, dtype=torch.int32)
-    whole = attention.attend(*inputs, limits, 0.3)[0]
-    assert torch.equal(attention.attend_in_parts(*inputs, limits, 0.3), whole), "at once on a CPU"
-    monkeypatch.setattr(attention, "_queries_at_once", lambda q, keys: 4 if (len(q), keys) == (2, 12) else 0)
-    assert (attention.attend_in_parts(*inputs, limits, 0.3) - whole).abs().max() < 1e-6
+    inputs = [torch.randn(shape, generator=draw) for shape in shapes]  # two query heads for each key head
+    stops = torch.randint(6, 13, (3, 5), generator=draw, dtype=torch.int32)
+    for starts in (None, torch.randint(0, 5, (3, 5), generator=draw, dtype=torch.int32)):
+        seen, spec = attention.Visible(starts, stops), attention.AttentionSpec(0.3)
+        whole = attention.attend(*inputs, seen, spec)[0]
+        assert torch.equal(attention.attend_in_parts(*inputs, seen, spec), whole), "at once on a CPU"
+        with monkeypatch.context() as patched:
+            patched.setattr(
+                attention, "_queries_at_once", lambda q, length, keys: 2 if (length, keys) == (5, 12) else 0
+            )
+            assert (attention.attend_in_parts(*inputs, seen, spec) - whole).abs().max() < 1e-6
 
 
 @pytest.mark.parametrize("architecture", ["llama", "qwen2", "qwen3"])

@@ -341,10 +341,23 @@ class Domain(StatefulSource):
                 return f"{tried}, which contains expected_output {check.expected_output!r}"
         return ""
 
-    def find_user_action_problems(self, task: Task) -> Iterator[str]:
+    def list_family_notes(self) -> Sequence[str]:
+        """Return which families of `generate` have no task, or always the same."""
+        if not isinstance(self.generate, Mapping):
+            return ()
+        whole = self if self.task_slice == FULL_SLICE else dataclasses.replace(self, task_slice=FULL_SLICE)
+        counts = Counter(task.family for split in SPLITS for task in whole.tasks(split))
+        notes = {
+            0: "the family {} has no task: each needs rows of several splits, or repeats one of another family; use "
+            "rows of one split, or name a table that all may use in shared_tables",
+            1: "the function of family {} always makes the same task; draw its rows and words with rng",
+        }
+        return [notes[counts[family]].format(family) for family in self.families if counts[family] in notes]
+
+    def find_user_action_problems(self, task: Task, user_leaves: bool = False) -> Iterator[str]:
         """Yield what is wrong with the user's actions and success checks. Raise `TaskError` if a gold call is refused.
 
-        A success check must pass once while the gold calls are made.
+        A success check must pass once while the gold calls are made, unless `user_leaves`.
         """
         if not self.user_tools:
             return
@@ -357,6 +370,12 @@ class Domain(StatefulSource):
             elif action.read_only and tried.writes:
                 what = f"{format_call(tried.call)} is read_only, but changes {', '.join(tried.writes)}"
                 yield f"its user action {what}; leave out read_only"
+        gold_calls = [call for message in task.gold if message.role == "user" for call in message.tool_calls]
+        if gold_calls and not task.scenario.user_actions:
+            yield (
+                f"gold has the user's call {format_call(gold_calls[0])}, which the user never makes: add UserAction("
+                f"call=ToolCall(name={gold_calls[0].name!r}, …), required_terms=(…)) to scenario.user_actions"
+            )
         checks = _success_checks(task)
         tries = [[try_call(check.call, toolkit, state)] for check in checks]
         for _ in self._make_gold_calls(task, state) if checks else ():
@@ -368,7 +387,7 @@ class Domain(StatefulSource):
                 yield f"its success check {what}; call a tool of user_tools that only reads"
             elif all(tried.error for tried in done):
                 yield f"its success check {done[-1].explain(of_agent)}"
-            elif not any(check.expected_output in tried.result for tried in done):
+            elif not (user_leaves or any(check.expected_output in tried.result for tried in done)):
                 lacks = f"{done[-1]} after gold, which does not contain expected_output {check.expected_output!r}"
                 yield f"its success check never passes: {lacks}"
 

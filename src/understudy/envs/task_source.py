@@ -144,9 +144,16 @@ class TaskSource:
         """Return which success check of the task's user passes before the agent has done anything, or an empty text."""
         return ""
 
-    def find_user_action_problems(self, task: Task) -> Iterator[str]:
-        """Yield what is wrong with the actions and success checks of the task's user."""
+    def find_user_action_problems(self, task: Task, user_leaves: bool = False) -> Iterator[str]:
+        """Yield what is wrong with the actions and success checks of the task's user.
+
+        `user_leaves` says that the user leaves after gold, as after a refusal: then no check needs to pass.
+        """
         return iter(())
+
+    def list_family_notes(self) -> Sequence[str]:
+        """Return which families have no task, or always the same."""
+        return ()
 
     @property
     def has_brief_policy(self) -> bool:

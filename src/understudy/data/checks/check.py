@@ -23,12 +23,10 @@ from understudy.data.checks.evidence import describe_unshown, find_unshown_argum
 from understudy.data.checks.issue import IssueKind
 from understudy.data.checks.probe import HangingError, ProbeResult, check_limits, exception_places, play_once, probe
 from understudy.data.checks.repeated import RepeatedEpisodes
-from understudy.envs.domain import Domain
 from understudy.envs.file_summary import FileSummary
 from understudy.envs.grading import UNREWARDED_PARTS
 from understudy.envs.state_diff import diff_states
 from understudy.envs.task_source import (
-    FULL_SLICE,
     ExternalSource,
     StatefulSource,
     TaskSource,
@@ -337,7 +335,7 @@ def _warnings(source: TaskSource, results: Sequence[_PlayedTask], alike: Sequenc
             "SFT cannot"
         )
     for leaf in list_sources(source):
-        warnings += _family_notes(leaf)
+        warnings += leaf.list_family_notes()
     if isinstance(source, ExampleSource):
         warnings += answer_notes([(result.task.id, source.find_example(result.task)) for result in results])
     if passing := [result for result in results if result.passing_check]:
@@ -364,22 +362,6 @@ def _warnings(source: TaskSource, results: Sequence[_PlayedTask], alike: Sequenc
             "name of a helper that is no tool with _"
         )
     return warnings
-
-
-def _family_notes(source: TaskSource) -> Iterator[str]:
-    """Yield which families of a domain's functions have no task, or always the same."""
-    if not isinstance(source, Domain) or not isinstance(source.generate, Mapping):
-        return
-    whole = source if source.task_slice == FULL_SLICE else replace(source, task_slice=FULL_SLICE)
-    counts = Counter(task.family for split in SPLITS for task in whole.tasks(split))
-    for family in source.families:
-        if not counts[family]:
-            yield (
-                f"the family {family} has no task: each needs rows of several splits, or repeats one of another "
-                "family; use rows of one split, or name a table that all may use in shared_tables"
-            )
-        elif counts[family] == 1:
-            yield f"the function of family {family} always makes the same task; draw its rows and words with rng"
 
 
 async def _find_train_refusal(
@@ -549,7 +531,8 @@ async def _play_task(source: TaskSource, split: Split, task: Task, max_step_seco
     if wrong := find_wrong_gold_call(gold):
         problems.append(_Problem("gold_fails", f"task {task.id}: {wrong}; SFT would imitate it", task))
     if gold.score:
-        wrong_actions = leaf.find_user_action_problems(task)
+        leaves = gold.num_turns <= len(task.gold_turns)
+        wrong_actions = leaf.find_user_action_problems(task, leaves)
         problems += (_Problem("wrong_user_action", f"task {task.id}: {text}", task) for text in wrong_actions)
     if gold.score and (unshown := find_unshown_argument(leaf, task, gold.messages)):
         problems.append(_Problem("unshown_value", f"task {task.id}: {describe_unshown(unshown)}", task))
@@ -701,14 +684,6 @@ def find_task_problems(source: TaskSource, split: Split, task: Task) -> Iterator
     for name in sorted({call.name for call in task.gold_calls} - tools):
         _, _, known = did_you_mean(name, tools).partition("; ")
         yield f"task {task.id}: a gold turn calls {name}, which is not one of the agent's tools; {known}"
-    known_actions = [(action.call.name, action.call.arguments) for action in task.scenario.user_actions]
-    for call in (call for message in task.gold if message.role == "user" for call in message.tool_calls):
-        if isinstance(source, Domain) and (call.name, call.arguments) not in known_actions:
-            yield (
-                f"task {task.id}: gold has the user's call {call.name}({call.arguments!r:.100}), which the user never "
-                f"makes: add UserAction(call=ToolCall(name={call.name!r}, …), required_terms=(…)) to "
-                "scenario.user_actions"
-            )
     if (task.domain, task.split) != (source.name, split):
         yield f"task {task.id}: it is stored in {source.name}/{split}, but its fields say {task.domain}/{task.split}"
     for text in filter(gives_consent, _user_texts(task) if task.scenario.goals else ()):
