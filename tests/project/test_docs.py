@@ -20,8 +20,8 @@ from support.shell import shell_environment
 from understudy.cli import main as cli
 from understudy.cli.seed_runs import split_seeds
 from understudy.core.records import Record
-from understudy.engines.models import smollm2_model
 from understudy.core.settings import field_records, is_other_name, table_record
+from understudy.engines.models import smollm2_model
 from understudy.runs import run
 from understudy.runs.config import TrainConfig, load_config, parse_config
 from understudy.runs.metrics import PREFIXES
