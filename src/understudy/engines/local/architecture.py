@@ -62,6 +62,8 @@ def probe_packing(network: PreTrainedModel) -> tuple[str, frozenset[AttentionSha
         one, two = out.last_hidden_state[0].float().split(_PROBE_TOKENS)
     except torch.OutOfMemoryError:
         raise
+    except _NoLayoutError:
+        return "its layers do not pass further arguments on to their attention", frozenset()
     # Code of transformers and of models: these are its errors for a missing interface and for arguments that differ.
     except (AttributeError, IndexError, KeyError, NotImplementedError, RuntimeError, TypeError, ValueError) as error:
         reason = f"{type(error).__name__}: {str(error).partition(chr(10))[0]:.200}"
@@ -74,6 +76,10 @@ def probe_packing(network: PreTrainedModel) -> tuple[str, frozenset[AttentionSha
     elif not problem and not _relative_diff(one, two) <= _MAX_PROBE_DIFF:
         problem = "its result for a row depends on other rows of the same pass"
     return problem, frozenset(layout.shapes)
+
+
+class _NoLayoutError(TypeError):
+    """Attention was called without the layout that the model was called with."""
 
 
 class _Mask(NamedTuple):
@@ -128,10 +134,12 @@ def _probe_attention(
     attention_mask: Any,
     scaling: float,
     *,
-    layout: _ProbeLayout,
+    layout: _ProbeLayout | None = None,
     **arguments: Any,
 ) -> tuple[Tensor, None]:
     """Return causal attention within each half, without windows and the like: both are treated alike."""
+    if layout is None:
+        raise _NoLayoutError
     layout.record(module, query, key, value, attention_mask, arguments | {"scaling": scaling})
     group, rows = query.shape[1] // key.shape[1], query.shape[2] // 2
     q, k, v = (
