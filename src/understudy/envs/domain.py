@@ -10,7 +10,6 @@ import inspect
 import itertools
 import re
 import sys
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,6 +34,8 @@ from understudy.core.tasks import (
     write_tasks,
 )
 from understudy.core.user_code import task_code, user_code
+from understudy.envs.compliance.grounds import GoldWords, read_gold_words
+from understudy.envs.compliance.sentences import is_english
 from understudy.envs.compliance.violations import find_violations
 from understudy.envs.domain_definition import (
     assign_row_splits,
@@ -69,6 +70,8 @@ NUM_TASKS_MADE_AGAIN = 5
 MAX_CACHED_GOLD_RUNS = 20_000
 """Largest number of tasks for which a domain caches what their gold calls do. Without it, a run that generates tasks
 would use more and more memory."""
+MAX_OPENINGS_READ = 50
+"""Number of users' openings from which the language is told."""
 _GENERATED_ID = re.compile(
     r"(?P<domain>[^/]+)/(?P<split>\w+)/(?P<family>.+)/(?P<difficulty>\w+)/(?P<seed>\d+)-(?P<number>\d+)"
 )
@@ -89,7 +92,7 @@ class _OutputWords:
     """The words that are outputs of tasks."""
 
     by_family: Mapping[str, Sequence[str]]
-    """Those of several tasks of a family."""
+    """Those of each family."""
     every: Collection[str]
     """All of them, case-folded."""
 
@@ -101,6 +104,7 @@ class _GoldRun:
     changes: Mapping[str, Any]
     writes: tuple[ToolCall, ...]
     fact_rules: FactRules
+    gold_words: GoldWords
 
 
 @dataclass(frozen=True)
@@ -170,9 +174,11 @@ class Domain(StatefulSource):
         defined = vars(sys.modules.get(self.module_name, sys)).items()
         domains = {attribute: value for attribute, value in defined if isinstance(value, Domain)}
         names = [attribute for attribute, value in domains.items() if value.name == self.name]
+        language = () if self._is_english else (f"{self.name} is not English, so the rules for texts are off",)
         if all(_definition(domains[attribute]) == _definition(self) for attribute in names):
-            return ()
+            return language
         return (
+            *language,
             f"{', '.join(names)} of {self.module_name} are different domains of the same name {self.name!r}, so their "
             "tasks and evaluations mix up; give each its own: Domain(…, own_name='NAME')",
         )
@@ -289,7 +295,10 @@ class Domain(StatefulSource):
             graded = (self.grade or score_episode)(task, state, changes, gate, transcript, ended)
             graded = await graded if inspect.isawaitable(graded) else graded
         score = to_score(graded)
-        found = find_violations(transcript, gate, task.outputs, self._all_specs, self._policies["full"])
+        if not self._is_english:
+            return apply_policy(score, gate.violations, self.reward_policy)
+        gold_words = self._run_gold(task).gold_words
+        found = find_violations(transcript, gate, task.outputs, self._all_specs, self._policies["full"], gold_words)
         return apply_policy(score, found, self.reward_policy)
 
     def find_changed_rows(self) -> Sequence[str]:
@@ -482,7 +491,7 @@ class Domain(StatefulSource):
             words = self._output_words
             rules = find_fact_rules(transcript, task.outputs, words.by_family.get(task.family, ()), words.every)
             writes = tuple(result.call for result in results if result.writes)
-            self._gold_runs[key] = _GoldRun(changes, writes, rules)
+            self._gold_runs[key] = _GoldRun(changes, writes, rules, read_gold_words(task.gold_turns))
         return self._gold_runs[key]
 
     def _requires_consent(self, task: Task) -> bool:
@@ -570,9 +579,8 @@ class Domain(StatefulSource):
     def _output_words(self) -> _OutputWords:
         outputs = [(task.family, word) for task in self._frozen_tasks for word in task.outputs if not is_number(word)]
         by_family = dict[str, list[str]]()
-        for (family, output), count in Counter(outputs).items():
-            if count > 1:
-                by_family.setdefault(family, []).append(output)
+        for family, output in dict.fromkeys(outputs):
+            by_family.setdefault(family, []).append(output)
         return _OutputWords(
             by_family, frozenset(word.casefold() for _, output in outputs for word in output.split("|"))
         )
@@ -590,6 +598,11 @@ class Domain(StatefulSource):
             except TaskError:
                 continue  # `check` reports the task
         return frozenset(names)
+
+    @functools.cached_property
+    def _is_english(self) -> bool:
+        openings = (task.scenario.opening for task in self._frozen_tasks[:MAX_OPENINGS_READ])
+        return is_english(" ".join((self._policies["full"], *openings)))
 
     @functools.cached_property
     def _all_specs(self) -> tuple[ToolSpec, ...]:
