@@ -58,14 +58,6 @@ def test_read_does_not_carry_out_what_a_proposal_adds() -> None:
     ("write", "proposal"),
     [
         (
-            ToolCall(name="change_cabin", arguments={"reservation_id": "YM9ZW5", "cabin": "economy"}),
-            "I will change reservation YM9ZW5 to economy with a refund of 31.25 to your card. Do you confirm?",
-        ),
-        (
-            ToolCall(name="add_bags", arguments={"reservation_id": "YM9ZW5", "bags": 2}),
-            "I'll add 2 checked bags to your trip YM9ZW5 and charge 62.50 to your card. Shall I?",
-        ),
-        (
             ToolCall(name="cancel_reservation", arguments={"reservation_id": "YM9ZW5"}),
             "I will cancel your trip YM9ZW5 and refund 31.25. Do you confirm?",
         ),

@@ -61,7 +61,7 @@ def test_refund_that_is_claimed_or_promised_later_agrees_with_the_result(then: s
     assert after("I will change reservation CG5AA2 to business. Do you confirm?", REFUNDED, f"Done. {then}") == found
 
 
-@pytest.mark.parametrize("result", ["{not json", '{"refund": "soon"}', "[" * 100_000, "refunded"])
+@pytest.mark.parametrize("result", ["{not json", "[" * 100_000, "refunded"])
 def test_result_without_an_amount_leaves_the_refund_open(result: str) -> None:
     proposal = "I will change reservation CG5AA2 to business with a refund of {}. Do you confirm?"
     assert after(proposal.format("403.00"), result) == []

@@ -8,6 +8,7 @@ from functools import lru_cache
 
 from understudy.core.messages import Message, ToolCall, ToolSpec
 from understudy.envs.compliance.ids import find_ids
+from understudy.envs.compliance.vocabulary import tool_groups
 from understudy.envs.rewards import is_failure, is_number
 
 # such as: total_refund
@@ -94,7 +95,7 @@ def read_calls(transcript: Sequence[Message], specs: Mapping[str, ToolSpec], wri
                         frozenset(value for value in string_values(call.arguments) if value.isdigit()),
                         related,
                         targets,
-                        message.content.count(":") > 1,
+                        _is_record(message.content, call.name),
                         listed,
                         refund,
                     )
@@ -120,6 +121,12 @@ def _read_refund(result: str) -> float | None:
     if refunds:
         return sum(refunds)
     return -sum(charges) if charges else None
+
+
+def _is_record(result: str, tool: str) -> bool:
+    """Return whether a result would have an amount that was moved. That of a cancellation may be its status only."""
+    moves_money = tool_groups(tool) & {"end", "return", "refund"}
+    return result.count(":") > 1 or (result.startswith('{"') and not moves_money)
 
 
 def _find_related(ids: Collection[str], earlier: Sequence[Message]) -> frozenset[str]:

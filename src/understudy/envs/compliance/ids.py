@@ -15,7 +15,7 @@ MAX_SMALL_NUMBER = 12
 
 def id_form(name: str) -> str:
     """Return a text that is the same for ids of one kind: "w9" for "w1" and "w23", "aa9aa9" for "zh9yr9"."""
-    prefix = re.fullmatch(r"([a-z_-]+)\d+", name)
+    prefix = re.fullmatch(r"([a-z_]+)\d+", name)
     return f"{prefix[1]}9" if prefix else re.sub(r"[a-z]", "a", re.sub(r"\d", "9", name))
 
 
