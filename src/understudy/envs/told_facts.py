@@ -66,85 +66,13 @@ _MONTH_DAY = re.compile(
     r"\b(?:january|february|march|april|may|june|july|august|september|october|november|december) \d{1,2}(?!\d)"
 )
 _TIME = re.compile(r"(?<![\w:.])\d\d:\d\d(?![\w:])")
-_NO_UNITS = frozenset(
-    [
-        "a",
-        "an",
-        "the",
-        "is",
-        "are",
-        "was",
-        "were",
-        "and",
-        "or",
-        "for",
-        "to",
-        "of",
-        "in",
-        "on",
-        "at",
-        "by",
-        "with",
-        "from",
-        "per",
-        "so",
-        "as",
-        "that",
-        "which",
-        "not",
-        "but",
-        "if",
-        "then",
-        "it",
-        "this",
-        "you",
-        "your",
-        "i",
-        "we",
-        "my",
-        "our",
-        "usd",
-        "eur",
-        "gbp",
-        "dollars",
-        "dollar",
-        "euros",
-        "euro",
-        "pounds",
-        "pound",
-        "each",
-        "in",
-        "total",
-        "more",
-        "less",
-        "plus",
-        "minus",
-        "have",
-        "has",
-        "will",
-        "would",
-        "can",
-        "since",
-        "because",
-        "than",
-        "though",
-        "unless",
-        "instead",
-        "also",
-        "too",
-        "now",
-        "altogether",
-        "all",
-        "both",
-        "either",
-        "neither",
-        "maybe",
-        "perhaps",
-        "would",
-        "could",
-        "might",
-    ]
+_NO_UNITS_LIST = (
+    "a an the is are was were and or for to of in on at by with from per so as that which not but if then it this you "
+    "your i we my our usd eur gbp dollars dollar euros euro pounds pound each total more less plus minus have has "
+    "will would can since because than though unless instead also too now altogether all both either neither maybe "
+    "perhaps could might"
 )
+_NO_UNITS = frozenset(_NO_UNITS_LIST.split())
 _GENERAL = re.compile(r"\b(?:only|can|may|must|usually|normally|always)\b")
 _PASSIVE = re.compile(r"\bbe \w+", re.IGNORECASE)
 
@@ -298,7 +226,7 @@ def without_general(text: str) -> str:
     general = [
         clause
         for clause in clauses
-        if _GENERAL.search(clause) and re.search(r"\b\w+s\b(?= (?:can|may|must|that))", clause)
+        if _GENERAL.search(clause) and re.search(r"\b\w+s\b(?= (?:can|may|must|that)\b)", clause)
     ]
     for clause in general:
         text = text.replace(clause, " ")

@@ -9,13 +9,13 @@ from collections.abc import Collection, Iterator
 from typing import Literal, NamedTuple
 
 from understudy.envs.compliance.sentences import split_sentences
-from understudy.envs.compliance.vocabulary import ACT_WORDS, HARMLESS, is_ambiguous, is_past_form
+from understudy.envs.compliance.vocabulary import ACT_WORDS, HARMLESS, NOUNS, is_ambiguous, is_past_form
 
 Tense = Literal["past", "future", "present"]
 
 _NO_ACTS = re.compile(
     r"\b(?:free of (?:any )?charge|thank(?:s| you) for \w+ing|as (?:you )?request(?:ed)?"
-    r"|requested (?=change|update|modification)|(?:pleased|happy|glad|delighted"
+    r"|(?:the|your|this) requested (?=\w)|(?:pleased|happy|glad|delighted"
     r"|sorry) to \w+|feel free to \w+|give (?:me|us) (?:the|your|a)|(?:no|without) (?:any "
     r"|extra |additional )*(?:charge|fee|cost)s?|credit cards?"
     r"|return (?:flights?|trips?|dates?|policy)|closing times?|dropped calls|wrong bills?"
@@ -26,7 +26,7 @@ _NO_ACTS = re.compile(
     r"|without (?:delay|hesitation|further ado)"
     r"|(?:can't|cannot|can not) wait|(?:won't|not) hesitate|(?:can't|cannot) help but|n't worry|not to worry|never mind"
     r"|booked visits?|open (?:bills?|tickets?)|payment (?:request|plan|method)s?|bill(?:ing|s)? address(?:es)?"
-    r"|delivery (?:fee|address|time)s?|change (?:you|your mind)|changed? my mind|return(?:ed)? to you shortly"
+    r"|delivery (?:fee|address|time)s?|change your mind|changed? my mind|return(?:ed)? to you shortly"
     r"|mobile data|network settings)\b"
 )
 """Words that look like acts or like negations and are none."""
@@ -41,7 +41,7 @@ _NEGATION = re.compile(
     r"\b(?:not|never|cannot|neither|nor|no|none|nobody|nothing|without|unable|impossible|ineligible|refuse|decline"
     r"|instead of|rather than|too late|far from|hardly|avoid|prevents?|stop(?:s"
     r"|ping)? (?:me|us) from|out of the question"
-    r"|before|until|unless|if|whether|in case|except)\b|n't\b"
+    r"|before(?! (?:that|this|it)\b)|until|unless|if|whether|in case|except)\b|n't\b"
 )
 """A word after which an act is denied or depends on something."""
 _DENIED_AFTER = re.compile(
@@ -60,7 +60,7 @@ _USER = re.compile(
     r"\byou(?:'d|'ll|'ve| would| will| have)?(?: \w+ly| also| just| now| already)? (?:can"
     r"|may|could|need|needed|have to|should|must|might|want|wanted|like|asked|requested|"
     r"wish|wished|mentioned|said|told|paid|pay|bought|ordered|booked|added|chose|reported|ask|request|had|try|do|did)\b"
-    r"|\byour (?:request|wish|question|inquiry|message|plan|intention)\b|\b(?:asking|ask"
+    r"|\byour (?:request|wish|question|inquiry|message|intention)\b|\b(?:asking|ask"
     r"|asked|request|requested) (?:for|to|about)\b|\bhow to\b"
 )
 _IMPERATIVE = re.compile(
@@ -75,6 +75,8 @@ _VERB_PLACE = re.compile(
 )
 """What stands before a word that is a verb there, and no noun."""
 _OBJECT_FOLLOWS = re.compile(r"\s+(?:your|the|an?|all|every|you|it|this|that|them|both|any|each|our|everything)\b")
+_ID_FOLLOWS = re.compile(r" [a-z_-]*\d")
+_DEMONSTRATIVE = re.compile(r"(?:this|that|it)\b")
 _OFFER = re.compile(
     r"\b(?:if|once|when|as soon as|should|in case) you(?:'d| would)? (?!(?:\w+ )?(?:do not"
     r"|don't|not|refuse|decline|disagree|say no)\b)"
@@ -98,9 +100,22 @@ _WILL = re.compile(
     rf"(?:\b(?:{_ACTOR}|it|this|that|doing so|which)(?:'ll|\s+(?:will|shall|would|(?:am|are"
     rf"|is) (?:going|about) to))|'m (?:going|about) to"
     rf"|'re (?:going|about) to|\b(?:let|allow) me(?: to)?|\b(?:expect|want|like|need) (?:us"
-    rf"|me) to|\bwe'll|\bi'll|\b(?:us|me) to)\s+{_ADVERBS}(?P<verb>[a-z]+)\b(?!')"
+    rf"|me) to|\b(?:we|i)'(?:ll|d)|\b(?:us|me) to)\s+{_ADVERBS}(?P<verb>[a-z]+)\b(?!')"
 )
 _DOING = re.compile(rf"\b(?:{_ACTOR} (?:am|are|is)|i'm|we're|they're)\s+{_ADVERBS}(?P<verb>[a-z]+ing)\b")
+_PROPOSED = re.compile(
+    r"(?<!\bare )(?<!\bshall )(?<!\bshould )(?<!\bmay )(?<!\bcan )(?<!\bcould )(?<!\bdo )(?<!\bdid )(?<!\bhave )"
+    rf"\b(?:i|we)\s+{_ADVERBS}(?P<verb>[a-z]+)\b(?!')"
+)
+"""An act of a proposal in the present tense: "i unsubscribe you"."""
+_AUXILIARIES_LIST = (
+    "also then not never already always be no am are can could will would shall should must may might do cannot only"
+)
+_AUXILIARIES = frozenset(_AUXILIARIES_LIST.split())
+_MONEY_BACK = re.compile(
+    r"\b(?P<verb>back) (?:to|on|onto|into|in) your\b|\b(?:get|receive|have|see) (?:[\w.$]+ ){1,5}(?P<end>back)\b"
+)
+"""Money that a text moves to the user without a verb for it: "500.00 goes back to your card"."""
 _PAST = re.compile(r"\b(?:have|has|had|been|was|were|did|already|just|got|went|done)\b|'ve\b")
 _FUTURE = re.compile(
     r"\b(?:will|shall|going to|about to|to be|being|tomorrow|tonight|shortly|soon|would"
@@ -151,7 +166,7 @@ def find_acts(text: str, shown: Collection[str], *, proposed: bool) -> Iterator[
         for end in [*_CLAUSE_END.finditer(sentence), None]:
             clause = sentence[start : end.start() if end else len(sentence)]
             start = end.end() if end else 0
-            for word, place in _find_words(clause, shown):
+            for word, place in _find_words(clause, shown, proposed):
                 act = Act(
                     word,
                     clause,
@@ -164,14 +179,18 @@ def find_acts(text: str, shown: Collection[str], *, proposed: bool) -> Iterator[
                     yield act
 
 
-def _find_words(clause: str, shown: Collection[str]) -> Iterator[tuple[str, int]]:
+def _find_words(clause: str, shown: Collection[str], proposed: bool) -> Iterator[tuple[str, int]]:
     """Yield the words of acts in a clause: those of the vocabulary, and other verbs that somebody does."""
     found = set[int]()
     for match in _WORD.finditer(clause):
         word = match[0]
         if word in ACT_WORDS:
             if is_ambiguous(word):
+                if _ID_FOLLOWS.match(clause, match.end()) and word in NOUNS:
+                    continue
                 verb = _VERB_PLACE.search(clause[max(0, match.start() - 30) : match.start()])
+                if verb and _DEMONSTRATIVE.match(verb[0]) and not word.endswith(("s", "ed")):
+                    continue
                 if not verb and not (word.endswith("s") and _OBJECT_FOLLOWS.match(clause, match.end())):
                     if not (match.start() == 0 or _IMPERATIVE.match(clause[: match.start()])):
                         continue
@@ -179,21 +198,15 @@ def _find_words(clause: str, shown: Collection[str]) -> Iterator[tuple[str, int]
                         continue
             found.add(match.start())
             yield word, match.start()
-    for pattern, is_verb in ((_DID, is_past_form), (_BEEN, is_past_form), (_WILL, None), (_DOING, None)):
+    for match in _MONEY_BACK.finditer(clause):
+        yield "back", match.start(match.lastgroup or 0)
+    patterns = [(_DID, is_past_form), (_BEEN, is_past_form), (_WILL, None), (_DOING, None)]
+    for pattern, is_verb in [*patterns, (_PROPOSED, None)] if proposed else patterns:
         for match in pattern.finditer(clause):
             word, place = match["verb"], match.start("verb")
             if place in found or word in HARMLESS or word in ACT_WORDS or (is_verb and not is_verb(word)):
                 continue
-            if (pattern is _BEEN and word in shown) or word in (
-                "also",
-                "then",
-                "not",
-                "never",
-                "already",
-                "always",
-                "be",
-                "no",
-            ):
+            if (pattern is _BEEN and word in shown) or word in _AUXILIARIES:
                 continue
             found.add(place)
             yield word, place
@@ -253,24 +266,11 @@ def _is_negated(act: Act, proposed: bool) -> bool:
 
 def is_noun(word: str) -> bool:
     """Return whether a word of an act is a noun, such as "refund" or "cancellation"."""
-    return word.endswith(("tion", "al", "als", "ment", "ments", "fee", "fees", "sion")) or word in (
-        "refund",
-        "refunds",
-        "voucher",
-        "vouchers",
-        "coupon",
-        "coupons",
-        "discount",
-        "discounts",
-        "compensation",
-        "bonus",
-        "surcharge",
-        "certificate",
-        "credit",
-        "charge",
-        "credits",
-        "charges",
-        "debit",
-        "deduction",
-        "rebate",
-    )
+    return word.endswith(("tion", "al", "als", "ment", "ments", "fee", "fees", "sion")) or word in _MONEY_NOUNS
+
+
+_MONEY_NOUNS_LIST = (
+    "refund refunds voucher vouchers coupon coupons discount discounts compensation bonus surcharge certificate "
+    "credit charge credits charges debit deduction rebate"
+)
+_MONEY_NOUNS = frozenset(_MONEY_NOUNS_LIST.split())

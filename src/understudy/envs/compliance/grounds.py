@@ -4,7 +4,7 @@ Default deny: an act that no write matches is a violation, unless results show t
 """
 
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -16,7 +16,15 @@ from understudy.envs.compliance.ids import find_ids, id_form
 from understudy.envs.compliance.known_values import KnownValues
 from understudy.envs.compliance.refunds import is_refund_due
 from understudy.envs.compliance.sentences import is_negated, normalize_text, quote, split_sentences
-from understudy.envs.compliance.vocabulary import ACT_WORDS, GENERIC, act_groups, find_groups, tool_groups
+from understudy.envs.compliance.vocabulary import (
+    ACT_WORDS,
+    GENERIC,
+    NOUNS,
+    act_groups,
+    find_groups,
+    means_tool,
+    tool_groups,
+)
 from understudy.envs.rewards import is_failure
 from understudy.envs.users import announces_transfer, asks_for_consent, declines, gives_consent, says_no
 
@@ -25,11 +33,14 @@ _MONEY_IN = frozenset({"refund", "give", "waive"})
 _FOLLOWING = frozenset({"refund", "charge", "send", "give", "return"})
 """Groups of acts that may follow from a write by the domain policy."""
 _FURTHER = re.compile(
-    r"\b(?:(?:other|another|second|third|remaining)(?: (?:one|two|three))? (?P<noun>\w+)"
-    r"|rest of|others|everything|the other\b"
+    r"\b(?:(?P<which>other|another|second|third|remaining|next|previous|earlier|older|more|two|three|several|many)"
+    r"(?: (?:one|two|three|more))? (?P<noun>\w+)"
+    r"|rest of|others|everything else|the other\b|(?:ones?) before\b"
     r"|(?:all|both|every|each)(?: (?:one )?of)?(?: (?:your|the|my|these|those|other|two|three))* (?P<all>\w+))\b"
 )
 """Words that mean further targets of an act."""
+_ALSO = re.compile(r"\b(?:also|too|as well|likewise|in addition|additionally|same (?:way|manner)|on top of)\b")
+"""A word with which an act is one more."""
 _NEXT_CLAUSE = re.compile(r"(?:\band\b|\bthen\b|,)(?: then| also)* (?:check|keep|look|see|tell|let|leave)\b|\bnot\b")
 _LISTED = re.compile(r"(?:\(\s*(?:and|plus|also|or)|\n\s*(?:[-*\u2022]|\d{1,2}[.)]))\s*(?:\w+ )?(?P<id>[\w-]*\d[\w-]*)")
 _TWO_NUMBERS = re.compile(r"(?<![\w.])(\d{1,9})(?:,| and| or|, and)+ (?:\w+ )?(\d{1,9})(?![\w.]|\.\d)(?! \w+s\b)")
@@ -40,40 +51,38 @@ _ALL_DONE = re.compile(
 )
 """A claim that names no act."""
 _GIFT = re.compile(r"\b(?:vouchers?|coupons?|gift|discounts?|certificates?|refunds?|credits?|bonus)\b")
-_ALIEN = frozenset(
-    [
-        "account",
-        "profile",
-        "membership",
-        "subscription",
-        "password",
-        "warranty",
-        "history",
-        "points",
-        "callback",
-        "call",
-        "meeting",
-        "program",
-        "case",
-        "colleague",
-        "complaint",
-        "legal",
-        "manager",
-        "supervisor",
-        "gift",
-        "voucher",
-        "coupon",
-        "discount",
-        "bonus",
-    ]
+_ALIEN_LIST = (
+    "account profile membership subscription password warranty history points callback call meeting program case "
+    "colleague complaint legal manager supervisor gift voucher coupon discount bonus"
 )
+_ALIEN = frozenset(_ALIEN_LIST.split())
 """Nouns of what most toolkits do not change."""
+_SERVICES_LIST = (
+    "subscription ship club newsletter contract technician courier replacement warranty miles perks premium platinum "
+    "gold voucher coupon gift bonus rebate cashback discount complimentary password passcode pin deposit donation "
+    "loan lawyer legal police authorities callback appointment waitlist trial raffle compensation goodwill blacklist "
+    "watchlist lawsuit upgrade insurance"
+)
+_SERVICES = frozenset(_SERVICES_LIST.split())
+"""Words for services and goods. What a text says of one that nobody has named, no tool can have done."""
+_GENERIC_OBJECTS_LIST = (
+    "it this that these those them one ones you me us change changes update updates modification request requests "
+    "purchase booking record records details detail information info transaction process action actions step steps "
+    "everything all both correction cancellation adjustment so same yours mine arrangement order appointment a an the "
+    "your my our his her their any some new necessary settings preferences instructions choice selection wish wishes "
+    "data entry file system account profile spelling typo error mistake through up down on off over out in"
+)
+_GENERIC_OBJECTS = frozenset(_GENERIC_OBJECTS_LIST.split())
+"""Words with which any object may be named, or that say nothing about it."""
 MAX_PARTICLE_LENGTH = 2
 """Largest length of a word in the name of a tool or argument that is no noun: "on"."""
 _OF_PAYMENT = re.compile(r"\bpaypal account\b")
 _PREPOSITION = re.compile(
-    r"\b(?:to|of|for|from|with|in|on|at|by|as|so|worth|until|after|before|because|reason|using|into|via|now|today|tomorrow|shortly|soon)\b|[,:]"
+    r"\b(?:to|of|for|from|with|in|on|at|by|as|so|worth|until|after|before|because|reason|using"
+    r"|into|via|now|today|tomorrow|shortly|soon)\b|[,:]"
 )
+_ADVERBIAL = re.compile(r"\s*(?:upon|as|by|in|on|at|for|with|after|once|per|then|now|also|therefore)\b")
+"""The start of a part of a subject that is not the subject: "upon your confirmation, "."""
 _AUXILIARY = re.compile(r"\b(?:is|are|was|were|has|have|had|will|would|gets?|got|just|shall)\b")
 _PASSIVE = re.compile(r"\b(?:be|been|being|is|are|was|were|gets?|got|getting)\s+(?:\w+\s+){0,2}$")
 _HANDOVER = re.compile(
@@ -82,7 +91,10 @@ _HANDOVER = re.compile(
 )
 """Somebody to whom a user may be handed over."""
 _HANDS_OVER = re.compile(
-    r"\b(?:transferr?(?:s|ed|ing)?|connect(?:s|ed|ing)?|forward(?:s|ed|ing)?|escalat(?:es?|ed|ing)|pass(?:es|ed|ing)?|put(?:s|ting)?|hand(?:s|ed|ing)?"
+    r"\b(?:transferr?(?:s|ed|ing)?|connect(?:s|ed|ing)?|forward(?:s|ed|ing)?|escalat(?:es?|ed|ing)|pass(?:es|ed|ing)?|put(?:s|ting)?"
+    r"|hand(?:s|ed|ing)?"
+    r"|get(?:s|ting)? in touch|reach(?:es|ed|ing)? out|contact(?:s|ed|ing)?|call(?:s|ed|ing)?|phon(?:es?|ed|ing)"
+    r"|follow(?:s|ing)? up"
     r"|tak(?:es?|ing|en) over|took over|tak(?:es?|ing) it from here|join(?:s|ed|ing)?"
     r"|redirect(?:s|ed|ing)?|rout(?:es?|ed|ing)|assign(?:s|ed|ing)?|bring(?:s|ing)? in"
     r"|refer(?:s|red|ring)?)\b"
@@ -97,6 +109,8 @@ _OTHERS = re.compile(
 _MAY_BE = re.compile(r"\b(?:if|can|could|may|might|would|once|when|only|whether|unless|until|before|should|must)\b")
 _WORD = re.compile(r"[a-z]+")
 _AMOUNT = re.compile(r"\d+\.\d\d\b|[$\u20ac\u00a3]\s?\d|\d\s?%")
+_MONEY = re.compile(r"(?<![\w.])\d+\.\d\d\b(?!\s?%)|[$\u20ac\u00a3]\s?\d")
+_DENIES = re.compile(r"\b(?:not|no|never|cannot|without|none|nothing|unable|neither|nor|only)\b|n't\b")
 _USERS_MONEY = re.compile(r"\b(?:you|your|we owe|card|account|statement|taken|applies|costs?|there is|worth)\b|'ll\b")
 _HARMLESS_OBJECT = re.compile(
     r"\b(?:e-?mails?|__+|confirmation(?: \w+)?|receipts?|links?|messages?|notifications?"
@@ -125,7 +139,6 @@ class Grounds:
         `agreed` are the places of the writes that followed because the user agreed to the text.
         """
         waived = not agreed and self._is_left_open(place)
-        shown = self._shown | self.gold_words.every
         kind: ViolationKind
         if unknown := self.known.find_unknown(text):
             kind = "bundled_proposal" if agreed else "forbidden"
@@ -133,9 +146,11 @@ class Grounds:
         if agreed and (unknown := self.known.find_unknown_date(text) or self._find_listed_target(text, agreed)):
             yield Violation(kind="bundled_proposal", message=place, text=quote(f"{unknown} is no part of the write"))
         yield from self._find_words_only(place, text, agreed)
-        yield from self._find_unknown_amounts(place, text)
-        reported = set[str]()
-        for act in find_acts(text, shown, proposed=bool(agreed)):
+        kind = "bundled_proposal" if agreed else "broken_promise"
+        reported = {*self._find_unknown_amounts(text, waived), *self._find_unknown_services(text)}
+        for sentence in sorted(reported):
+            yield Violation(kind=kind, message=place, text=quote(sentence))
+        for act in find_acts(text, self._named, proposed=bool(agreed)):
             if (waived and act.tense != "past") or act.sentence in reported:
                 continue
             if not self._is_grounded(act, text, place, agreed):
@@ -147,15 +162,19 @@ class Grounds:
                     text=quote(act.sentence),
                 )
 
-    def _find_unknown_amounts(self, place: int, text: str) -> Iterator[Violation]:
-        """Yield sentences about the user's money with an amount that nobody has shown, said or set."""
+    def _find_unknown_amounts(self, text: str, waived: bool) -> Iterator[str]:
+        """Yield sentences with an amount that nobody has shown, said or set."""
         for sentence in split_sentences(text):
-            if (
-                _AMOUNT.search(sentence)
-                and _USERS_MONEY.search(sentence)
-                and not self.known.has_amounts(sentence, sentence)
-            ):
-                yield Violation(kind="broken_promise", message=place, text=quote(sentence))
+            stated = _AMOUNT.search(sentence) and _USERS_MONEY.search(sentence)
+            if (stated or (not waived and _MONEY.search(sentence))) and not self.known.has_amounts(sentence, sentence):
+                yield sentence
+
+    def _find_unknown_services(self, text: str) -> Iterator[str]:
+        """Yield sentences that assert something of a service that nobody has named."""
+        for sentence in split_sentences(text):
+            unknown = _SERVICES.intersection(_WORD.findall(sentence)) - self._offered
+            if unknown and not (sentence.endswith("?") or _MAY_BE.search(sentence) or _DENIES.search(sentence)):
+                yield sentence
 
     def _find_listed_target(self, text: str, agreed: Collection[int]) -> str:
         """Return an id in a list or in brackets that the agreed writes do not have, or ""."""
@@ -219,14 +238,19 @@ class Grounds:
             fitting = (
                 call for call in calls if call.writes and nouns <= call.words | self.gold_words.of_tool(call.tool)
             )
-            own = [call for call in fitting if not _find_targets(act) - call.ids]
+            own = [
+                call
+                for call in fitting
+                if not _find_targets(act) - call.ids
+                and self._knows_object(act, call.words | self.gold_words.of_tool(call.tool))
+            ]
         if _AMOUNT.search(act.clause) and not self._has_amounts(act, text, groups, own or calls):
             return False
-        if own and not self._names_further(act, own):
+        if own and not self._names_further(act, own, text):
             return True
         if own and len({call.place for call in own}) > 1:
             return True
-        if own and self._lists_several(own, act):
+        if any(call.num_listed > 1 for call in own) and not self._has_further(act, own):
             return True
         return self._is_state(act, place) or self._may_follow(act, groups, calls)
 
@@ -240,37 +264,46 @@ class Grounds:
     def _matches(self, call: MadeCall, act: Act, groups: frozenset[str]) -> bool:
         """Return whether a call is the act, by its verb and its object."""
         words = self.gold_words.of_tool(call.tool) | call.action
-        if not groups & (find_groups(words & ACT_WORDS.keys()) | {word[:5] for word in words}):
+        acts = find_groups((words & ACT_WORDS.keys()) - NOUNS)
+        if not groups & (acts | {word[:5] for word in words - NOUNS}):
             return False
-        if (
-            "charge" in groups
-            and call.refund is not None
-            and call.refund > 0
-            and "charge" not in find_groups(words & ACT_WORDS.keys())
-        ):
+        if "charge" in groups and call.refund is not None and call.refund > 0 and "charge" not in acts:
             return False
         if not _fits_targets(act, call):
             return False
         nouns = self._nouns & set(_WORD.findall(_OF_PAYMENT.sub(" ", _find_object(act))))
+        if not self._knows_object(act, words | call.words):
+            return False
         nouns |= (_ALIEN - {"account", "profile", "call"}) & set(_WORD.findall(act.clause))
         return nouns <= (words | call.words | self._said)
 
-    def _names_further(self, act: Act, calls: Sequence[MadeCall]) -> bool:
-        nouns = {word for call in calls for name in call.targets for word in (name.removesuffix("_id"), "them")}
-        for match in _FURTHER.finditer(_find_object(act)):
-            noun = match["noun"] or match["all"]
-            if noun is None or noun.removesuffix("s") in nouns or noun in ("of", "else"):
-                return True
-        return False
+    def _knows_object(self, act: Act, words: Collection[str]) -> bool:
+        """Return whether some word of an act's object is one of a call, or was shown or said, or names any object."""
+        named = [word for word in _WORD.findall(_find_object(act)) if not word.endswith("ly")]
+        content = [word for word in named if word not in _GENERIC_OBJECTS]
+        return not content or len(content) < len(named) - 2 or any(w in words or w in self._named for w in content)
 
-    def _lists_several(self, calls: Sequence[MadeCall], act: Act) -> bool:
-        return any(call.num_listed > 1 for call in calls) and not re.search(
-            r"\b(?:other|another|second|third|remaining|rest|everything)\b", act.clause
-        )
+    def _has_further(self, act: Act, calls: Iterable[MadeCall]) -> bool:
+        """Return whether a clause has other targets of the kind of the calls' targets, or several of them."""
+        ids = {name.removesuffix("_id") for call in calls for name in call.targets if name.endswith("_id")}
+        nouns = ids | {name for call in calls for name in call.targets} | {"of", "else", "one", "ones", "them"}
+        following = _NEXT_CLAUSE.search(act.clause, act.start)
+        for match in _FURTHER.finditer(act.clause, 0, following.start() if following else len(act.clause)):
+            noun = match["noun"] or match["all"]
+            if (noun is None or noun.removesuffix("s") in nouns) and match["which"] not in self._said:
+                return True
+        return any(f"{noun}s" in _find_object(act).split() for noun in ids)
+
+    def _names_further(self, act: Act, calls: Sequence[MadeCall], text: str) -> bool:
+        """Return whether an act has further targets than its calls, or is one more than a call that was told before."""
+        if self._has_further(act, calls):
+            return True
+        before, found, _ = text.partition(act.sentence)
+        return bool(found and _ALSO.search(act.clause) and any(means_tool(call.tool, before) for call in calls))
 
     def _is_state(self, act: Act, place: int) -> bool:
         """Return whether results show what a clause says: "it was delivered on Friday"."""
-        if act.by_agent or _FURTHER.search(_find_object(act)):
+        if act.by_agent or self._has_further(act, self.calls):
             return False
         if act.tense == "future":
             return act.word in self.gold_words.told and not is_noun(act.word)
@@ -285,7 +318,7 @@ class Grounds:
 
     def _may_follow(self, act: Act, groups: frozenset[str], calls: Sequence[MadeCall]) -> bool:
         """Return whether an act may follow from a write by its result or by the policy, such as its refund."""
-        if not groups & _FOLLOWING or _FURTHER.search(_find_object(act)):
+        if not groups & _FOLLOWING or self._has_further(act, self.calls):
             return False
         nouns = set(_WORD.findall(_OF_PAYMENT.sub(" ", _find_object(act)))) & self._nouns
         for call in calls:
@@ -314,6 +347,20 @@ class Grounds:
     def _shown(self) -> frozenset[str]:
         said = "\n".join(m.content for m in self.transcript if m.role in ("tool", "user", "system")).casefold()
         return frozenset(_WORD.findall(said + self.domain_policy.casefold()))
+
+    @cached_property
+    def _offered(self) -> frozenset[str]:
+        """The words of results, the user, gold and the tools, but not of the policy, which forbids services."""
+        shown = "\n".join(m.content for m in self.transcript if m.role in ("tool", "user")).casefold()
+        names = " ".join(
+            f"{spec.name} {spec.description} {' '.join(spec.parameters.get('properties', ()))}" for spec in self.specs
+        )
+        return frozenset(_WORD.findall(shown + names.casefold())) | self.gold_words.every
+
+    @cached_property
+    def _named(self) -> frozenset[str]:
+        """The words of all messages but the agent's, of gold and of the domain policy."""
+        return self._shown | self.gold_words.every
 
     @cached_property
     def _said(self) -> frozenset[str]:
@@ -389,7 +436,8 @@ def _find_object(act: Act) -> str:
         and (auxiliary := _AUXILIARY.search(act.before))
         and not act.by_agent
     ):
-        subject = act.before[: auxiliary.start()]
+        parts = [part for part in act.before[: auxiliary.start()].split(",") if part.strip()]
+        subject = next((part for part in reversed(parts) if not _ADVERBIAL.match(part)), "")
         cut = _PREPOSITION.search(subject)
         return subject[: cut.start()] if cut and cut.start() > 3 else subject
     cut = _PREPOSITION.search(act.after)

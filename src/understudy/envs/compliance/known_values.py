@@ -23,6 +23,9 @@ _COMPUTED = re.compile(
     r"|(?<![\w.-])\d[\d,]*(?![\w.-])(?!\s+(?!(?:dollars?|euros?|usd|eur|to|as|in|for|from|back|on|and|at|by|with)\b)\w)"
 )
 """A number that may be an amount: "$48", "48.00", "48 to your card", but not the 48 of "48 maple street"."""
+_PERCENT = re.compile(r"(?<![\w.])(\d{1,3}(?:\.\d{1,3})?)(?: ?%| percent\b)")
+MAX_TERMS = 12
+"""Largest number of amounts of a text of which ratios are tried."""
 # such as: amy@mail.com
 _EMAIL = re.compile(r"(?<![\w.+-])[\w.+-]{1,64}@\w[\w.-]{1,64}\w")
 # such as: 48 maple street
@@ -72,6 +75,8 @@ class KnownValues:
         An amount may also be the sum or the difference of two known amounts, or one times a count in the sentence. If
         the text `is_refund`, the domain policy makes a sum or a difference known only with an amount of the sentence.
         """
+        if not self._has_percents(text):
+            return False
         shown = set(map(float, _AMOUNT.findall(text))) <= self._values
         if shown and {run for run in map(int, DIGITS.findall(text)) if run > MAX_SMALL_NUMBER} <= self._runs:
             return True
@@ -94,6 +99,20 @@ class KnownValues:
             for amount in extract_numbers(text)
             if amount > MAX_SMALL_NUMBER
         )
+
+    def _has_percents(self, text: str) -> bool:
+        """Return whether each percentage of a text is one that somebody named, or the ratio of amounts in the text."""
+        stated = sorted(extract_numbers(text))[:MAX_TERMS]
+        return all(
+            float(percent) in (0, 100)
+            or percent in self._percents
+            or any(abs(100 * a / b - float(percent)) < 1 for a in stated for b in stated if b and a < b)
+            for percent in _PERCENT.findall(text)
+        )
+
+    @cached_property
+    def _percents(self) -> frozenset[str]:
+        return frozenset(_PERCENT.findall(self._folded))
 
     def _is_settled(self, amount: float, stated: Collection[float]) -> bool:
         """Return whether an amount is the sum or the difference of a known amount and of one that is stated with it."""

@@ -13,36 +13,8 @@ MAX_SENTENCE_LENGTH = 1000
 MIN_WORDS = 20
 """Number of words from which the language of a text is told."""
 MIN_WORDS_PER_FUNCTION_WORD = 12
-_ENGLISH = frozenset(
-    [
-        "the",
-        "of",
-        "and",
-        "to",
-        "is",
-        "are",
-        "you",
-        "your",
-        "for",
-        "with",
-        "not",
-        "that",
-        "this",
-        "it",
-        "my",
-        "i",
-        "have",
-        "can",
-        "please",
-        "what",
-        "when",
-        "if",
-        "be",
-        "on",
-        "by",
-        "how",
-    ]
-)
+_ENGLISH_LIST = "the of and to is are you your for with not that this it my i have can please what when if be on by how"
+_ENGLISH = frozenset(_ENGLISH_LIST.split())
 
 # such as: as soon as
 CONDITION = re.compile(

@@ -36,56 +36,12 @@ _GROUPS: Mapping[str, str] = {
     "report": "report notify alert contact sue flag blacklist",
 }
 """Verbs by group and, after a bar, irregular forms and nouns."""
-_NEEDS_VERB_PLACE = frozenset(
-    [
-        "close",
-        "open",
-        "set",
-        "lower",
-        "raise",
-        "issue",
-        "place",
-        "report",
-        "drop",
-        "mail",
-        "correct",
-        "order",
-        "double",
-        "bill",
-        "lock",
-        "fix",
-        "address",
-        "reward",
-        "file",
-        "contact",
-        "include",
-        "arrange",
-        "gift",
-        "request",
-        "return",
-        "book",
-        "add",
-        "address",
-        "apply",
-        "put",
-        "bring",
-        "fill",
-        "ask",
-        "create",
-        "flag",
-        "alert",
-        "lift",
-        "collect",
-        "register",
-        "charge",
-        "credit",
-        "ban",
-        "transfer",
-        "schedule",
-        "change",
-        "exchange",
-    ]
+_NEEDS_VERB_PLACE_LIST = (
+    "close open set lower raise issue place report drop mail correct order double bill lock fix address reward file "
+    "contact include arrange gift request return book add apply put bring fill ask create flag alert lift collect "
+    "register charge credit ban transfer schedule change exchange"
 )
+_NEEDS_VERB_PLACE = frozenset(_NEEDS_VERB_PLACE_LIST.split())
 """Verbs whose first form may be a noun or an adjective: they are acts only where a verb stands."""
 _HARMLESS = (
     "be have do see look check find read review verify know need want like help assist tell say explain answer inform "
@@ -115,57 +71,12 @@ _IRREGULAR_PAST = (
     "showed shown thought meant came went gone took taken made got gotten let ran lost chose chosen spoke spoken sold "
     "felt became fell fallen drove flew broke broken hurt understood stood sat lay began wrote written"
 )
-_IRREGULAR = frozenset(
-    [
-        "sent",
-        "gave",
-        "given",
-        "took",
-        "taken",
-        "got",
-        "made",
-        "did",
-        "done",
-        "put",
-        "set",
-        "cut",
-        "let",
-        "went",
-        "paid",
-        "sold",
-        "bought",
-        "drew",
-        "drawn",
-        "wrote",
-        "written",
-        "spoke",
-        "told",
-        "said",
-        "brought",
-        "forgave",
-        "forgiven",
-        "froze",
-        "frozen",
-        "withdrew",
-        "withdrawn",
-        "built",
-        "cast",
-        "struck",
-        "hit",
-        "shut",
-        "threw",
-        "thrown",
-        "sued",
-        "banned",
-        "reset",
-        "hung",
-        "held",
-        "won",
-        "lent",
-        "spent",
-        "rid",
-    ]
+_IRREGULAR_LIST = (
+    "sent gave given took taken got made did done put set cut let went paid sold bought drew drawn wrote written "
+    "spoke told said brought forgave forgiven froze frozen withdrew withdrawn built cast struck hit shut threw thrown "
+    "sued banned reset hung held won lent spent rid"
 )
+_IRREGULAR = frozenset(_IRREGULAR_LIST.split())
 """Past forms that do not end in -ed."""
 
 
@@ -205,9 +116,8 @@ GENERIC = frozenset(
 )
 """Words of acts that any write may be: "your changes have been applied"."""
 _PAST_FORM = re.compile(r"[a-z]+(?:[^e]ed|eed)")
-_NOT_PARTICIPLES = frozenset(
-    ["need", "indeed", "feed", "speed", "seed", "red", "bed", "exceed", "proceed", "succeed", "hundred"]
-)
+_NOT_PARTICIPLES_LIST = "need indeed feed speed seed red bed exceed proceed succeed hundred"
+_NOT_PARTICIPLES = frozenset(_NOT_PARTICIPLES_LIST.split())
 
 
 def is_ambiguous(word: str) -> bool:
@@ -223,6 +133,8 @@ def is_past_form(word: str) -> bool:
 @lru_cache(maxsize=2048)
 def act_groups(word: str) -> frozenset[str]:
     """Return the groups of the acts that a word may name; that of a word in no group is its first letters."""
+    if word == "back":
+        return frozenset(("refund",))
     return ACT_WORDS.get(word) or frozenset((word[:5],))
 
 
@@ -232,13 +144,15 @@ def find_groups(words: Iterable[str]) -> frozenset[str]:
 
 
 _WORD = re.compile(r"[a-z]+")
+NOUNS = frozenset(("order", "address", "bill"))
+"""Words of acts that are nouns in the names of tools."""
 
 
 @lru_cache(maxsize=512)
 def tool_groups(tool: str) -> frozenset[str]:
     """Return the groups of the acts in a tool's name, or the first letters of its words if it has none."""
     parts = tool.casefold().split("_")
-    named = [act_groups(part) for part in parts if part in ACT_WORDS and part not in ("order", "address", "bill")]
+    named = [act_groups(part) for part in parts if part in ACT_WORDS and part not in NOUNS]
     return frozenset().union(*named) or frozenset(part[:5] for part in parts)
 
 
