@@ -236,6 +236,8 @@ def _is_exempt(act: Act, is_question: bool, proposed: bool) -> bool:
         return not is_noun(act.word)
     if is_question and _INVERTED.match(act.sentence) and not proposed:
         return True
+    if _BY_USER.search(before[-30:]):
+        return True
     if not proposed:
         if _TO.match(before):
             return True
@@ -247,6 +249,8 @@ def _is_exempt(act: Act, is_question: bool, proposed: bool) -> bool:
 
 _STATUSES = frozenset(("placed", "shipped", "delivered", "booked"))
 """Participles that say how a thing is."""
+_BY_USER = re.compile(r"\byou(?:'ve|'d| have| had)? (?:\w+ly )?$")
+"""The subject of what the user did: "as you gave them"."""
 _TO = re.compile(r"\W*(?:in order )?to $")
 _NOUN_FOLLOWS = re.compile(
     r"\s+(?:orders?|reservations?|lines?|bills?|visits?|items?|flights?|trips?|appointments?|prescriptions?)\b"

@@ -244,6 +244,13 @@ class Grounds:
                 if not _find_targets(act) - call.ids
                 and self._knows_object(act, call.words | self.gold_words.of_tool(call.tool))
             ]
+        if act.word not in ACT_WORDS and act.tense == "past" and "you" not in _find_object(act).split():
+            # Any verb may say that a write was made: "i have actioned your request".
+            own = [
+                call
+                for call in calls
+                if call.writes and self._knows_object(act, call.words) and _fits_targets(act, call)
+            ]
         if _AMOUNT.search(act.clause) and not self._has_amounts(act, text, groups, own or calls):
             return False
         if own and not self._names_further(act, own, text):
@@ -279,6 +286,8 @@ class Grounds:
 
     def _knows_object(self, act: Act, words: Collection[str]) -> bool:
         """Return whether some word of an act's object is one of a call, or was shown or said, or names any object."""
+        if act.word in GENERIC and is_noun(act.word):
+            return True
         named = [word for word in _WORD.findall(_find_object(act)) if not word.endswith("ly")]
         content = [word for word in named if word not in _GENERIC_OBJECTS]
         return not content or len(content) < len(named) - 2 or any(w in words or w in self._named for w in content)

@@ -113,7 +113,7 @@ GENERIC = frozenset(
     form
     for base in ["update", "change", "modify", "adjust", "apply", "set", "put", "switch"]
     for form in _inflect(base)
-)
+) | {"modification", "modifications", "adjustment", "adjustments", "alteration", "correction"}
 """Words of acts that any write may be: "your changes have been applied"."""
 _PAST_FORM = re.compile(r"[a-z]+(?:[^e]ed|eed)")
 _NOT_PARTICIPLES_LIST = "need indeed feed speed seed red bed exceed proceed succeed hundred"
