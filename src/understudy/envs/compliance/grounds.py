@@ -22,6 +22,7 @@ from understudy.envs.compliance.vocabulary import (
     NOUNS,
     act_groups,
     find_groups,
+    is_past_form,
     means_tool,
     tool_groups,
 )
@@ -441,7 +442,7 @@ def _find_targets(act: Act) -> set[str]:
 def _find_object(act: Act) -> str:
     """Return the object of an active verb, or the subject of a passive one."""
     if (
-        (_PASSIVE.search(act.before[-40:]) or not act.after.strip())
+        ((is_past_form(act.word) and _PASSIVE.search(act.before[-40:])) or not act.after.strip())
         and (auxiliary := _AUXILIARY.search(act.before))
         and not act.by_agent
     ):

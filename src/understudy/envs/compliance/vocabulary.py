@@ -44,6 +44,7 @@ _NEEDS_VERB_PLACE_LIST = (
 _NEEDS_VERB_PLACE = frozenset(_NEEDS_VERB_PLACE_LIST.split())
 """Verbs whose first form may be a noun or an adjective: they are acts only where a verb stands."""
 _HARMLESS = (
+    "propose prepare aim "
     "be have do see look check find read review verify know need want like help assist tell say explain answer inform "
     "note understand hear hope wish wait hold try let get go come keep stay remain leave last begin end expire arrive "
     "depart land show reflect appear receive believe think guess mean happen work depend contain confirm clarify "
