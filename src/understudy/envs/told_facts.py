@@ -23,8 +23,9 @@ MAX_LABELLED = 2
 MAX_TERMS = 6
 """Largest number of other amounts that are tried as the terms of a sum."""
 
-_SENTENCE_END = re.compile(r"(?<=[.!?])[*_\"')]*\s+|\n+")
-_TITLE = re.compile(r"\b(dr|prof|mr|mrs|ms)\.(?= )", re.IGNORECASE)
+_SENTENCE_END = re.compile(
+    r"(?<=[.!?])(?<!\b[Dd]r\.)(?<!\b[Mm]r\.)(?<!\b[Mm]rs\.)(?<!\b[Mm]s\.)(?<!\b[Pp]rof\.)[*_\"')]*\s+|\n+"
+)
 _DOUBT = re.compile(
     r"\b(?:doubt\w*|(?:not|n't|never|no longer|hardly) (?:\w+ )?(?:sure|certain|know|say"
     r"|tell|confirm|guarantee|clear|think|believe|true)"
@@ -93,7 +94,7 @@ def takes_back(text: str) -> bool:
 
 def split_sentences(text: str) -> list[str]:
     """Return the sentences and lines of a text."""
-    return [sentence for sentence in _SENTENCE_END.split(_TITLE.sub(r"\1", text)) if sentence.strip()]
+    return [sentence for sentence in _SENTENCE_END.split(text) if sentence.strip()]
 
 
 def is_assertion(sentence: str) -> bool:
