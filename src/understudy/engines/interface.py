@@ -307,6 +307,17 @@ class Critic(Protocol):
         """Return the batch with the critic's `values` of its sampled tokens. Raise ValueError without a critic."""
 
 
+@runtime_checkable
+class SavesInBackground(Protocol):
+    """Optional part of an engine: a checkpoint is written while the engine samples."""
+
+    def prepare_save(self) -> Callable[[Path], None]:
+        """Return a function that writes what `save` would write now. It must be called once, in any thread.
+
+        Methods that change the weights or the optimizer wait until it has returned.
+        """
+
+
 def require_reference(engine: Trainer) -> Reference:
     """Return the engine as a `Reference`. Raise ConfigError if it cannot hold one."""
     if isinstance(engine, Reference):

@@ -210,13 +210,17 @@ class Run:
         """Return the folder of an evaluation of the weights after `step`. The set of held-out tasks has no name."""
         return self.folder / "evaluations" / " ".join(filter(None, (f"{step:06}", stage, eval_set)))
 
+    def checkpoint_folder(self, step: int) -> Path:
+        """Return the folder of the checkpoint that this run writes after a step."""
+        return self.folder / "checkpoints" / step_name(step)
+
     @contextlib.contextmanager
     def write_checkpoint(self, step: int) -> Iterator[Path]:
         """Yield a temporary folder to save the checkpoint of a step to.
 
         It becomes the last checkpoint if the block succeeds.
         """
-        final = self.folder / "checkpoints" / step_name(step)
+        final = self.checkpoint_folder(step)
         with self._writing(), write_checkpoint(final, step) as partial:
             yield partial
         self.step, self.last_checkpoint = step, final

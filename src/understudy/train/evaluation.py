@@ -78,7 +78,10 @@ async def _run_eval(
     context: TrainingContext, eval_set: EvalSet, step: int, stage: str, folder: Path
 ) -> EvalReport | None:
     """Evaluate the current weights into `folder`. Return the report, or None if the run has to stop."""
-    checkpoint = context.run.last_checkpoint if context.run.step == step else None
+    run = context.run
+    checkpoint = run.last_checkpoint if run.step == step else None
+    if context.writer.step == step:
+        checkpoint = run.checkpoint_folder(step)
     spec = EvalSpec(
         name=f"step {step}",
         agent="model",
