@@ -278,7 +278,7 @@ def locate_exception(error: BaseException, called: object = None) -> str:
     innermost frame.
     """
     frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if not _is_installed(frame.filename)]
+    own = [frame for frame in frames if not is_installed(frame.filename)]
     definition = None if own else locate_definition(called)
     if definition or not frames:
         return definition or "no location"
@@ -286,7 +286,7 @@ def locate_exception(error: BaseException, called: object = None) -> str:
     return f"{Path(last.filename).name}:{last.lineno}"
 
 
-def _is_installed(file: str) -> bool:
+def is_installed(file: str) -> bool:
     """Return whether a file is of an installed package, also of a parent environment or of the user's site."""
     folders = Path(file).parts
     return file.startswith((*_INSTALLED, "<")) or "site-packages" in folders or "dist-packages" in folders
@@ -309,7 +309,7 @@ def locate_definition(called: object) -> str | None:
         file, (_, index) = inspect.getsourcefile(defined), inspect.findsource(defined)
     except (OSError, TypeError, SyntaxError):  # it is built in, or its file is gone or has changed
         return None
-    return None if file is None or _is_installed(file) else f"{Path(file).name}:{index + 1}"
+    return None if file is None or is_installed(file) else f"{Path(file).name}:{index + 1}"
 
 
 def format_traceback(error: BaseException) -> str:

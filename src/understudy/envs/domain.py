@@ -304,6 +304,10 @@ class Domain(StatefulSource):
         rows = [(name, key, row) for name, table in self._world.tables().items() for key, row in table.items()]
         return [f"{name}.{key}" for name, key, row in rows if new[name].get(key) != row]
 
+    def episode_code(self) -> Sequence[object]:
+        """Return its toolkits, reward function and user factory."""
+        return (self.toolkit, self.user_tools, self.grade, self.user_factory)
+
     def find_unstable_parts(self) -> Sequence[str]:
         """Return a sentence if `build_world` returns other rows each time, and one for each family whose tasks differ
         when they are made again with the same ids."""

@@ -218,6 +218,10 @@ class TaskSource:
         """Return the rows of a shared world, as `table.id`, that an episode has changed for all others."""
         return ()
 
+    def episode_code(self) -> Sequence[object]:
+        """Return the classes and functions that play and grade its episodes; `check` finds what state they share."""
+        return (type(self),)
+
     def find_unstable_parts(self) -> Sequence[str]:
         """Return a sentence for each thing that differs each time it is made, such as the tasks of a family."""
         return ()

@@ -293,6 +293,10 @@ class ToolDataset(TaskSource):
             raise TaskError(f"task {task.id} is of the domain {task.domain!r}, and {self.name} cannot play it")
         return ToolExample.from_task(task)
 
+    def episode_code(self) -> Sequence[object]:
+        """Return the class of episodes, with its tools and reward, and the user factory."""
+        return (self.episode_class, self.user_factory)
+
     def environment(self, task: Task, user: User | None = None, seed: int = 0) -> ToolEnvironment:
         """Return a new episode of `task`. `user` replaces the user of `user_factory`."""
         example = self.find_example(task)

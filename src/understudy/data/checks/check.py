@@ -15,6 +15,7 @@ from understudy.core.errors import ConfigError, TaskError, did_you_mean
 from understudy.core.event_loop import run_async
 from understudy.core.foreign_names import explained_arguments
 from understudy.core.records import Record
+from understudy.core.shared_state import SharedState
 from understudy.core.tasks import SPLITS, Score, Split, Task
 from understudy.core.trajectory import Trajectory
 from understudy.data.checks.adversarial.knowledge import Strategy
@@ -272,7 +273,8 @@ async def check_async(
     if error := find_contract_error(source):
         raise ConfigError(error)
     tasks: TasksBySplit = {split: source.tasks(split) for split in SPLITS}
-    played = await _play_tasks(source, tasks, track, max_step_seconds)
+    shared = dict[str, SharedState]()
+    played = await _play_tasks(source, tasks, track, max_step_seconds, shared)
     probes = [await _probe(leaf, played, track, max_step_seconds) for leaf in list_sources(source)]
     attacks = list[AdversarialReport]()
     if adversarial:
@@ -283,8 +285,10 @@ async def check_async(
     results = [result for split in SPLITS for result in played[split]]
     files = tuple(list_file_summaries(source))
     alike = _near_duplicates(tasks)
+    changed = [_Problem("shared_rows", text) for state in shared.values() for text in state.find_changed()]
     problems = [
-        *(problem for result in results for problem in result.problems),
+        *changed,  # they are why gold calls give other results
+        *(each for result in results for each in result.problems if not (changed and each.kind == "shared_rows")),
         *(_Problem("unstable", text) for leaf in list_sources(source) for text in leaf.find_unstable_parts()),
         *(_Problem("shared_rows", text) for leaf in list_sources(source) for text in _shared_rows(leaf)),
         *(_Problem("lost_episode", text) for probe_result in probes for text in probe_result.lost_episodes),
@@ -468,14 +472,24 @@ def _paid(source: str, result: StrategyResult) -> str:
 
 
 async def _play_tasks(
-    source: TaskSource, tasks: TasksBySplit, track: ProgressTracker, max_step_seconds: float | None
+    source: TaskSource,
+    tasks: TasksBySplit,
+    track: ProgressTracker,
+    max_step_seconds: float | None,
+    shared: dict[str, SharedState],
 ) -> Mapping[Split, Sequence[_PlayedTask]]:
-    """Return the results in the order of the tasks. Tasks whose episodes start servers are played side by side."""
+    """Return the results in the order of the tasks. Tasks whose episodes start servers are played side by side.
+
+    `shared` gets the variables of each source's code after its first task, which may load what all episodes read.
+    """
     places = {leaf.name: asyncio.Semaphore(_concurrency(leaf)) for leaf in list_sources(source)}
 
     async def play(split: Split, task: Task) -> _PlayedTask:
         async with places.setdefault(task.domain, asyncio.Semaphore(1)):
-            return await _play_task(source, split, task, max_step_seconds)
+            result = await _play_task(source, split, task, max_step_seconds)
+            if task.domain not in shared and result.runs:
+                shared[task.domain] = SharedState(find_source(source, task.domain).episode_code())
+            return result
 
     works = {split: [asyncio.ensure_future(play(split, task)) for task in tasks[split]] for split in SPLITS}
     all_works = [work for split in SPLITS for work in works[split]]
