@@ -1,5 +1,6 @@
 """State that episodes share: empty containers of classes are refused, and changed variables are named."""
 
+import importlib
 import random
 import sys
 from collections import defaultdict, deque
@@ -50,11 +51,9 @@ class Tools:
 def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     path = tmp_path / "leaking_tools.py"
     path.write_text(MODULE)
-    made = ModuleType("leaking_tools")
-    made.__file__ = str(path)
-    monkeypatch.setitem(sys.modules, "leaking_tools", made)
-    exec(compile(MODULE, str(path), "exec"), vars(made))
-    return made
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "leaking_tools", raising=False)
+    return importlib.import_module("leaking_tools")
 
 
 @pytest.mark.parametrize(
@@ -88,7 +87,7 @@ def test_an_empty_container_of_a_class_is_refused(base: type, empty: Any) -> Non
 
 def test_a_mixin_is_refused_too() -> None:
     class Mixin:
-        _seen: list[str] = []  # noqa: RUF012
+        _seen: list[str] = []
 
     with pytest.raises(TaskError, match=r"Mixin\._seen = \[\]"):
         type("Leaky", (Mixin, ToolEpisode), {})
@@ -96,10 +95,10 @@ def test_a_mixin_is_refused_too() -> None:
 
 def test_a_default_that_a_method_replaces_and_a_class_variable_are_accepted() -> None:
     class Fine(ToolEpisode):
-        _own: list[str] = []  # noqa: RUF012
+        _own: list[str] = []
         _shared: ClassVar[list[str]] = []
-        _prices = {"a": random.Random(0).random()}  # noqa: RUF012
-        tool_aliases = {}  # noqa: RUF012
+        _prices = {"a": random.Random(0).random()}
+        tool_aliases = {}
 
         def look(self) -> str:
             """Look."""

@@ -24,9 +24,9 @@ _MAX_VALUES = 200_000
 
 
 def find_shared_default(cls: type, owners: Iterable[type]) -> str:
-    """Return an error text if a class has an empty container for all its objects that no method replaces, else "".
+    """Return an error text if all objects of a class share an empty container that no method replaces, else "".
 
-    `owners` are the class and its bases whose attributes count. `ClassVar` marks a container that is meant to be shared.
+    `owners` are the class and its bases whose attributes count. `ClassVar` marks a container that is to be shared.
     """
     assigned = {
         step.argval
@@ -52,14 +52,15 @@ class SharedState:
     """The variables that classes and functions of a user share between episodes, as they are now."""
 
     def __init__(self, definitions: Iterable[object]) -> None:
-        self._variables = {name: place for name, *place in _list_variables(definitions) if not _CACHE.search(name)}
+        found = _list_variables(definitions)
+        self._variables = {name: (values, key) for name, values, key in found if not _CACHE.search(key)}
         self._before = {name: self._read(name) for name in self._variables}
 
     def find_changed(self) -> list[str]:
         """Return a sentence for each variable that has changed since."""
         return [
-            f"{name} has changed while episodes were played, and all episodes share it; keep the state of an episode in "
-            "attributes that __init__ sets (or in the database), or name it a cache if it only stores results"
+            f"{name} has changed while episodes were played, and all episodes share it; keep the state of an episode "
+            "in attributes that __init__ sets (or in the database), or name it a cache if it only stores results"
             for name, before in self._before.items()
             if self._read(name) != before
         ]

@@ -15,7 +15,7 @@ from understudy.core.user_code import name_definition, task_code
 from understudy.envs.docstrings import find_unknown_parameters
 from understudy.envs.environment import Environment
 from understudy.envs.file_summary import FileSummary
-from understudy.envs.rewards import SHOWN_ONLY, FactRules, missing_facts
+from understudy.envs.rewards import SHOWN_ONLY, FactRules, missing_facts, states_fact
 from understudy.envs.state import State
 from understudy.envs.users import User, UserFactory
 
@@ -234,6 +234,10 @@ class TaskSource:
         """Return what the tools of a task can show although no gold call asks for it; "" if gold makes all calls."""
         return ""
 
+    def default_values(self, task: Task) -> Mapping[str, str]:
+        """Return the fields that results of the gold calls leave out because they have their default, and its text."""
+        return {}
+
     def gold_writes(self, task: Task) -> tuple[ToolCall, ...]:
         """Return the agent's gold calls that change the state, or may change it, in order. See `reports_writes`."""
         return ()
@@ -433,9 +437,22 @@ def explain_failed_parts(source: TaskSource, task: Task, episode: Trajectory) ->
     if episode.score is None:
         return
     if episode.score.parts.get("facts_told", 1.0) < 1.0:
-        yield from (f"not told: {fact!r}" for fact in find_missing_facts(source, task, episode.messages)[:1])
+        for fact in find_missing_facts(source, task, episode.messages)[:1]:
+            field = find_default(find_source(source, task.domain), task, fact)
+            yield f"not told: {fact!r}" + (f", {explain_default(field)}" if field else "")
     for violation in episode.score.violations[:1]:
         yield f"{violation.kind} in message {violation.message}: {violation.text!r:.200}"
+
+
+def find_default(source: TaskSource, task: Task, value: str) -> str:
+    """Return the field that has a value as its default, if results of the gold calls leave it out, else ""."""
+    defaults = source.default_values(task)
+    return next((field for field, default in defaults.items() if states_fact(value, default)), "")
+
+
+def explain_default(field: str) -> str:
+    """Return the end of an error text on a value that is the default of `field`."""
+    return f"which is the default of {field}, and results leave out defaults: remove the default of {field}"
 
 
 def list_file_summaries(source: TaskSource) -> Sequence[FileSummary]:

@@ -86,7 +86,7 @@ PROBLEM_TITLES: Mapping[ProblemKind, str] = {
     "gold_fails": "the gold calls fail",
     "gold_not_rewarded": "gold earns less than 1.0",
     "wrong_user_action": "a user action or success check is wrong",
-    "unshown_value": "nothing shows a value before the gold call that needs it",
+    "unshown_value": "nothing shows a value that gold needs",
     "inexpressible_call": "the model's chat format cannot express a gold call",
     "strategy_rewarded": "a strategy that does not do the task is rewarded",
     "refused_row": "a row of a file is refused",
@@ -549,7 +549,7 @@ async def _play_task(source: TaskSource, split: Split, task: Task, max_step_seco
         wrong_actions = leaf.find_user_action_problems(task, leaves)
         problems += (_Problem("wrong_user_action", f"task {task.id}: {text}", task) for text in wrong_actions)
     if gold.score and (unshown := find_unshown_argument(leaf, task, gold.messages)):
-        problems.append(_Problem("unshown_value", f"task {task.id}: {describe_unshown(unshown)}", task))
+        problems.append(_Problem("unshown_value", f"task {task.id}: {describe_unshown(unshown, leaf, task)}", task))
     if gold.score and again and (changed := _find_other_result(gold, again)):
         problems.append(_Problem("shared_rows", f"task {task.id}: {changed}", task))
     places = frozenset((*exception_places(gold), *exception_places(noop)))

@@ -154,7 +154,7 @@ def _to_message(wire: WireMessage, field: str) -> Message:
     try:
         made = tuple(to_call(call, number, str(call.get("id") or "")) for number, call in enumerate(calls))
     except InvalidField as e:
-        raise InvalidField(f"{field}.tool_calls", e.problem) from e
+        raise InvalidField(f"{field}.tool_calls{e.field.removeprefix('actions')}", e.problem) from e
     content, call_id = result_text(wire.get("content") or ""), str(wire.get("tool_call_id") or "")
     return Message(role=wire.get("role"), content=content, tool_calls=made, tool_call_id=call_id)
 
