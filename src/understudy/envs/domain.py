@@ -291,7 +291,7 @@ class Domain(StatefulSource):
         with user_code("grader", "the reward function", self.grade):
             graded = (self.grade or score_episode)(task, state, changes, gate, transcript, ended)
             graded = await graded if inspect.isawaitable(graded) else graded
-        score = to_score(graded)
+        score = to_score(graded, self.grade)
         found = find_violations(transcript, gate, task.outputs, self._all_specs, self._policies["full"])
         return apply_policy(score, found, self.reward_policy)
 

@@ -18,6 +18,7 @@ from understudy.envs.file_summary import FileSummary
 from understudy.envs.rewards import SHOWN_ONLY, FactRules, missing_facts, states_fact
 from understudy.envs.state import State
 from understudy.envs.users import User, UserFactory
+from understudy.envs.users.scripted import explain_unconfirmed
 
 
 class Slice(Record):
@@ -441,7 +442,10 @@ def explain_failed_parts(source: TaskSource, task: Task, episode: Trajectory) ->
             field = find_default(find_source(source, task.domain), task, fact)
             yield f"not told: {fact!r}" + (f", {explain_default(field)}" if field else "")
     for violation in episode.score.violations[:1]:
-        yield f"{violation.kind} in message {violation.message}: {violation.text!r:.200}"
+        earlier = [m for m in episode.messages[: violation.message] if m.role == "assistant" and not m.tool_calls]
+        unconfirmed = violation.kind == "unconfirmed" and task.scenario.goals
+        why = explain_unconfirmed(task.scenario, [m.content for m in earlier]) if unconfirmed else ""
+        yield f"{violation.kind} in message {violation.message}: {why or repr(violation.text)[:200]}"
 
 
 def find_default(source: TaskSource, task: Task, value: str) -> str:

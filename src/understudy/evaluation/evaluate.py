@@ -279,9 +279,7 @@ async def validate_noop_reward(source: TaskSource, seed: int = 0, allow_noop_sol
     validate_train_tasks(source, seed)
     tasks = source.tasks("train")
     episodes = await play_episodes(RolloutRequest(source, NoopAgent()), tasks)
-    scores = [
-        (task.id, episode.reward if episode.score else None) for task, episode in zip(tasks, episodes, strict=True)
-    ]
+    scores = [(task, episode.reward if episode.score else None) for task, episode in zip(tasks, episodes, strict=True)]
     if refusal := find_noop_refusal(source.name, scores, episodes[0].error if episodes else "", allow_noop_solvable):
         raise TaskError(refusal)
     rewards = [reward for _, reward in scores if reward is not None]
@@ -299,23 +297,30 @@ def validate_train_tasks(source: TaskSource, seed: int = 0) -> None:
 
 
 def find_noop_refusal(
-    name: str, rewards: Sequence[tuple[str, float | None]], first_error: str, allow_noop_solvable: bool = False
+    name: str, rewards: Sequence[tuple[Task, float | None]], first_error: str, allow_noop_solvable: bool = False
 ) -> str | None:
     """Return why training refuses tasks, by the reward of doing nothing on each (None without a score), or None.
 
-    `rewards` has the ids of the train tasks of the source `name`.
+    `rewards` has the train tasks of the source `name`.
     """
     if rewards and all(reward is None for _, reward in rewards):
+        error = first_error.removeprefix(f"task {rewards[0][0].id}: ")
         return (
-            f"{name}: no episode of doing nothing has a score; in that of task {rewards[0][0]}, {first_error}; "
+            f"{name}: no episode of doing nothing has a score; in that of task {rewards[0][0].id}, {error}; "
             "correct it, and see all problems with: understudy check"
         )
     free = [task for task, reward in rewards if reward is not None and reward >= FULL_REWARD]
     if not free or allow_noop_solvable:
         return None
+    families = sorted({task.family for task, _ in rewards} - {task.family for task in free})
+    remedies = [
+        "correct the reward or the tasks (see: understudy check)",
+        *([f"leave them out with slice.families={','.join(families)}"] if families else []),
+        *(["allow them with allow_noop_solvable=true"] if len(free) < len(rewards) else []),
+    ]
     return (
-        f"doing nothing solves {len(free)} of the {len(rewards)} train tasks of {name} ({', '.join(free[:3])}); "
-        "leave them out with slice.families, or allow them with allow_noop_solvable=true"
+        f"doing nothing solves {len(free)} of the {len(rewards)} train tasks of {name} "
+        f"({', '.join(task.id for task in free[:3])}); {', or '.join(remedies)}"
     )
 
 

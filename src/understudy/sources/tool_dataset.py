@@ -444,4 +444,4 @@ async def _score(episode: ToolEpisode, transcript: Sequence[Message], ended: boo
     with user_code("grader", "the reward function", episode.reward):
         result = episode.reward(transcript) if ended else 0.0
         reward = await result if inspect.isawaitable(result) else result
-    return product_score({"reward": to_reward(reward), "within_limits": float(ended)})
+    return product_score({"reward": to_reward(reward, episode.reward), "within_limits": float(ended)})

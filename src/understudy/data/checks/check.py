@@ -55,6 +55,7 @@ from understudy.rollouts.agent import Agent, GoldAgent, NoopAgent
 from understudy.rollouts.rollout import DEFAULT_LIMITS, EpisodeLimits, play_episode, rollout
 from understudy.rollouts.supervised import validate_source_tools
 from understudy.sources.task_files.near_duplicates import NearDuplicateIndex
+from understudy.sources.task_files.prompt_rows import answer_rename_hint
 from understudy.sources.tool_dataset import ExampleSource, ToolExample, answer_notes
 
 TasksBySplit = Mapping[Split, Sequence[Task]]
@@ -377,11 +378,11 @@ async def _find_train_refusal(
     except ConfigError as e:
         return str(e), set()
     train = [result for result in results if result.task.split == "train"]
-    rewards = [(result.task.id, result.noop.reward if result.noop else None) for result in train]
+    rewards = [(result.task, result.noop.reward if result.noop else None) for result in train]
     error = next((problem.text for result in train for problem in result.problems), "")
     if refusal := find_noop_refusal(source.name, rewards, error, demands.allow_noop_solvable):
         unscored = all(reward is None for _, reward in rewards)
-        return refusal, {task for task, reward in rewards if unscored or (reward or 0.0) >= FULL_REWARD}
+        return refusal, {task.id for task, reward in rewards if unscored or (reward or 0.0) >= FULL_REWARD}
     try:
         if demands.format:
             validate_source_tools(demands.format, [source])
@@ -511,8 +512,8 @@ async def _play_task(source: TaskSource, split: Split, task: Task, max_step_seco
     problems: list[_Problem] = []
     try:
         leaf = find_source(source, task.domain)
-        texts = find_task_problems(leaf, split, task)
-        problems += (_Problem("malformed", text, task) for text in texts)
+        problems += (_Problem("gold_fails", text, task) for text in find_unknown_calls(leaf, task))
+        problems += (_Problem("malformed", text, task) for text in find_task_problems(leaf, split, task))
         if task.family not in source.families:
             problems.append(_Problem("malformed", f"task {task.id}: the domain has no family {task.family!r}", task))
         # noop first: it changes nothing, so that a server can serve the gold episode too
@@ -523,7 +524,9 @@ async def _play_task(source: TaskSource, split: Split, task: Task, max_step_seco
     except HangingError:
         raise
     except TaskError as e:
-        return _PlayedTask(task, [*problems, _Problem("task_fails", str(e), task)])
+        has_cause = any(problem.kind == "gold_fails" for problem in problems)
+        return _PlayedTask(task, problems if has_cause else [*problems, _Problem("task_fails", str(e), task)])
+    has_unknown_call = any(problem.kind == "gold_fails" for problem in problems)
     failed = dict.fromkeys(_failure(task, episode) for episode in (gold, noop) if episode.score is None)
     problems += (_Problem("lost_episode", text, task) for text in failed)
     lacks_gold = lacks_reference(leaf, task)
@@ -541,8 +544,8 @@ async def _play_task(source: TaskSource, split: Split, task: Task, max_step_seco
                 replace(problem, text=problem.text + difference) if problem.kind == "gold_not_rewarded" else problem
                 for problem in reward_problems
             ]
-        problems += reward_problems
-    if wrong := find_wrong_gold_call(gold):
+        problems += [each for each in reward_problems if not (has_unknown_call and each.kind == "gold_not_rewarded")]
+    if (wrong := find_wrong_gold_call(gold)) and not has_unknown_call:
         problems.append(_Problem("gold_fails", f"task {task.id}: {wrong}; SFT would imitate it", task))
     if gold.score:
         leaves = gold.num_turns <= len(task.gold_turns)
@@ -677,8 +680,10 @@ def _reward_problems(task: Task, gold: Score | None, noop: Score, example: ToolE
     if noop.reward > 0.0:
         hint = "" if task.outputs else "; if gold changes nothing, name what the agent must tell in outputs"
         if example:
-            lacks_answer = "" if example.answer else ", and the example has no answer, which equals such a reply"
-            hint = f"; the reward must be 0 for an empty reply{lacks_answer}"
+            hint = "; the reward must be 0 for an empty reply"
+            if not example.answer:
+                renamed = answer_rename_hint(example.info)
+                hint = f"; the example has no answer, which equals such a reply: {renamed or 'give it one'}"
         yield _Problem("noop_rewarded", f"task {task.id}: doing nothing earns {noop.reward:g}{hint}", task)
 
 
@@ -692,12 +697,16 @@ def _describe_compared(example: ToolExample) -> str:
     return f"; {shown}" + ("; the reward must compare values of one type" if is_mixed else "")
 
 
-def find_task_problems(source: TaskSource, split: Split, task: Task) -> Iterator[str]:
-    """Yield the problems of a single task."""
+def find_unknown_calls(source: TaskSource, task: Task) -> Iterator[str]:
+    """Yield the tools that gold calls and the agent does not have."""
     tools = {spec.name for spec in source.tool_specs}
     for name in sorted({call.name for call in task.gold_calls} - tools):
         _, _, known = did_you_mean(name, tools).partition("; ")
         yield f"task {task.id}: a gold turn calls {name}, which is not one of the agent's tools; {known}"
+
+
+def find_task_problems(source: TaskSource, split: Split, task: Task) -> Iterator[str]:
+    """Yield the problems of a single task's fields."""
     if (task.domain, task.split) != (source.name, split):
         yield f"task {task.id}: it is stored in {source.name}/{split}, but its fields say {task.domain}/{task.split}"
     for text in filter(gives_consent, _user_texts(task) if task.scenario.goals else ()):

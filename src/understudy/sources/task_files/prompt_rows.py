@@ -57,6 +57,13 @@ def rename_hint(row: object) -> str:
     return f"rename {_list_renamed(renamed)}{joined}"
 
 
+def answer_rename_hint(row: Mapping[str, Any]) -> str:
+    """Return which column to rename so that a row has an answer; empty if it has none under another name."""
+    renamed = {name: meant for name, meant in _meant_columns([*row]).items() if meant in _ANSWER_COLUMNS}
+    given = (name for name, value in row.items() if value is not None and renamed.get(name, name) != name)
+    return next((f"rename the column {name} to {renamed[name]}" for name in given), "")
+
+
 def column_notes(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return notes on columns that only a reward function or a tool can read, and on unknown difficulties."""
     notes = list[str]()
@@ -65,8 +72,8 @@ def column_notes(rows: Sequence[Mapping[str, Any]]) -> list[str]:
         given = columns & {*QUESTION_COLUMNS}, columns & {*_ANSWER_COLUMNS, "reward_model"}
         taken = {*columns, *(QUESTION_COLUMNS if given[0] else ()), *(_ANSWER_COLUMNS if given[1] else ())}
         renamed = {name: meant for name, meant in _meant_columns(unread).items() if meant not in taken}
-        hint = f"; if they mean the same, rename {_list_renamed(renamed)}" if renamed else ""
-        notes.append(f"columns that only example.info has: {', '.join(unread)}{hint}")
+        hint = f"rename {_list_renamed(renamed)} if they mean the same; " if renamed else ""
+        notes.append(f"{hint}columns that only example.info has: {', '.join(unread)}")
     difficulties = dict.fromkeys(str(row["difficulty"]) for row in rows if row.get("difficulty") is not None)
     if unknown := [each for each in difficulties if difficulty_of(each, 0) != difficulty_of(each, 9)]:
         shown = ", ".join(f"{each!r:.40}" for each in unknown[:3])

@@ -315,6 +315,7 @@ def load_episode_class(reference: str, base: type[ToolEpisode] = ToolEpisode) ->
     _validate_signature(reference, found)
     reward: Callable[[Sequence[Message], ToolExample], float] = found
 
+    @functools.wraps(reward)
     def score(self: ToolEpisode, transcript: Sequence[Message]) -> float:
         with user_code("grader", "the reward function", reward):
             return reward(transcript, self.example)
