@@ -39,7 +39,8 @@ def test_an_awaited_call_runs_in_every_way() -> None:
         return [each.success_rate.mean for each in (awaited, gathered, of_task)]
 
     assert asyncio.run(all_ways()) == [1.0, 1.0, 1.0]
-    assert inspect.isawaitable(never := evaluate(toy.DOMAIN, GoldAgent(), tasks))
+    never = evaluate(toy.DOMAIN, GoldAgent(), tasks)
+    assert inspect.isawaitable(never)
     never.close()
 
 

@@ -263,7 +263,7 @@ _USES: Mapping[str, str] = {
     "State": "a State has its tables as attributes, such as self._state.TABLE[key]",
 }
 """How to read the objects that user code gets, by their class."""
-_WRONG_OBJECT = re.compile(r"'(\w+)' object|(?:not|got|type) '(\w+)'|not (\w+) found")
+_WRONG_OBJECT = re.compile(r"'(\w+)' object|(?:not|got|type) '(\w+)'|not (\w+)(?: found|$)")
 _OF_MESSAGES = re.compile(r"'(?:list|tuple)' object has no attribute '(?:content|role|tool_calls|lower|strip|split)'")
 
 
