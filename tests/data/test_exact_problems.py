@@ -178,7 +178,8 @@ def test_a_jsonl_file_of_several_lines_a_value_is_one_error(tmp_path: Path, text
 
 
 def lamp_domain(*tasks: Task, **fields: Any) -> Domain:
-    return Domain("toy", toy.build_house, toy.LampTools, task_list=tasks, **{"policy": "p", **fields})
+    given = {"toolkit": toy.LampTools, "policy": "p", **fields}
+    return Domain("toy", toy.build_house, task_list=tasks, **given)
 
 
 @pytest.mark.parametrize(
@@ -231,3 +232,38 @@ def test_near_names_share_letters_or_words(name: str, known: list[str], meant: s
     text = did_you_mean(name, known)
     assert (f"did you mean {meant!r}?" in text) if meant else "did you mean" not in text
     assert text.endswith(f"allowed: {', '.join(sorted(known))}")
+
+
+@pytest.mark.parametrize("value", [None, [0.0, 1.0], 2.0, "1"])
+def test_a_wrong_reward_is_one_problem_of_each_task(value: object) -> None:
+    problems = problems_of(lambda self, transcript: value, example(), example(prompt="Look again."))
+    assert len(problems) == 2
+    assert all(f"it is {value!r}" in problem and HERE in problem for problem in problems)
+
+
+def test_a_reward_that_compares_a_message_with_the_answer_says_what_to_compare() -> None:
+    (problem,) = problems_of(lambda self, transcript: float(transcript[-1] == self.example.answer))
+    assert "a Message never equals a text: compare .content" in problem
+
+
+def test_a_tool_that_returns_nothing_is_a_warning() -> None:
+    class Silent(ToolEpisode):
+        def look(self) -> None:
+            """Look."""
+
+        def reward(self, transcript: Sequence[Message]) -> float:
+            return float(transcript[-1].content == "Done.")
+
+    (warning,) = (text for text in check(ToolDataset("s", "p", [example()], Silent)).warnings if "None" in text)
+    assert "look" in warning
+
+
+def test_swapped_arguments_of_a_dataset_and_a_foreign_toolkit_are_named() -> None:
+    with pytest.raises(TaskError, match=r"examples and episode_class of looking are swapped"):
+        ToolDataset("looking", "Help.", ToolEpisode, [example()])  # type: ignore[arg-type]
+
+    class Tools:
+        pass
+
+    with pytest.raises(TaskError, match=r"class Tools, which is no toolkit: write `class Tools\(Toolkit\):`"):
+        validate_domain(lamp_domain(toy.DOMAIN.tasks("train")[0], toolkit=Tools))

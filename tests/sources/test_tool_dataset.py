@@ -125,7 +125,7 @@ def test_reward_outside_0_to_1_is_fault_of_grader(given: object) -> None:
     episode = play_first_task(ToolDataset("odd", "p", ROWS, Odd), "Hello.")
     assert (episode.score, episode.fault) == (None, "grader")
     assert "0 to 1" in episode.error
-    assert f"the reward is {given!r}"[:60] in episode.error
+    assert f"it is {given!r}"[:55] in episode.error
 
 
 def test_failed_judge_is_fault_instead_of_zero_reward() -> None:

@@ -53,6 +53,9 @@ def _find_tool_problems(domain: Domain, state: State) -> Iterator[str]:
         if isinstance(make, Toolkit):
             yield f"{field} is an object of {type(make).__name__}: pass the class, {field}={type(make).__name__}"
             continue
+        if isinstance(make, type) and not issubclass(make, Toolkit):
+            yield f"{field} is the class {make.__name__}, which is no toolkit: write `class {make.__name__}(Toolkit):`"
+            continue
         with task_code(f"{field} of {domain.name}", make):
             tools: object = make(state.fork())
         if not isinstance(tools, Toolkit):

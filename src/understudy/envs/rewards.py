@@ -423,9 +423,10 @@ def to_reward(value: object, grader: object = None) -> float:
         reward = math.nan
     if not 0.0 <= reward <= 1.0:
         where = locate_definition(grader) if grader else None
-        shown = f"{value!r:.100}" + (f" ({where})" if where else "")
-        remedy = "; end the function with `return`" if value is None else ""
-        raise RolloutError(f"the reward is {shown}; a reward must be a number from 0 to 1{remedy}", "grader")
+        rule = "a reward must be a number from 0 to 1" + (f" ({where})" if where else "")
+        remedies = ((type(None), "; end the function with `return`"), (list | tuple, "; return one for the episode"))
+        remedy = next((text for kind, text in remedies if isinstance(value, kind)), "")
+        raise RolloutError(f"{rule}; it is {value!r:.100}{remedy}", "grader")
     return reward
 
 

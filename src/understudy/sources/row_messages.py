@@ -34,10 +34,12 @@ _CALL_LABELS = {"id", "type", "server"}
 _ROLES = {
     "developer": "system",
     **dict.fromkeys(("function", "tool_response"), "tool"),
-    **dict.fromkeys(("function_call", "tool_call"), "assistant"),
+    **dict.fromkeys(("function_call", "tool_call", "gpt", "model"), "assistant"),
+    "human": "user",
 }
-"""Other names of roles: OpenAI's newer name of the system message, and older and ms-swift's ones of results and calls.
-"""
+"""Other names of roles: OpenAI's newer name of the system message, older and ms-swift's ones of results and calls, and
+those of ShareGPT and Gemini."""
+ROLES = ("system", "user", "assistant", "tool")
 _CALL_ROLES = ("function_call", "tool_call")
 _MESSAGE_KEYS = ("role", "content", "tool_calls", "tool_call_id", "reasoning_content")
 _IGNORED = ("name", "cache_control")

@@ -214,6 +214,8 @@ class ToolDataset(TaskSource):
         episode_class: object = self.episode_class
         if isinstance(episode_class, type) and not issubclass(episode_class, ToolEpisode):
             raise TaskError(explain_foreign_class(episode_class))
+        if not isinstance(episode_class, type) and isinstance(self.examples, type):
+            raise TaskError(f"examples and episode_class of {self.name} are swapped; give the list of examples first")
         if not isinstance(episode_class, type):
             raise TaskError(
                 f"the episode_class of {self.name} is {episode_class!r:.100}; pass the class itself, a subclass of "

@@ -11,8 +11,10 @@ from support.call_rows import tau_row
 from understudy.core.errors import ConfigError
 from understudy.core.items import Item, RowError
 from understudy.core.messages import ToolCall
+from understudy.envs.task_source import list_file_summaries
 from understudy.sources.loading import load_source
 from understudy.sources.row_messages import ARGUMENT_KEYS
+from understudy.sources.task_files.config import DataConfig
 from understudy.sources.task_files.opening import open_task_files
 from understudy.sources.task_files.rows import read_task_rows
 from understudy.sources.task_files.task_row import TaskRow
@@ -173,3 +175,41 @@ def test_an_output_that_contradicts_the_recorded_results_is_named(tmp_path: Path
     (note,) = (note for note in load_source(str(path)).file_summaries()[0].notes if "nothing shows" in note)  # type: ignore[attr-defined]
     assert note.startswith("1 of 3 tasks")
     assert "output 777.00 of wrong" in note
+
+
+def notes_of(tmp_path: Path, *rows: dict[str, Any], reward: str = "") -> str:
+    path = tmp_path / "rows.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    source = load_source(str(path), DataConfig(reward=reward))
+    return "\n".join(note for summary in list_file_summaries(source) for note in summary.notes)
+
+
+def test_values_that_are_not_understood_are_noted(tmp_path: Path) -> None:
+    assert "complexity 'extreme'" in notes_of(tmp_path, tau_row("healthcare", complexity="extreme", domain="shop"))
+    assert "complexity" not in notes_of(tmp_path, tau_row("healthcare", complexity="Hard", domain="shop"))
+    assert "did you mean the domain 'retail'" in notes_of(tmp_path, tau_row("airline", domain="retial"))
+    reward = "support.task_rows:reward_answer"
+    question = {"question": "2 + 2?"}
+    for answer in ({"answer": {"value": 4}}, {"reward_model": {"ground_truth": {"value": 4}}}, {"answer": True}):
+        (column,) = answer
+        assert f"{column}" in notes_of(tmp_path, {**question, **answer}, reward=reward).partition("holds no text")[0]
+    assert "rename completion to answer" in notes_of(tmp_path, {"prompt": "2 + 2?", "completion": "4"}, reward=reward)
+    error = read({**question, "reward_model": {"groundtruth": "4"}})
+    assert isinstance(error, RowError)
+    assert (error.field, "'ground_truth'" in error.problem) == ("groundtruth", True)
+
+
+def test_roles_of_messages_are_read_or_named() -> None:
+    row = conversation({"arguments": GOLD})
+    renamed = {"user": "human", "assistant": "gpt"}
+    messages = [{**each, "role": renamed.get(each["role"], each["role"])} for each in row["messages"]]
+    assert gold_calls(read({"messages": messages})) == gold_calls(read(row))
+    messages[0]["role"] = "customer"
+    error = read({"messages": messages})
+    assert isinstance(error, RowError)
+    assert (error.field, "'customer'" in error.problem, "assistant" in error.problem) == ("messages.0.role", True, True)
+
+
+def test_an_empty_instruction_is_named() -> None:
+    error = read({**tau({"arguments": GOLD}), "instruction": ""})
+    assert str(error) == "rows:1: instruction: it is empty; give it a text"

@@ -26,6 +26,7 @@ from understudy.data.checks.probe import HangingError, ProbeResult, check_limits
 from understudy.data.checks.repeated import RepeatedEpisodes
 from understudy.envs.file_summary import FileSummary
 from understudy.envs.grading import UNREWARDED_PARTS
+from understudy.envs.shown_values import pair_results
 from understudy.envs.state_diff import diff_states
 from understudy.envs.task_source import (
     ExternalSource,
@@ -286,18 +287,19 @@ async def check_async(
     results = [result for split in SPLITS for result in played[split]]
     files = tuple(list_file_summaries(source))
     alike = _near_duplicates(tasks)
+    unstable = [_Problem("unstable", text) for leaf in list_sources(source) for text in leaf.find_unstable_parts()]
     changed = [_Problem("shared_rows", text) for state in shared.values() for text in state.find_changed()]
     problems = [
         *changed,  # they are why gold calls give other results
         *(each for result in results for each in result.problems if not (changed and each.kind == "shared_rows")),
-        *(_Problem("unstable", text) for leaf in list_sources(source) for text in leaf.find_unstable_parts()),
+        *unstable,
         *(_Problem("shared_rows", text) for leaf in list_sources(source) for text in _shared_rows(leaf)),
         *(_Problem("lost_episode", text) for probe_result in probes for text in probe_result.lost_episodes),
         *(_Problem("strategy_rewarded", _paid(attack.source, r)) for attack in attacks for r in attack.failures),
         *(_Problem("refused_row", text) for summary in files for text in summary.refusals),
         *_inexpressible_calls(source, results, demands.format),
         *_leaks(source, tasks),
-        *_repeated_ids(tasks),
+        *(_repeated_ids(tasks) if not unstable else ()),  # families that make other tasks of an id repeat ids
     ]
     problems.sort(key=lambda problem: list(PROBLEM_TITLES).index(problem.kind))
     refusal, blocking = await _find_train_refusal(source, results, demands, max_step_seconds)
@@ -361,12 +363,26 @@ def _warnings(source: TaskSource, results: Sequence[_PlayedTask], alike: Sequenc
                 f"{count} of {len(results)} tasks are nearly the same as an earlier task {where}, such as {task.id} "
                 f"and {first.id}"
             )
+    if silent := _find_silent_tools(results):
+        warnings.append(
+            f"tools that return nothing (None) in every gold call: {', '.join(silent)}; the model reads null: return a "
+            "text or a value"
+        )
     if undescribed := [spec.name for spec in source.tool_specs if not spec.description]:
         warnings.append(
             f"tools without a docstring, which the model reads as the description: {', '.join(undescribed)}; begin the "
             "name of a helper that is no tool with _"
         )
     return warnings
+
+
+def _find_silent_tools(results: Sequence[_PlayedTask]) -> list[str]:
+    """Return the tools whose result is null in all gold calls."""
+    texts = dict[str, set[str]]()
+    for episode in (result.gold_episode for result in results if result.gold_episode):
+        for index, call in pair_results(episode.messages):
+            texts.setdefault(call.name, set()).add(episode.messages[index].content)
+    return [name for name, found in texts.items() if found == {"null"}]
 
 
 async def _find_train_refusal(
@@ -694,7 +710,10 @@ def _describe_compared(example: ToolExample) -> str:
         values[f"example.info[{column!r}]"] = example.info[column]
     shown = ", ".join(f"{name} is {value!r:.60} ({type(value).__name__})" for name, value in values.items())
     is_mixed = len({type(value) for value in values.values()}) > 1
-    return f"; {shown}" + ("; the reward must compare values of one type" if is_mixed else "")
+    remedy = (
+        "the reward must compare values of one type" if is_mixed else "a Message never equals a text: compare .content"
+    )
+    return f"; {shown}; {remedy}"
 
 
 def find_unknown_calls(source: TaskSource, task: Task) -> Iterator[str]:

@@ -36,6 +36,7 @@ from understudy.sources.task_files.task_row import (
     RESULT_KEYS,
     TaskRow,
     action_name,
+    complexity_note,
     decode,
     decode_columns,
     difficulty_of,
@@ -114,7 +115,7 @@ def read_call_row(row: Mapping[str, Any], identity: str) -> TaskRow:
         split=split,
         domain_policy=system or find_system(row)[0],
         tool_specs=tuple(map(_tool_spec, _listed(parts, "tools"))),
-        notes=(*prompt_notes(row.get("prompt")), *left_out_keys(actions)),
+        notes=(*prompt_notes(row.get("prompt")), *left_out_keys(actions), *complexity_note(complexity)),
     )
 
 

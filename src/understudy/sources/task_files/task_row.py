@@ -115,6 +115,16 @@ def difficulty_of(complexity: object, calls: int) -> Difficulty:
     return _DIFFICULTIES.get(text, "hard" if (parse_index(text) or 0) > 3 else counted)
 
 
+def complexity_note(complexity: object) -> tuple[str, ...]:
+    """Return a note if a complexity is given that `difficulty_of` does not know."""
+    text = "" if complexity is None else str(complexity).casefold()
+    if not text or text in _DIFFICULTIES or parse_index(text) is not None:
+        return ()
+    return (
+        f"the complexity {complexity!r:.40} is unknown (1, 2, 3, easy, medium, hard), so the number of calls counts",
+    )
+
+
 def split_of(value: object) -> Split | None:
     """Return the split that a value names; None if it is empty. Raise `InvalidField` for an unknown name."""
     if value is None or value == "":

@@ -15,7 +15,14 @@ from understudy.core.records import Record
 from understudy.core.tasks import Scenario, Task
 from understudy.sources.task_files.call_matching import DEFAULT_ANSWER
 from understudy.sources.task_files.call_rows import ROW_COLUMNS
-from understudy.sources.task_files.task_row import TaskRow, difficulty_of, left_out_keys, refuse_near_misses, to_call
+from understudy.sources.task_files.task_row import (
+    TaskRow,
+    complexity_note,
+    difficulty_of,
+    left_out_keys,
+    refuse_near_misses,
+    to_call,
+)
 
 _TAU2_KEYS = frozenset(("actions", "communicate_info", "env_assertions", "nl_assertions", "reward_basis"))
 """Keys of `evaluation_criteria`."""
@@ -57,7 +64,10 @@ def read_tau_row(row: Mapping[str, Any], identity: str) -> TaskRow:
     calls = [to_call(action, number) for number, action in enumerate(tau.actions)]
     task = _make_task(f"{tau.domain}/{identity}".lstrip("/"), tau.instruction, calls, tau.outputs, complexity)
     family = f"complexity-{complexity}" if complexity else "tau"
-    return TaskRow(task.replace(domain=tau.domain, family=family), notes=left_out_keys(tau.actions))
+    return TaskRow(
+        task.replace(domain=tau.domain, family=family),
+        notes=(*left_out_keys(tau.actions), *complexity_note(tau.complexity)),
+    )
 
 
 def read_tau2_row(row: Mapping[str, Any], identity: str) -> TaskRow:
