@@ -9,13 +9,15 @@ import pytest
 
 import toy
 from support.program import Call, call
+from understudy.cli.play import select_task
 from understudy.core.errors import ConfigError, TaskError, did_you_mean
 from understudy.core.messages import Message, ToolCall
 from understudy.core.tasks import Score, Task
 from understudy.data.checks.check import check
 from understudy.envs.domain import Domain
 from understudy.envs.domain_validation import validate_domain
-from understudy.evaluation.evaluate import find_noop_refusal
+from understudy.envs.task_source import Slice
+from understudy.evaluation.evaluate import find_noop_refusal, validate_train_tasks
 from understudy.sources.readers import read_rows
 from understudy.sources.references import load_reference
 from understudy.sources.task_files.source_matching import load_episode_class
@@ -267,3 +269,25 @@ def test_swapped_arguments_of_a_dataset_and_a_foreign_toolkit_are_named() -> Non
 
     with pytest.raises(TaskError, match=r"class Tools, which is no toolkit: write `class Tools\(Toolkit\):`"):
         validate_domain(lamp_domain(toy.DOMAIN.tasks("train")[0], toolkit=Tools))
+
+
+def test_another_slice_is_advised_only_if_there_is_one() -> None:
+    task = toy.DOMAIN.tasks("test")[0]
+    only_test = lamp_domain(task)
+    with pytest.raises(ConfigError, match=r"toy has no train tasks; give some of its 1 test tasks the split train$"):
+        validate_train_tasks(only_test)
+    with pytest.raises(ConfigError, match=r"in this slice; .*, or set another slice$"):
+        validate_train_tasks(only_test.slice(Slice(difficulties=(task.difficulty,))))
+    with pytest.raises(ConfigError, match=r"toy has no train tasks; give --split test$"):
+        select_task(only_test)
+
+
+def test_objects_and_classes_in_place_of_each_other_are_named() -> None:
+    with pytest.raises(TaskError, match=r"pass the class LampTools itself, without \(\)"):
+        toy.LampTools()
+
+    class Tools:
+        """No function."""
+
+    with pytest.raises(TaskError, match=r"the tool Tools is a class"):
+        ToolDataset("s", "p", [example()], ToolEpisode, tools=[Tools])

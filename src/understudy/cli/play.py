@@ -14,7 +14,7 @@ from understudy.core.tasks import SPLITS, Scenario, Split, Task
 from understudy.core.terminal import PersonLeft, print_conversation, read_line
 from understudy.core.trajectory import Trajectory
 from understudy.envs.environment import Environment
-from understudy.envs.task_source import TaskSource, explain_failed_parts, find_task
+from understudy.envs.task_source import TaskSource, describe_no_tasks, explain_failed_parts, find_task
 from understudy.envs.tools import UserTools
 from understudy.envs.users import HumanUser, UserFactory
 from understudy.formats.typed_calls import format_tool_list, parse_typed_reply
@@ -161,7 +161,8 @@ def select_task(source: TaskSource, name: str = "", split: Split = "train") -> T
             f"unknown task {name!r}; {source.name} has {len(known)}, such as {', '.join(map(repr, close))}"
         )
     if not tasks:
-        raise ConfigError(f"domain {source.name} has no {split} tasks in this slice")
+        others = [each for each in SPLITS if source.tasks(each)]
+        raise ConfigError(describe_no_tasks(source, split, [f"give --split {' or '.join(others)}"] if others else []))
     return next(iter(tasks.values()))
 
 

@@ -248,6 +248,13 @@ class TaskSource:
         return self.gold_writes(task)
 
 
+def describe_no_tasks(source: TaskSource, split: str, remedies: Sequence[str] = ()) -> str:
+    """Return an error text: a source has no tasks of a split, and what to do; another slice only if there is one."""
+    is_sliced = any(each.task_slice != FULL_SLICE for each in (source, *list_sources(source)))
+    choices = [*remedies, *(["set another slice"] if is_sliced else [])] or [f"add some whose split is {split}"]
+    return f"{source.name} has no {split} tasks{' in this slice' * is_sliced}; {', or '.join(choices)}"
+
+
 def list_hidden_tasks(source: TaskSource) -> list[Task]:
     """Return the tasks that `slice.tools` leaves out, because their gold calls a tool that the agent does not see."""
     if not source.task_slice.tools:

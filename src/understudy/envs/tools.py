@@ -165,7 +165,10 @@ class Toolkit(ToolkitBase, tools=False):
     A tool may be a coroutine. Results leave out fields of rows that equal their defaults.
     """
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: State | None = None) -> None:
+        if state is None:
+            name = type(self).__name__
+            raise TaskError(f"{name}() makes tools without a state; pass the class {name} itself, without ()")
         self._state = state
 
     def __getattr__(self, name: str) -> Any:

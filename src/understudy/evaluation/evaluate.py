@@ -17,7 +17,7 @@ from understudy.core.foreign_names import explained_arguments
 from understudy.core.messages import ERROR_PREFIX, Message, ToolSpec, format_call
 from understudy.core.tasks import SPLITS, Split, Task
 from understudy.core.trajectory import StopReason, Trajectory
-from understudy.envs.task_source import TaskSource
+from understudy.envs.task_source import TaskSource, describe_no_tasks
 from understudy.envs.users import UserSimulatorFactory
 from understudy.evaluation.result import FULL_REWARD, EvalResult, summarize_episodes
 from understudy.formats import ChatFormat
@@ -292,8 +292,8 @@ def validate_train_tasks(source: TaskSource, seed: int = 0) -> None:
         return
     counts = {split: len(source.tasks(split)) for split in SPLITS}
     others = ", ".join(f"{count} {split}" for split, count in counts.items() if count)
-    why = f" (it has {others}); give some the split train, or set another slice" if others else "; set another slice"
-    raise ConfigError(f"{source.name} has no train tasks in this slice{why}")
+    remedies = [f"give some of its {others} tasks the split train"] if others else []
+    raise ConfigError(describe_no_tasks(source, "train", remedies))
 
 
 def find_noop_refusal(
@@ -352,8 +352,8 @@ def eval_tasks(source: TaskSource, config: EvalConfig) -> list[Task]:
     tasks = select_tasks(source, config.split, config.tasks, config.seed)
     if not tasks:
         others = [split for split in SPLITS if select_tasks(source, split, 1)]
-        choice = f"set eval.split to {' or '.join(others)}, or another slice" if others else "set another slice"
-        raise ConfigError(f"{source.name} has no {config.split} tasks in this slice; {choice}")
+        remedies = [f"set eval.split to {' or '.join(others)}"] if others else []
+        raise ConfigError(describe_no_tasks(source, config.split, remedies))
     return tasks
 
 

@@ -396,6 +396,8 @@ def _add_tools(episode_class: type[ToolEpisode], tools: Sequence[Callable[..., A
     added = dict[str, Any]()
     for tool in tools:
         name = getattr(tool, "__name__", "")
+        if isinstance(tool, type):
+            raise TaskError(f"the tool {name} is a class; give functions, or make it the episode_class")
         if not callable(tool) or not name.isidentifier() or name.startswith("_"):
             raise TaskError(f"the tool {tool!r:.100} is no function with a public name; define it with `def`")
         if name in added or hasattr(episode_class, name):
