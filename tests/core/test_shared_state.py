@@ -78,6 +78,15 @@ def test_a_changed_variable_is_named(module: ModuleType, method: str, changed: s
     assert [text.partition(" has changed")[0] for text in found] == ([changed] if changed else [])
 
 
+def test_a_long_list_is_compared_at_its_start_and_by_its_length(module: ModuleType) -> None:
+    module.Tools.log = list(range(300_000))
+    shared = SharedState([module.Tools])
+    module.Tools.log[-1] = -1  # beyond what is compared
+    assert shared.find_changed() == []
+    module.Tools.log.append(1)
+    assert len(shared.find_changed()) == 1
+
+
 @pytest.mark.parametrize("empty", [{}, [], set(), defaultdict(int), deque(), bytearray()])
 @pytest.mark.parametrize("base", [ToolEpisode, Toolkit])
 def test_an_empty_container_of_a_class_is_refused(base: type, empty: Any) -> None:

@@ -6,6 +6,7 @@ An episode has an object of its own, so that its state belongs into attributes t
 import dis
 import functools
 import inspect
+import itertools
 import random
 import re
 import sys
@@ -161,8 +162,11 @@ def _snapshot(value: Any, seen: set[int], left: list[int]) -> Any:
     seen.add(id(value))
     if is_object:
         return {name: _snapshot(inner, seen, left) for name, inner in list(vars(value).items())}
-    if isinstance(value, dict):
-        return [(_snapshot(key, seen, left), _snapshot(inner, seen, left)) for key, inner in list(value.items())]
-    if isinstance(value, set | frozenset):
-        return {each if isinstance(each, str | bytes | int | float) else id(each) for each in value}
-    return [_snapshot(inner, seen, left) for inner in list(value)]
+    copied: list[Any] = [len(value)]
+    for inner in itertools.islice(value, _MAX_VALUES):
+        if left[0] < 0:
+            break
+        copied.append(_snapshot(inner, seen, left))
+        if isinstance(value, dict):
+            copied.append(_snapshot(value[inner], seen, left))
+    return copied
