@@ -104,7 +104,7 @@ class ToolEnvironment:
             score = self._grade(self.transcript, ended)
             if inspect.isawaitable(score):
                 score = await score
-        return to_score(score)
+        return to_score(score, self._grade)
 
     async def close(self) -> None:
         """Do nothing: there are no resources to release."""

@@ -22,6 +22,7 @@ from understudy.core.errors import TaskError, ToolError, did_you_mean
 from understudy.core.event_loop import BACKGROUND_LOOP
 from understudy.core.json_values import replace_surrogates
 from understudy.core.messages import ToolCall, ToolSpec
+from understudy.core.shared_state import find_shared_default
 from understudy.core.user_code import tool_code, tool_time_limit
 from understudy.envs.docstrings import parse_docstring
 from understudy.envs.state import State
@@ -120,6 +121,9 @@ class ToolkitBase:
                 problems += _find_parameter_problems(method)
         if problems:
             raise TaskError("; ".join(problems))
+        mixins = [each for each in cls.__mro__ if not issubclass(each, ToolkitBase)]
+        if shared := find_shared_default(cls, [cls, *mixins]):
+            raise TaskError(shared)
         models, specs = dict(cls._models), list[ToolSpec]()
         for name in {**models, **methods}:
             with _naming_the_tool(f"{cls.__name__}.{name}", getattr(cls, name)):
@@ -161,7 +165,10 @@ class Toolkit(ToolkitBase, tools=False):
     A tool may be a coroutine. Results leave out fields of rows that equal their defaults.
     """
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: State | None = None) -> None:
+        if state is None:
+            name = type(self).__name__
+            raise TaskError(f"{name}() makes tools without a state; pass the class {name} itself, without ()")
         self._state = state
 
     def __getattr__(self, name: str) -> Any:

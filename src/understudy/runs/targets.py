@@ -30,7 +30,7 @@ from understudy.algorithms.presets import algorithm_presets
 from understudy.core.errors import ConfigError, did_you_mean, no_such_path
 from understudy.core.files import RETRY_HINT
 from understudy.core.foreign_names import explained_arguments
-from understudy.core.settings import dump_toml, loads_toml, matching_keys, read_text, with_full_key
+from understudy.core.settings import dump_toml, loads_toml, matching_keys, read_text, shown_setting, with_full_key
 from understudy.envs.task_source import FULL_SLICE, TaskSource, with_reward_policy
 from understudy.runs.config import ConfigLayer, TrainConfig, load_config, parse_config
 from understudy.runs.eval_spec import is_eval_folder, read_spec
@@ -116,6 +116,7 @@ def resolve(arguments: Sequence[str] = ()) -> ResolvedTarget:
     `retail_quick`. Raise ConfigError for a TARGET that does not exist or has no config, and for a wrong setting.
     """
     names, settings = split_arguments(arguments)
+    _refuse_repeated_keys(settings)
     what, domain = "".join(names[:1]), _setting_text(settings, "domain")
     layers = [read_layer(name, what) for name in names[1:]]
     alone = domain or _setting_text(settings, "data.train")
@@ -130,6 +131,20 @@ def resolve(arguments: Sequence[str] = ()) -> ResolvedTarget:
             )
     presets = (text for text in (target.text if target.kind == "preset" else "", *names[1:]) if text in preset_names())
     return ResolvedTarget(target, _load_target_config(target, settings, layers), tuple(presets))
+
+
+def _refuse_repeated_keys(settings: Sequence[str]) -> None:
+    """Raise ConfigError if settings give two values to a key of `data` or `slice`, whose author may mean both.
+
+    Of other keys the last value counts.
+    """
+    given = dict[str, str]()
+    for setting in settings:
+        key, _, value = with_full_key(TrainConfig, setting).partition("=")
+        key, value = key.strip(), value.strip()
+        if key.startswith(("data.", "slice.")) and given.setdefault(key, value) != value:
+            both = " and ".join(shown_setting(f"{key}={each}") for each in (given[key], value))
+            raise ConfigError(f"{key} is given twice, as {both}; give it once")
 
 
 def has_target(arguments: Sequence[str]) -> bool:

@@ -5,8 +5,10 @@ A reference is the folder name of a shipped domain, `module:attribute` for any o
 environment.
 """
 
+import difflib
 import importlib
 import inspect
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -56,14 +58,18 @@ def load_reference(reference: str) -> TaskSource:
     if is_foreign and any(hasattr(found, name) for name in ("reset", "get_reward")):
         raise ConfigError(explain_foreign_class(found))
     if isinstance(found, type):
-        raise ConfigError(f"{reference!r} is a class; name an instance of it, such as SOURCE = {attribute}(...)")
+        named = _suggest_instance(module, attribute) or f"name an instance of it, such as SOURCE = {attribute}(...)"
+        raise ConfigError(f"{reference!r} is a class; {named}")
     if not isinstance(found, TaskSource):
+        suggested = _suggest_instance(module, attribute)
         if inspect.isfunction(found):
-            raise ConfigError(f"{reference!r} is a function; name what it returns, such as SOURCE = {attribute}(...)")
+            named = suggested or f"name what it returns, such as SOURCE = {attribute}(...)"
+            raise ConfigError(f"{reference!r} is a function; {named}")
         if type(found).__module__ == "builtins":
             kind = type(found).__name__
             raise ConfigError(
-                f"{reference!r} is no source of tasks, but of the type {kind}; name a ToolDataset or a Domain"
+                f"{reference!r} is no source of tasks, but of the type {kind}; "
+                f"{suggested or 'name a ToolDataset or a Domain'}"
             )
         raise ConfigError(
             f"{reference!r} is a {type(found).__name__} and not a TaskSource; derive its class from "
@@ -74,6 +80,14 @@ def load_reference(reference: str) -> TaskSource:
     elif error := find_contract_error(found):
         raise ConfigError(f"{reference!r}: {error}")
     return found
+
+
+def _suggest_instance(module: str, attribute: str) -> str:
+    """Return the question whether one of the sources of a module was meant, or an empty text if it has none."""
+    names = [name for name, value in vars(sys.modules[module]).items() if isinstance(value, TaskSource)]
+    close = difflib.get_close_matches(attribute.lower(), [name.lower() for name in names], 1)
+    meant = next((name for name in names if name.lower() in close), names[0] if len(names) == 1 else "")
+    return f"did you mean '{module}:{meant}'?" if meant else f"name one of {', '.join(names)}" if names else ""
 
 
 def load_domain(name: str) -> Domain:

@@ -214,6 +214,8 @@ class ToolDataset(TaskSource):
         episode_class: object = self.episode_class
         if isinstance(episode_class, type) and not issubclass(episode_class, ToolEpisode):
             raise TaskError(explain_foreign_class(episode_class))
+        if not isinstance(episode_class, type) and isinstance(self.examples, type):
+            raise TaskError(f"examples and episode_class of {self.name} are swapped; give the list of examples first")
         if not isinstance(episode_class, type):
             raise TaskError(
                 f"the episode_class of {self.name} is {episode_class!r:.100}; pass the class itself, a subclass of "
@@ -292,6 +294,10 @@ class ToolDataset(TaskSource):
         if task.domain != self.name:
             raise TaskError(f"task {task.id} is of the domain {task.domain!r}, and {self.name} cannot play it")
         return ToolExample.from_task(task)
+
+    def episode_code(self) -> Sequence[object]:
+        """Return the class of episodes, with its tools and reward, and the user factory."""
+        return (self.episode_class, self.user_factory)
 
     def environment(self, task: Task, user: User | None = None, seed: int = 0) -> ToolEnvironment:
         """Return a new episode of `task`. `user` replaces the user of `user_factory`."""
@@ -390,6 +396,8 @@ def _add_tools(episode_class: type[ToolEpisode], tools: Sequence[Callable[..., A
     added = dict[str, Any]()
     for tool in tools:
         name = getattr(tool, "__name__", "")
+        if isinstance(tool, type):
+            raise TaskError(f"the tool {name} is a class; give functions, or make it the episode_class")
         if not callable(tool) or not name.isidentifier() or name.startswith("_"):
             raise TaskError(f"the tool {tool!r:.100} is no function with a public name; define it with `def`")
         if name in added or hasattr(episode_class, name):
@@ -440,4 +448,4 @@ async def _score(episode: ToolEpisode, transcript: Sequence[Message], ended: boo
     with user_code("grader", "the reward function", episode.reward):
         result = episode.reward(transcript) if ended else 0.0
         reward = await result if inspect.isawaitable(result) else result
-    return product_score({"reward": to_reward(reward), "within_limits": float(ended)})
+    return product_score({"reward": to_reward(reward, episode.reward), "within_limits": float(ended)})

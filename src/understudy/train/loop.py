@@ -10,13 +10,14 @@ from collections.abc import Callable, Iterator, Sequence
 from understudy.clients.cost import COST_FILE, CostTracker
 from understudy.core.event_loop import run_async
 from understudy.core.interruption import interruptible
+from understudy.core.shared_state import SharedState
 from understudy.core.trajectory import Trajectory
 from understudy.engines.factory import open_engine
 from understudy.engines.interface import Engine, require_critic, require_reference
 from understudy.engines.local.gpu_usage import GPUUsage
 from understudy.engines.local.machine import detect_machine, peak_memory_bytes
 from understudy.engines.process_group import SINGLE_PROCESS, ProcessGroup
-from understudy.envs.task_source import find_tool_specs
+from understudy.envs.task_source import find_tool_specs, list_sources
 from understudy.evaluation.reports.files import read_run_report
 from understudy.evaluation.reports.report import RunReport
 from understudy.formats.tool_template import write_tool_template
@@ -73,10 +74,11 @@ async def train_async(
     tracker = CostTracker(file=run.folder / COST_FILE)
     prepared = await prepare_run(config, run.created_at, run.step, tracker)
     prepared.data_files.validate_unchanged(run)
+    shared = SharedState(code for leaf in list_sources(prepared.domain) for code in leaf.episode_code())
     # Before anything else is played: limits that are too small for the gold episodes are refused here.
     gold = await play_gold(config, prepared.domain, prepared.format) if run.step < config.sft.steps else []
     machine = detect_machine(config.engine.export_engine_config)
-    notes = (*machine.warnings, *config_warnings(config), *prepared.notes)
+    notes = (*machine.warnings, *config_warnings(config), *prepared.notes, *shared.find_changed())
     for line in (*run.warnings, *([rates] if rates else []), *notes):
         report(line, 0, 0, {})
     engine = open_engine(

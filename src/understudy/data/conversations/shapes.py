@@ -92,7 +92,9 @@ def find_shape(value: Any, uses: Sequence[Use] = ("sft", "dpo", "kto")) -> tuple
     columns = _columns(value)
     found = next((shape for shape in SHAPES if columns.keys() >= {*shape.keys}), None)
     if found is None:
-        raise InvalidField("", f"unknown shape {describe_row(value)}; {rename_hint(value) or list_shapes(uses)}")
+        if renamed := rename_hint(value):
+            raise InvalidField("", f"{renamed}: the shape {describe_row(value)} is unknown")
+        raise InvalidField("", f"unknown shape {describe_row(value)}; {list_shapes(uses)}")
     if not set(found.uses) & set(uses):
         names = " and ".join(USES[use] for use in found.uses)
         hint = "".join(f"{_KIND_HINTS[use]}; " for use in found.uses if use in _KIND_HINTS and "sft" not in uses)
