@@ -245,6 +245,7 @@ class PlayOptions(Options):
 def play(options: PlayOptions) -> None:
     """Play an episode as the agent or the user, or watch one."""
     from understudy.cli import play as plays
+    from understudy.cli.evaluation import fit_limits_to_model
     from understudy.envs.users import UserSimulatorFactory
     from understudy.evaluation import forks
     from understudy.evaluation.evaluate import replace_users
@@ -263,7 +264,8 @@ def play(options: PlayOptions) -> None:
         raise ConfigError(f"{given} has no effect when you are the agent; add --as user or --watch")
     resolved = resolve([*options.target, *([f"model={model}"] if model else ())])
     left = forks.resolve_fork(resolved.target, options.fork, resolved.config, task) if options.fork else None
-    config = left.config if left else resolved.config
+    plays_model = not plays_agent and (model or agent == "model")
+    config = left.config if left else fit_limits_to_model(resolved) if plays_model else resolved.config
     source = config.open_source()
     print_file_summaries(source)
     source = replace_users(source, UserSimulatorFactory(config.user, config.endpoints))

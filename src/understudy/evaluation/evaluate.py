@@ -184,14 +184,14 @@ async def play_demonstrations(
         failed = min(failures, key=lambda episode: episode.stop_reason not in limits_reached)
         earned = f"earns {failed.reward:g}" if failed.score else "has no score"
         if failed.stop_reason in limits_reached:
-            cause = _limit_hint(failed.stop_reason, await play_all(_NO_LIMITS), limits)
+            cause = _limit_hint(failed.stop_reason, await play_all(NO_LIMITS), limits)
             raise GoldCutOffError(f"the gold episode of task {failed.task_id} {earned}; {cause}")
         cause = failed.error or "see: understudy check"
         raise TaskError(f"the gold episode of task {failed.task_id} {earned}; {cause}")
     return episodes
 
 
-_NO_LIMITS = EpisodeLimits(max_turns=1000, max_episode_tokens=1 << 24)
+NO_LIMITS = EpisodeLimits(max_turns=1000, max_episode_tokens=1 << 24)
 
 
 def _limit_hint(reached: StopReason, unlimited: Sequence[Trajectory], limits: EpisodeLimits) -> str:
@@ -224,9 +224,7 @@ async def validate_room(
     tasks = list(itertools.islice(source.stream("train", seed), NUM_SIZED_TASKS))
     with_gold, gold = [task for task in tasks if task.gold_turns], list[Trajectory]()
     try:
-        gold = await play_demonstrations(
-            source, with_gold, format, limits.replace(max_turns=_NO_LIMITS.max_turns), seed
-        )
+        gold = await play_demonstrations(source, with_gold, format, limits.replace(max_turns=NO_LIMITS.max_turns), seed)
     except GoldCutOffError:
         raise
     except (ConfigError, TaskError):
