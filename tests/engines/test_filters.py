@@ -88,7 +88,7 @@ def test_filtered_sampling_matches_the_reference_for_each_row(rows: list[tuple])
     uniforms = torch.tensor([row[3] for row in rows])
     seen = [torch.tensor(row[2], dtype=torch.int64) for row in rows]
     starts = [len(ids) // 2 for ids in seen]
-    tokens, logprobs, _ = filters.sample_filtered(logits, [row[1] for row in rows], seen, uniforms, None, starts)
+    tokens, logprobs, *_ = filters.sample_filtered(logits, [row[1] for row in rows], seen, uniforms, None, starts)
     assert tokens.tolist() == [
         reference_sample(x, s, ids, float(u), n) for (x, s, ids, _), u, n in zip(rows, uniforms, starts, strict=True)
     ]
@@ -132,7 +132,7 @@ def test_top_k_alone_is_exact_without_the_candidates_of_top_p() -> None:
     logits, uniforms = torch.randn(20, 300, generator=generator), torch.rand(20, generator=generator)
     samplings = [SamplingParams(top_k=k) for k in (19, 20, 21, 100, 300)] * 4
     nothing = [torch.empty(0, dtype=torch.int64)] * 20
-    tokens, _, is_exact = filters.sample_filtered(logits, samplings, nothing, uniforms, 20)
+    tokens, _, is_exact, _ = filters.sample_filtered(logits, samplings, nothing, uniforms, 20)
     assert is_exact.all()
     rows = zip(logits.tolist(), samplings, uniforms.tolist(), strict=True)
     assert tokens.tolist() == [reference_sample(x, s, (), u) for x, s, u in rows]
@@ -187,7 +187,7 @@ def full_logprobs(
     for i, (reply, sampling) in enumerate(zip(replies, samplings, strict=True)):
         episode = Trajectory("t", score=Score(reward=0.0))
         episode.observe([], [*b"Order 12, order 12, order", i])
-        episode.act(Message(role="assistant"), reply.tokens, reply.logprobs)
+        episode.act(Message(role="assistant"), reply.tokens, reply.logprobs, reply.sampling_masks)
         batch = asyncio.run(engine.compute_logprobs(collate([episode], temperature=sampling.temperature or 1.0)))
         found.append(batch.logprobs[0, -len(reply.tokens) :])
     return found

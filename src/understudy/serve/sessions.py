@@ -127,8 +127,8 @@ class Session:
         sampling = self._sampling.replace(max_response_tokens=min(longest, request.max_reply_tokens or longest))
         chunks: list[ReplyChunk] = []
         replies = (self._sample_reply(request, prompt, sampling, index) for index in range(request.n))
-        for tokens, logprobs, chunks_of_reply in await asyncio.gather(*replies):
-            self._record(request, prompt, num_known, tokens, logprobs, chunks_of_reply[-1])
+        for chunks_of_reply in await asyncio.gather(*replies):
+            self._record(request, prompt, num_known, chunks_of_reply)
             chunks += chunks_of_reply
         return request, SampledReplies(len(prompt), chunks)
 
@@ -183,8 +183,8 @@ class Session:
 
     async def _sample_reply(
         self, request: ChatCompletionRequest, prompt: Sequence[int], sampling: SamplingParams, index: int
-    ) -> tuple[list[int], list[float], list[ReplyChunk]]:
-        """Return the tokens of one reply, their log-probabilities, and its chunks."""
+    ) -> list[ReplyChunk]:
+        """Return the chunks of one reply."""
         own: list[ReplyChunk] = []
         try:
             version = await generate_reply(
@@ -201,18 +201,20 @@ class Session:
             raise ApiError(str(e), code="overloaded", status=503) from e
         if version is not None:
             self.episode.weights_version = version
-        return [token for chunk in own for token in chunk.tokens], logprobs, own
+        return own
 
     def _record(
         self,
         request: ChatCompletionRequest,
         prompt: Sequence[int],
         num_known: int,
-        tokens: Sequence[int],
-        logprobs: Sequence[float],
-        last: ReplyChunk,
+        chunks: Sequence[ReplyChunk],
     ) -> None:
         """Append a reply to the episode."""
+        tokens = [token for chunk in chunks for token in chunk.tokens]
+        logprobs = [logprob for chunk in chunks for logprob in chunk.logprobs]
+        masks = [mask for chunk in chunks for mask in chunk.sampling_masks]
+        last = chunks[-1]
         assert last.reply_end is not None
         parsed = self._model.format.parse(tokens, request.callable_tools)
         truncated = last.reply_end.finish_reason == "length"
@@ -225,7 +227,7 @@ class Session:
         if not last.reply_end.message.tool_calls:
             self.final_text = last.reply_end.message.content
         messages = [to_wire_calls(message) for message in request.conversation]
-        self.episode.add_call(messages, request.callable_tools, prompt, num_known, reply, tokens, logprobs)
+        self.episode.add_call(messages, request.callable_tools, prompt, num_known, reply, tokens, logprobs, masks)
 
     def _seed(self, prompt: Sequence[int]) -> int:
         digest = hashlib.sha256(array("I", prompt).tobytes()).digest()
