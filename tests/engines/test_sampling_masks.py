@@ -90,7 +90,9 @@ def test_each_token_has_the_tokens_that_the_filters_kept(
             kept = [t for t in order if probs[t] >= params.min_p * probs.max()][: params.top_k or None]
             sums = itertools.accumulate(float(probs[t]) for t in kept)
             total = float(probs[kept].sum())
-            kept = [t for t, through in zip(kept, sums, strict=True) if through - float(probs[t]) < params.top_p * total]
+            kept = [
+                t for t, through in zip(kept, sums, strict=True) if through - float(probs[t]) < params.top_p * total
+            ]
             assert (sorted(kept), token in mask) == (list(mask), True)
             expected = math.log(float(probs[token] / probs[kept].sum()))
             assert completion.logprobs[i] == pytest.approx(expected, abs=1e-4)
@@ -203,8 +205,10 @@ def test_gradients_of_both_ways_equal_those_of_a_softmax_over_the_mask(
         assert float((one.double() - other).norm() / other.norm()) < tolerance
 
 
-def expected_reward_gradient(plain: Any, params: SamplingParams, rewards: Sequence[float], names: Sequence[str]) -> Tensor:
-    """Return the gradient of the expected reward of replies of two tokens, by enumeration. The kept tokens are fixed."""
+def expected_reward_gradient(
+    plain: Any, params: SamplingParams, rewards: Sequence[float], names: Sequence[str]
+) -> Tensor:
+    """Return the gradient of the expected reward of replies of two tokens, by enumeration."""
 
     def kept_probs(tokens: Sequence[int]) -> dict[int, Tensor]:
         probs = (plain(torch.tensor([tokens])).logits[0, -1] / params.temperature).softmax(-1)
@@ -230,7 +234,7 @@ def test_policy_gradient_is_exact_with_masks_and_biased_without(
     folder, params = make_tiny_model(tmp_path, seed=seed), SamplingParams(max_response_tokens=2, **filters)
     rewards = torch.randn(97, generator=torch.Generator().manual_seed(seed)).tolist()
     engine = LocalEngine(folder, LocalEngineConfig(device="cpu", dtype="float32", sampler="torch"))
-    replies = {tuple(one.tokens): one for one in sample(engine, params, range(300))}
+    replies = {tuple(one.tokens): one for one in sample(engine, params, range(900))}
     chances = torch.tensor([math.exp(sum(one.logprobs)) for one in replies.values()])
     assert len(replies) > 8
     assert float(chances.sum()) == pytest.approx(1.0, abs=1e-3)
@@ -282,7 +286,8 @@ def test_selected_rows_keep_their_masks() -> None:
     rows, masks = [[1, 2, 3]] * 3, [[False, True, True]] * 3
     batch = Batch.from_rows(rows, masks, sampling_masks=[[(2, 5), (3,)], [], [(2, 6, 7), (3,)]])
     part = batch.select([2, 1])
-    assert part.mask_numbers is not None and part.sampling_masks is not None
+    assert part.mask_numbers is not None
+    assert part.sampling_masks is not None
     assert part.sampling_masks.sizes(part.mask_numbers).tolist() == [[0, 3, 1], [0, 0, 0]]
     ids, owners = part.sampling_masks.select(part.mask_numbers[0])
     assert (ids.tolist(), owners.tolist()) == ([2, 6, 7, 3], [1, 1, 1, 2])
@@ -325,7 +330,10 @@ def test_kernel_keeps_the_tokens_that_it_samples_from(
         patch.setattr(kernels, "kernels_accept", lambda *_: False)
         expected = kernels.sample_likely_tokens(logits, 1.4, uniforms, min_p)
     tokens, logprobs, kept = expected
-    assert kept.counts[:2].tolist() == [len([i for i in range(5) if logits[0, i] >= logits[0, :5].max() + 1.4 * math.log(min_p or 1e-9)]), 3000]
+    assert kept.counts[:2].tolist() == [
+        len([i for i in range(5) if logits[0, i] >= logits[0, :5].max() + 1.4 * math.log(min_p or 1e-9)]),
+        3000,
+    ]
     for (tokens_too, logprobs_too, kept_too), first in zip(found, (0, 2), strict=True):
         assert torch.equal(tokens_too, tokens[first:])
         assert torch.allclose(logprobs_too, logprobs[first:], atol=1e-5)

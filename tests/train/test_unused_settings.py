@@ -71,6 +71,7 @@ CASES = {
     "sampling.top_p=0.9": "sampling.temperature=1",
     "sampling.top_k=9": "sampling.temperature=1",
     "sampling.min_p=0.2": "sampling.temperature=1",
+    "sampling.keep_sampling_mask=false": "sampling.min_p=0.2",
     "user.max_attempts=5": "user.kind=llm",
     "user.endpoint=other": "user.kind=llm",
     "sft.learning_rate=0.1": "sft.steps=2",
@@ -105,6 +106,7 @@ CASES = {
 """A setting without effect, and a setting with which it has one."""
 NEEDED = {
     "sampling": ["sampling.temperature=0"],
+    "sampling.keep_sampling_mask": ["sampling.min_p=0"],
     "sft": ["sft.steps=0"],
     "preferences.undesirable_weight": ["preferences.steps=1"],
     "eval.every": ["steps=0"],

@@ -39,7 +39,7 @@ class SamplingMasks:
         return self.offsets[numbers + 1] - self.offsets[numbers]
 
     def select(self, numbers: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the ids of the masks with numbers [M], one mask after the other, and for each the index of its mask."""
+        """Return the ids of the masks with these numbers [M], one mask after the other, and each id's index in [M]."""
         sizes = self.sizes(numbers)
         owner = torch.repeat_interleave(sizes)
         first = self.offsets[numbers] - (sizes.cumsum(0) - sizes)

@@ -25,7 +25,6 @@ from understudy.core.files import open_bytes
 from understudy.core.messages import Message, ToolSpec
 from understudy.core.tasks import Score
 
-
 SamplingMask = tuple[int, ...]
 """The ids among which a token was drawn, ascending. Empty if these were all ids, or if they were not recorded."""
 

@@ -21,7 +21,6 @@ from understudy.engines.local.token_logprobs import (
 from understudy.engines.local.transfers import to_device, to_host
 from understudy.engines.process_group import ProcessGroup
 
-
 SMALL_MASK = 1 / 64
 """Share of the vocabulary up to which only the logits of a sampling mask's tokens are computed. A matrix product
 computes all logits in the time in which about this share of the rows is gathered."""
@@ -98,7 +97,8 @@ def _masked_logprobs(model: LocalModel, states: MicrobatchStates, batch: Batch) 
 
     A token that is alone in its mask has the log-probability 0, and no gradient.
     """
-    assert batch.mask_numbers is not None and batch.sampling_masks is not None
+    assert batch.mask_numbers is not None
+    assert batch.sampling_masks is not None
     numbers = batch.mask_numbers[states.rows, states.positions]
     sizes = batch.sampling_masks.sizes(numbers)
     few = sizes <= (len(model.lm_head) * SMALL_MASK if model.has_plain_head else 1)

@@ -221,8 +221,8 @@ class MaskedLogprobsFunction(torch.autograd.Function):
         slopes = (grads[0] / ctx.temperature)[masks.owners, None] * (is_target.to(probs.dtype) - probs)[:, None]
         grad_hidden = torch.zeros_like(hidden, dtype=probs.dtype)
         grad_head = torch.zeros_like(head, dtype=probs.dtype) if ctx.needs_input_grad[1] else None
-        tokens = ctx.tokens if ctx.needs_input_grad[4] else None
-        grad_rows = None if tokens is None else probs.new_zeros(len(tokens) + 1, head.shape[1])
+        tokens: Tensor = ctx.tokens
+        grad_rows = probs.new_zeros(len(tokens) + 1, head.shape[1]) if ctx.needs_input_grad[4] else None
         for _, ids in masks.spans(CHUNK_ROWS):
             token_ids, owners, slope = masks.token_ids[ids], masks.owners[ids], slopes[ids]
             grad_hidden.index_add_(0, owners, head[token_ids].to(probs.dtype).mul_(slope))

@@ -353,10 +353,11 @@ class LocalSampler:
                 part, is_broken = logits[index], broken[index]
             draws.append(_draw([r for r, _ in group], [drafted[row] for _, row in group], part, is_broken))
         numbers = iter(read_numbers(*(x for draw in draws for x in draw.vectors), *masked.values()))
-        drawn = [(draw, *(next(numbers) for _ in draw.vectors)) for draw in draws]
+        drawn = [(draw, [next(numbers) for _ in draw.vectors]) for draw in draws]
         for row in masked:
             (row.masked_logprob,) = next(numbers)
-        for group, (draw, tokens, logprobs, is_exact, *kept) in zip(groups, drawn, strict=True):
+        for group, (draw, vectors) in zip(groups, drawn, strict=True):
+            tokens, logprobs, is_exact, *kept = vectors
             masks = split_masks(*kept) if kept else []
             if inexact := [i for i, exact in enumerate(is_exact) if not exact]:
                 again, logprobs_again, *kept_again = read_numbers(*draw.repeat(inexact))
