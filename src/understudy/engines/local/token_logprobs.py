@@ -18,8 +18,8 @@ LOGIT_CHUNK = 512
 """Positions of a chunk, at most."""
 CHUNK_LOGITS = 1 << 25
 """Logits of a chunk, at most: 64 MiB in bfloat16."""
-CHUNK_ROWS = 1 << 14
-"""Rows of the output weights that `masked_token_logprobs` gathers at a time, about: 36 MiB in float32 for a width of
+CHUNK_ROWS = 1 << 13
+"""Rows of the output weights that `masked_token_logprobs` gathers at a time, about: 18 MiB in float32 for a width of
 576."""
 OUTSIDE = -1e30
 """Logit of the tokens outside a sampling mask. Minus infinity would make the entropy NaN."""
