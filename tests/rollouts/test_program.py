@@ -164,6 +164,26 @@ def test_limit_ends_an_episode_without_a_fault(tiny: Path, tmp_path: Path) -> No
     assert episode.score == Score(reward=0.0, parts=episode.score.parts if episode.score else {})
 
 
+def test_invalid_replies_in_a_row_end_the_episode(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    statuses: list[int] = []
+
+    async def program(given: ProgramEpisode) -> None:
+        for _ in range(4):
+            try:
+                await ask(given)
+                statuses.append(200)
+            except httpx2.HTTPStatusError as refusal:
+                statuses.append(refusal.response.status_code)
+                assert "limits.max_invalid_replies = 2" in refusal.response.text
+
+    limits = EpisodeLimits(max_invalid_replies=2, max_retries=0)
+    monkeypatch.setattr(sys.modules[__name__], "program", program, raising=False)
+    episode = play(tiny, ProgramConfig(function=f"{__name__}:program"), "<tool_call>{oops</tool_call>", limits=limits)
+    assert statuses == [200, 200, 400, 400]
+    assert (episode.stop_reason, episode.num_turns, episode.fault) == (StopReason.INVALID_REPLIES, 2, None)
+    assert episode.event_counts["malformed"] == 2
+
+
 def test_function_uses_the_tools_and_the_user_of_the_episode(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Any] = []
 

@@ -9,6 +9,7 @@ An episode has one sequence, or several: an agent may call a second model, or re
 in the mask of one sequence, after exactly the tokens that it was sampled from.
 """
 
+import itertools
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -52,6 +53,8 @@ class StopReason(StrEnum):
     MAX_TURNS = "max_turns"
     MAX_TOKENS = "max_tokens"
     """No room for a reply: the episode reached `limits.max_episode_tokens` or filled the model's context."""
+    INVALID_REPLIES = "invalid_replies"
+    """`limits.max_invalid_replies` replies in a row had calls that cannot be parsed."""
     FAULT = "fault"
     """The infrastructure failed; `Trajectory.fault` names the component."""
 
@@ -116,6 +119,13 @@ class TokenSequence:
         """Indices of the agent's replies in `messages`."""
         given = set(self.given_replies)
         return [i for i, message in enumerate(self.messages) if message.role == "assistant" and i not in given]
+
+    @property
+    def num_invalid_replies(self) -> int:
+        """Number of the last replies in a row that have a call which cannot be parsed."""
+        replies = (self.messages[i] for i in reversed(self.reply_indices))
+        invalid = (any(call.parse_error for call in reply.tool_calls) for reply in replies)
+        return sum(1 for _ in itertools.takewhile(bool, invalid))
 
     def reply_spans(self) -> Iterator[tuple[int, int]]:
         """Yield the agent's turns as [start, end) spans of `tokens`."""

@@ -448,7 +448,10 @@ class ConfigLayer:
     text: str
 
 
-ADDED_KEYS: Mapping[str, Mapping[str, Any]] = {"sampling": {"keep_sampling_mask": False}}
+ADDED_KEYS: Mapping[str, Mapping[str, Any]] = {
+    "sampling": {"keep_sampling_mask": False},
+    "limits": {"max_invalid_replies": 0},
+}
 """Keys that stored configs of earlier versions lack, and the values with which their runs ran."""
 
 

@@ -67,6 +67,8 @@ class SessionLimits:
     max_replies: int
     max_tokens: int
     """Maximum number of tokens of all sequences. A session that reaches it gets no further reply."""
+    max_invalid_replies: int = 0
+    """Number of replies in a row with calls that cannot be parsed, after which there is no further one. 0: no limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +101,7 @@ class Session:
         """The text of the last reply without calls."""
         self._model = replace(model, cache=ConversationCache())  # a program never gets another one's tokens
         self._sampling, self._limits = sampling, limits
-        self._num_replies = 0
+        self._num_replies = self._num_invalid_replies = 0
         self._prompts = Counter[bytes]()
         self._responses: dict[bytes, asyncio.Task[Response]] = {}
         self._running = set[asyncio.Task[Response]]()
@@ -163,6 +165,10 @@ class Session:
             self.stop_reason = self.stop_reason or StopReason.MAX_TURNS
             text = f"the episode has {self._num_replies} replies; limits.max_turns = {self._limits.max_replies}"
             raise ApiError(text, code="episode_limit_reached")
+        if self.stop_reason is StopReason.INVALID_REPLIES:
+            text = f"the episode has {self._num_invalid_replies} replies in a row with calls that cannot be parsed"
+            limit = f"limits.max_invalid_replies = {self._limits.max_invalid_replies}"
+            raise ApiError(f"{text}; {limit}", code="episode_limit_reached")
         self._num_replies += count
 
     async def _build_prompt(self, request: ChatCompletionRequest) -> tuple[list[int], int]:
@@ -226,6 +232,10 @@ class Session:
         reply = with_call_ids(mark_truncated_call(parsed, truncated or cut), [*prompt, *tokens])
         if not last.reply_end.message.tool_calls:
             self.final_text = last.reply_end.message.content
+        is_invalid = any(call.parse_error for call in reply.tool_calls)
+        self._num_invalid_replies = self._num_invalid_replies + 1 if is_invalid else 0
+        if 0 < self._limits.max_invalid_replies <= self._num_invalid_replies:
+            self.stop_reason = self.stop_reason or StopReason.INVALID_REPLIES
         messages = [to_wire_calls(message) for message in request.conversation]
         self.episode.add_call(messages, request.callable_tools, prompt, num_known, reply, tokens, logprobs, masks)
 
