@@ -24,7 +24,15 @@ ALWAYS_USED = {
     *("sft.steps", "sft.dataset_file", "eval.split", "eval.tasks", "eval.base_tasks", "eval.trials"),
     *("eval.temperature", "eval.seed", "eval.ood_domains"),
     *("limits.max_turns", "limits.max_episode_tokens", "limits.max_message_chars", "limits.max_retries"),
-    *("limits.max_invalid_replies", "limits.max_step_seconds", "engine", "engine.kind", "engine.finetune", "engine.max_num_seqs", "engine.device"),
+    *(
+        "limits.max_invalid_replies",
+        "limits.max_step_seconds",
+        "engine",
+        "engine.kind",
+        "engine.finetune",
+        "engine.max_num_seqs",
+        "engine.device",
+    ),
     *("engine.sampler", "engine.dtype", "engine.threads", "engine.batching"),
     *("engine.sharding", "engine.collective_timeout"),  # the number of processes is no key
 }

@@ -236,7 +236,8 @@ class ConstrainedSampler(Protocol):
     ) -> Completion:
         """Sample like `StreamingSampler.sample`, from the allowed tokens only.
 
-        Log-probabilities are those of the whole softmax, as without a constraint.
+        With `sampling.keep_sampling_mask`, the sampling masks are those of grammar and filters together. Otherwise
+        log-probabilities are those of the whole softmax, as without a constraint.
         """
 
 
