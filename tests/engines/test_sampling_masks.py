@@ -313,6 +313,8 @@ def test_episodes_store_masks_and_older_episodes_have_none(tmp_path: Path) -> No
         assert (collate([found]).mask_numbers is None) == (name == "old")
     with pytest.raises(ValueError, match="2 sampled tokens, 1 sampling masks"):
         episode.act(Message(role="assistant"), [5, 6], [-0.5, 0.0], [(5, 7)])
+    with pytest.raises(ValueError, match="token 6 .* mask"):
+        episode.act(Message(role="assistant"), [5, 6], [-0.5, 0.0], [(5, 7), (7,)])
 
 
 @pytest.mark.parametrize("min_p", [0.0, 0.02, 0.5])

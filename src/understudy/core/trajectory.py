@@ -96,8 +96,8 @@ class TokenSequence:
         """Append a reply of the agent with its tokens exactly as sampled.
 
         Raise TypeError if the reply is no Message, and ValueError if its role is not "assistant", if the number of
-        `logprobs`, or of `sampling_masks` if there are any, differs from that of `tokens`, or if no prompt token comes
-        before them.
+        `logprobs`, or of `sampling_masks` if there are any, differs from that of `tokens`, if a mask lacks its token, or
+        if no prompt token comes before them.
         """
         _require_message("act", message)
         if message.role != "assistant":
@@ -106,6 +106,8 @@ class TokenSequence:
             raise ValueError(f"{len(tokens)} sampled tokens, {len(logprobs)} logprobs, after {len(self.tokens)} tokens")
         if sampling_masks and len(sampling_masks) != len(tokens):
             raise ValueError(f"{len(tokens)} sampled tokens, {len(sampling_masks)} sampling masks")
+        if outside := [t for t, mask in zip(tokens, sampling_masks, strict=False) if mask and t not in mask]:
+            raise ValueError(f"the sampled token {outside[0]} is not in its sampling mask")
         if sampling_masks or self.sampling_masks:
             unmasked = () if self.sampling_masks else [()] * sum(self.mask)
             self.sampling_masks += [*unmasked, *(sampling_masks or [()] * len(tokens))]
