@@ -311,9 +311,12 @@ def test_episodes_store_masks_and_older_episodes_have_none(tmp_path: Path) -> No
         (found,), errors = read_trajectories(tmp_path / f"{name}.jsonl")
         assert (found.sampling_masks, errors) == (masks, [])
         assert (collate([found]).mask_numbers is None) == (name == "old")
+    damaged = (tmp_path / "new.jsonl").read_bytes().replace(b'"index":[0,', b'"index":[3,')
+    (tmp_path / "damaged.jsonl").write_bytes(damaged)
+    assert len(read_trajectories(tmp_path / "damaged.jsonl")[1]) == 1
     with pytest.raises(ValueError, match="2 sampled tokens, 1 sampling masks"):
         episode.act(Message(role="assistant"), [5, 6], [-0.5, 0.0], [(5, 7)])
-    with pytest.raises(ValueError, match="token 6 .* mask"):
+    with pytest.raises(ValueError, match=r"token 6 .* mask"):
         episode.act(Message(role="assistant"), [5, 6], [-0.5, 0.0], [(5, 7), (7,)])
 
 

@@ -13,7 +13,8 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from understudy.core.trajectory import SamplingMask, Trajectory
+from understudy.core.sampling_masks import SamplingMask
+from understudy.core.trajectory import Trajectory
 
 LossOutput = tuple[Tensor, dict[str, Tensor]]
 """A loss to minimise and its metrics, all scalars."""

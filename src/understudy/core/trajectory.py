@@ -16,33 +16,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
 
-from pydantic import BeforeValidator, PlainSerializer, TypeAdapter
+from pydantic import TypeAdapter
 from pydantic_core import from_json
 
 from understudy.core.errors import ExceptionReport, Fault
 from understudy.core.files import open_bytes
 from understudy.core.messages import Message, ToolSpec
+from understudy.core.sampling_masks import SamplingMask, SamplingMasks
 from understudy.core.tasks import Score
-
-SamplingMask = tuple[int, ...]
-"""The ids among which a token was drawn, ascending. Empty if these were all ids, or if they were not recorded."""
-
-
-def _group_equal(masks: Sequence[SamplingMask]) -> dict[str, Any]:
-    sets: dict[SamplingMask, int] = {}
-    index = [sets.setdefault(mask, len(sets)) for mask in masks]
-    return {"sets": list(sets), "index": index}
-
-
-def _ungroup(stored: Any) -> Any:
-    return [stored["sets"][i] for i in stored["index"]] if isinstance(stored, dict) else stored
-
-
-SamplingMasks = Annotated[list[SamplingMask], PlainSerializer(_group_equal), BeforeValidator(_ungroup)]
-"""The masks of the sampled tokens of a sequence, in their order. JSON has each distinct mask once. The list is empty if
-no mask was recorded."""
 
 
 class StopReason(StrEnum):
@@ -96,8 +78,8 @@ class TokenSequence:
         """Append a reply of the agent with its tokens exactly as sampled.
 
         Raise TypeError if the reply is no Message, and ValueError if its role is not "assistant", if the number of
-        `logprobs`, or of `sampling_masks` if there are any, differs from that of `tokens`, if a mask lacks its token, or
-        if no prompt token comes before them.
+        `logprobs`, or of `sampling_masks` if there are any, differs from that of `tokens`, if a mask lacks its token,
+        or if no prompt token comes before them.
         """
         _require_message("act", message)
         if message.role != "assistant":

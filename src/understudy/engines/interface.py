@@ -18,7 +18,7 @@ from pydantic import AfterValidator, Field
 from understudy.algorithms.config import CriticConfig, LossConfig
 from understudy.core.errors import ConfigError, RolloutError
 from understudy.core.records import Record
-from understudy.core.trajectory import SamplingMask
+from understudy.core.sampling_masks import SamplingMask
 from understudy.engines.reference_config import FROZEN_REFERENCE, ReferenceConfig
 
 if TYPE_CHECKING:

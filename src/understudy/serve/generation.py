@@ -9,7 +9,7 @@ from pathlib import Path
 
 from understudy.core.errors import ConfigError
 from understudy.core.messages import Message, ToolCall
-from understudy.core.trajectory import SamplingMask
+from understudy.core.sampling_masks import SamplingMask
 from understudy.engines.interface import ConstrainedSampler, SamplingParams, StreamingSampler, TokenConstraint
 from understudy.formats import ChatFormat, FormatTokenizer
 from understudy.serve.constraints import build_constraint

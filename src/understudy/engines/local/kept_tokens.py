@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from understudy.core.trajectory import SamplingMask
+from understudy.core.sampling_masks import SamplingMask
 from understudy.engines.local.transfers import read_numbers
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from understudy.algorithms.batch import Batch
-from understudy.core.trajectory import SamplingMask
+from understudy.core.sampling_masks import SamplingMask
 from understudy.engines.interface import (
     Completion,
     SamplingParams,

@@ -26,7 +26,7 @@ import torch
 
 from understudy.algorithms.batch import partition_by_prefix
 from understudy.core.errors import ConfigError, RolloutError
-from understudy.core.trajectory import SamplingMask
+from understudy.core.sampling_masks import SamplingMask
 from understudy.engines.interface import Completion, SamplingParams, TokenCallback, TokenConstraint
 from understudy.engines.local.cpu import kernels
 from understudy.engines.local.kept_tokens import KeptTokens, split_masks
