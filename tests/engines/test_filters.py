@@ -258,10 +258,11 @@ def test_agent_counts_replies_ended_by_a_stop_string(folder: Path) -> None:
     assert "truncated" not in episode.event_counts
 
 
-def test_logprobs_of_filtered_vllm_replies_are_recomputed(folder: Path) -> None:
-    """vLLM reports log-probabilities after the filters, so the engine recomputes them."""
+@pytest.mark.parametrize("params", [FILTERED[0].replace(keep_sampling_mask=False), FILTERED[3]])
+def test_logprobs_of_filtered_vllm_replies_are_recomputed(folder: Path, params: SamplingParams) -> None:
+    """vLLM reports log-probabilities after filters and penalties. Without masks, the engine recomputes them."""
     engine = engine_of(folder)
-    (reply,) = sample_prompts(engine, FILTERED[:1])
+    (reply,) = sample_prompts(engine, [params])
     sampled = Completion(reply.tokens, [0.0] * len(reply.tokens), reply.finish_reason)
 
     class Vllm:
@@ -269,7 +270,7 @@ def test_logprobs_of_filtered_vllm_replies_are_recomputed(folder: Path) -> None:
             return sampled
 
     engine._sampling.sampler, engine._sampling.choice = Vllm(), SamplerChoice("vllm", "")  # type: ignore[assignment]
-    (again,) = sample_prompts(engine, FILTERED[:1])
+    (again,) = sample_prompts(engine, [params])
     assert again.tokens == reply.tokens
     assert again.logprobs == pytest.approx(reply.logprobs, abs=1e-4)
     (plain,) = sample_prompts(engine, [SamplingParams()])
