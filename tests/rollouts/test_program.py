@@ -5,6 +5,7 @@ import json
 import re
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from understudy.core.errors import ConfigError, RolloutError
 from understudy.core.messages import Message
 from understudy.core.tasks import Score
 from understudy.core.trajectory import StopReason, Trajectory
-from understudy.engines.interface import SamplingParams
+from understudy.engines.interface import Completion, SamplingParams
 from understudy.formats import FormatTokenizer
 from understudy.rollouts.program import ProgramAgent, ProgramEpisode, validate_program
 from understudy.rollouts.program_config import ProgramConfig
@@ -162,6 +163,48 @@ def test_limit_ends_an_episode_without_a_fault(tiny: Path, tmp_path: Path) -> No
     episode = run_command(tiny, tmp_path, "while True: ask(prompt)", limits=EpisodeLimits(max_turns=2, max_retries=0))
     assert (episode.stop_reason, episode.num_turns, episode.fault) == (StopReason.MAX_TURNS, 2, None)
     assert episode.score == Score(reward=0.0, parts=episode.score.parts if episode.score else {})
+
+
+class MaskingSampler(ReplySampler):
+    """A sampler that records sampling masks."""
+
+    async def sample(self, *arguments: Any, **named: Any) -> Completion:
+        completion = await super().sample(*arguments, **named)
+        return replace(completion, sampling_masks=[(token, 255) for token in completion.tokens])
+
+
+def test_episodes_of_programs_have_the_sampling_masks(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules[__name__], "ReplySampler", MaskingSampler)
+
+    async def program(given: ProgramEpisode) -> None:
+        await ask(given)
+        await ask(given, {"role": "user", "content": "Are you sure?"})
+
+    episode = run_function(monkeypatch, tiny, program)
+    sampled = [[t for t, m in zip(one.tokens, one.mask, strict=True) if m] for one in episode.sequences]
+    assert len(sampled) == 2
+    assert [one.sampling_masks for one in episode.sequences] == [[(t, 255) for t in tokens] for tokens in sampled]
+
+
+def test_invalid_replies_in_a_row_end_the_episode(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    statuses, texts = list[int](), list[str]()
+
+    async def program(given: ProgramEpisode) -> None:
+        for _ in range(4):
+            try:
+                await ask(given)
+                statuses.append(200)
+            except httpx2.HTTPStatusError as refusal:
+                statuses.append(refusal.response.status_code)
+                texts.append(refusal.response.text)
+
+    limits = EpisodeLimits(max_invalid_replies=2, max_retries=0)
+    monkeypatch.setattr(sys.modules[__name__], "program", program, raising=False)
+    episode = play(tiny, ProgramConfig(function=f"{__name__}:program"), "<tool_call>{oops</tool_call>", limits=limits)
+    assert statuses == [200, 200, 400, 400]
+    assert all("limits.max_invalid_replies = 2" in text for text in texts)
+    assert (episode.stop_reason, episode.num_turns, episode.fault) == (StopReason.INVALID_REPLIES, 2, None)
+    assert episode.event_counts["malformed"] == 2
 
 
 def test_function_uses_the_tools_and_the_user_of_the_episode(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -87,7 +87,7 @@ class EngineAgent:
         if parsed.repairs:
             episode.penalty = min(MAX_REPAIR_PENALTY, episode.penalty + self._repair_penalty)
         message = assign_call_ids(mark_truncated_call(parsed, truncated or cut), episode.num_turns)
-        episode.act(message, completion.tokens, completion.logprobs)
+        episode.act(message, completion.tokens, completion.logprobs, completion.sampling_masks)
         episode.weights_version = completion.weights_version
         return message
 

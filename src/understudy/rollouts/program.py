@@ -140,7 +140,7 @@ class ProgramAgent:
         """Play an episode. Raise RolloutError with the fault "agent" if the program fails or calls no model."""
         start = await environment.start()
         tools = EpisodeTools(environment)
-        bounds = SessionLimits(limits.max_turns, limits.max_episode_tokens)
+        bounds = SessionLimits(limits.max_turns, limits.max_episode_tokens, limits.max_invalid_replies)
         async with self._slots, self._endpoint() as url, self._sessions.open_session(episode, bounds) as opened:
             key, session = opened
             self._tools[key] = tools

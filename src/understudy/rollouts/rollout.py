@@ -47,6 +47,8 @@ class EpisodeLimits(Record):
     max_episode_tokens: int = Field(default=8192, ge=1)
     """Maximum number of tokens of an episode. An episode that reaches it gets no further reply. The limit does not
     apply to a model behind an API, whose tokens are unknown; the endpoint has its own limit."""
+    max_invalid_replies: int = Field(default=0, ge=0)
+    """An episode ends after so many replies in a row that have a call which cannot be parsed. 0 sets no limit."""
     max_message_chars: int = Field(default=250_000, ge=1)
     """Maximum number of characters of one message, with the arguments of its calls. A longer reply of the agent ends
     the episode as its token limit does. A longer result of a tool, or message of a user, is a fault of its sender:
@@ -325,6 +327,8 @@ def _message_chars(message: Message) -> int:
 
 
 def _limit_reached(episode: Trajectory, limits: EpisodeLimits) -> StopReason | None:
+    if 0 < limits.max_invalid_replies <= episode.num_invalid_replies:
+        return StopReason.INVALID_REPLIES
     if episode.num_turns >= limits.max_turns:
         return StopReason.MAX_TURNS
     return StopReason.MAX_TOKENS if episode.num_tokens >= limits.max_episode_tokens else None

@@ -82,7 +82,7 @@ def make_player(name: str, config: TrainConfig, checkpoint: Path | None = None, 
 
     validate_program(config.agent)
     engine, format = open_model(config, checkpoint)
-    return make_model_player(config, engine, format, _eval_sampling(config))
+    return make_model_player(config, engine, format, eval_sampling(config))
 
 
 def make_model_player(
@@ -167,11 +167,12 @@ def _open_agent_model(config: TrainConfig, budget: Budget | None) -> ChatModel:
 def make_model_agent(config: TrainConfig, checkpoint: Path | None = None) -> EngineAgent:
     """Return an agent that samples from the config's model as evaluations do."""
     engine, format = open_model(config, checkpoint)
-    return EngineAgent(engine, format, _eval_sampling(config))
+    return EngineAgent(engine, format, eval_sampling(config))
 
 
-def _eval_sampling(config: TrainConfig) -> SamplingParams:
-    return config.sampling.replace(temperature=config.eval.temperature)
+def eval_sampling(config: TrainConfig) -> SamplingParams:
+    """Return the sampling parameters of evaluations, whose replies are not trained on."""
+    return config.sampling.replace(temperature=config.eval.temperature, keep_sampling_mask=False)
 
 
 def validate_model_format(config: TrainConfig, source: TaskSource, tasks: Sequence[Task]) -> tuple[str, ...]:

@@ -32,11 +32,11 @@ from understudy.core.files import RETRY_HINT
 from understudy.core.foreign_names import explained_arguments
 from understudy.core.settings import dump_toml, loads_toml, matching_keys, read_text, shown_setting, with_full_key
 from understudy.envs.task_source import FULL_SLICE, TaskSource, with_reward_policy
-from understudy.runs.config import ConfigLayer, TrainConfig, load_config, parse_config
+from understudy.runs.config import PROVENANCE_FILE, ConfigLayer, TrainConfig, load_config, parse_config
 from understudy.runs.eval_spec import is_eval_folder, read_spec
 from understudy.runs.foreign_configs import YAML_SUFFIXES, explain_yaml
 from understudy.runs.presets import DEFAULT_PRESET, preset_names, preset_text
-from understudy.runs.run import CONFIG_FILE, PROVENANCE_FILE, is_run_folder, validate_config_file
+from understudy.runs.run import CONFIG_FILE, is_run_folder, validate_config_file
 from understudy.sources.loading import list_names, load_source
 from understudy.sources.readers import SUFFIXES, explain_suffix
 from understudy.sources.references import list_domains

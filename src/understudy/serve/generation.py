@@ -9,6 +9,7 @@ from pathlib import Path
 
 from understudy.core.errors import ConfigError
 from understudy.core.messages import Message, ToolCall
+from understudy.core.sampling_masks import SamplingMask
 from understudy.engines.interface import ConstrainedSampler, SamplingParams, StreamingSampler, TokenConstraint
 from understudy.formats import ChatFormat, FormatTokenizer
 from understudy.serve.constraints import build_constraint
@@ -44,6 +45,7 @@ class ReplyChunk:
     tokens: Sequence[int]
     logprobs: Sequence[float]
     reply_end: ReplyEnd | None = None
+    sampling_masks: Sequence[SamplingMask] = ()
 
 
 async def build_prompt(
@@ -105,14 +107,14 @@ async def generate_reply(
         model.format, model.vocabulary, request.callable_tools, request.stop, request.parallel_tool_calls
     )
 
-    def on_tokens(tokens: Sequence[int], logprobs: Sequence[float]) -> None:
+    def on_tokens(tokens: Sequence[int], logprobs: Sequence[float], masks: Sequence[SamplingMask]) -> None:
         text = ""
         count = 0
         while count < len(tokens) and not parser.stopped:
             text += parser.feed(tokens[count])
             count += 1
         if count:
-            on_chunk(ReplyChunk(index, text, tokens[:count], logprobs[:count]))
+            on_chunk(ReplyChunk(index, text, tokens[:count], logprobs[:count], sampling_masks=masks[:count]))
         if parser.stopped:
             running.cancel()
 
@@ -131,7 +133,8 @@ async def generate_reply(
         completion = running.result()
         version = completion.weights_version
         num_received = len(parser.tokens)
-        on_tokens(completion.tokens[num_received:], completion.logprobs[num_received:])
+        rest = completion.tokens[num_received:], completion.logprobs[num_received:]
+        on_tokens(*rest, completion.sampling_masks[num_received:])
         truncated = completion.finish_reason == "length" and not parser.stopped
     reply_end = parser.finish(truncated)
     tokens = [*prompt, *parser.tokens]

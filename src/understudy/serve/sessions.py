@@ -67,6 +67,8 @@ class SessionLimits:
     max_replies: int
     max_tokens: int
     """Maximum number of tokens of all sequences. A session that reaches it gets no further reply."""
+    max_invalid_replies: int = 0
+    """Number of replies in a row with calls that cannot be parsed, after which there is no further one. 0: no limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +101,7 @@ class Session:
         """The text of the last reply without calls."""
         self._model = replace(model, cache=ConversationCache())  # a program never gets another one's tokens
         self._sampling, self._limits = sampling, limits
-        self._num_replies = 0
+        self._num_replies = self._num_invalid_replies = 0
         self._prompts = Counter[bytes]()
         self._responses: dict[bytes, asyncio.Task[Response]] = {}
         self._running = set[asyncio.Task[Response]]()
@@ -127,8 +129,8 @@ class Session:
         sampling = self._sampling.replace(max_response_tokens=min(longest, request.max_reply_tokens or longest))
         chunks: list[ReplyChunk] = []
         replies = (self._sample_reply(request, prompt, sampling, index) for index in range(request.n))
-        for tokens, logprobs, chunks_of_reply in await asyncio.gather(*replies):
-            self._record(request, prompt, num_known, tokens, logprobs, chunks_of_reply[-1])
+        for chunks_of_reply in await asyncio.gather(*replies):
+            self._record(request, prompt, num_known, chunks_of_reply)
             chunks += chunks_of_reply
         return request, SampledReplies(len(prompt), chunks)
 
@@ -163,6 +165,10 @@ class Session:
             self.stop_reason = self.stop_reason or StopReason.MAX_TURNS
             text = f"the episode has {self._num_replies} replies; limits.max_turns = {self._limits.max_replies}"
             raise ApiError(text, code="episode_limit_reached")
+        if self.stop_reason is StopReason.INVALID_REPLIES:
+            text = f"the episode has {self._num_invalid_replies} replies in a row with calls that cannot be parsed"
+            limit = f"limits.max_invalid_replies = {self._limits.max_invalid_replies}"
+            raise ApiError(f"{text}; {limit}", code="episode_limit_reached")
         self._num_replies += count
 
     async def _build_prompt(self, request: ChatCompletionRequest) -> tuple[list[int], int]:
@@ -183,8 +189,8 @@ class Session:
 
     async def _sample_reply(
         self, request: ChatCompletionRequest, prompt: Sequence[int], sampling: SamplingParams, index: int
-    ) -> tuple[list[int], list[float], list[ReplyChunk]]:
-        """Return the tokens of one reply, their log-probabilities, and its chunks."""
+    ) -> list[ReplyChunk]:
+        """Return the chunks of one reply."""
         own: list[ReplyChunk] = []
         try:
             version = await generate_reply(
@@ -201,18 +207,20 @@ class Session:
             raise ApiError(str(e), code="overloaded", status=503) from e
         if version is not None:
             self.episode.weights_version = version
-        return [token for chunk in own for token in chunk.tokens], logprobs, own
+        return own
 
     def _record(
         self,
         request: ChatCompletionRequest,
         prompt: Sequence[int],
         num_known: int,
-        tokens: Sequence[int],
-        logprobs: Sequence[float],
-        last: ReplyChunk,
+        chunks: Sequence[ReplyChunk],
     ) -> None:
         """Append a reply to the episode."""
+        tokens = [token for chunk in chunks for token in chunk.tokens]
+        logprobs = [logprob for chunk in chunks for logprob in chunk.logprobs]
+        masks = [mask for chunk in chunks for mask in chunk.sampling_masks]
+        last = chunks[-1]
         assert last.reply_end is not None
         parsed = self._model.format.parse(tokens, request.callable_tools)
         truncated = last.reply_end.finish_reason == "length"
@@ -224,8 +232,12 @@ class Session:
         reply = with_call_ids(mark_truncated_call(parsed, truncated or cut), [*prompt, *tokens])
         if not last.reply_end.message.tool_calls:
             self.final_text = last.reply_end.message.content
+        is_invalid = any(call.parse_error for call in reply.tool_calls)
+        self._num_invalid_replies = self._num_invalid_replies + 1 if is_invalid else 0
+        if 0 < self._limits.max_invalid_replies <= self._num_invalid_replies:
+            self.stop_reason = self.stop_reason or StopReason.INVALID_REPLIES
         messages = [to_wire_calls(message) for message in request.conversation]
-        self.episode.add_call(messages, request.callable_tools, prompt, num_known, reply, tokens, logprobs)
+        self.episode.add_call(messages, request.callable_tools, prompt, num_known, reply, tokens, logprobs, masks)
 
     def _seed(self, prompt: Sequence[int]) -> int:
         digest = hashlib.sha256(array("I", prompt).tobytes()).digest()
