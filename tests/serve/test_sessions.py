@@ -259,6 +259,40 @@ def test_constraints_are_dropped_and_counted(tiny: Path) -> None:
     asyncio.run(play())
 
 
+@pytest.mark.parametrize("path", ["chat/completions", "responses"])
+def test_malformed_call_is_sent_as_its_text(path: str, tiny: Path) -> None:
+    """As vLLM does. A conversation that goes on from it continues its sequence."""
+    raw = '<tool_call>\n{"name": "add", "arguments": {"a" 1 of 2: [}}\n</tool_call>'
+    function: Any = {"name": "add", "parameters": {"type": "object", "properties": {}}}
+    chat = path.startswith("chat")
+    tools = [{"type": "function", "function": function} if chat else {"type": "function", **function}]
+
+    async def play() -> None:
+        async with running(tiny, say(f"I add.\n{raw}")) as each:
+            key = "messages" if chat else "input"
+            body = {"model": "m", "tools": tools, key: HELLO}
+            answer = (await each.post(f"/v1/{path}", body)).json()
+            if chat:
+                (choice,) = answer["choices"]
+                assert choice["finish_reason"] == "stop"
+                said = choice["message"]
+                assert said["content"] == f"I add.\n{raw}"
+                assert "tool_calls" not in said
+                said = [said]
+            else:
+                said = answer["output"]
+                assert [part["text"] for item in said for part in item["content"]] == [f"I add.\n{raw}"]
+            more = {key: [*HELLO, *said, {"role": "user", "content": "Again."}]}
+            assert (await each.post(f"/v1/{path}", body | more)).status_code == 200
+            (only,) = each.session.episode.sequences
+            assert [bool(only.messages[i].tool_calls[0].parse_error) for i in only.reply_indices] == [True, True]
+            assert each.session.episode.event_counts["malformed"] == 2
+            assert each.session.final_text == f"I add.\n{raw}"
+            each.check_invariant()
+
+    asyncio.run(play())
+
+
 def test_stop_string_ends_the_trained_tokens(tiny: Path) -> None:
     async def play() -> None:
         async with running(tiny, say("one two three")) as each:

@@ -94,15 +94,16 @@ async def generate_reply(
     index: int,
     seed: int,
     on_chunk: Callable[[ReplyChunk], None],
+    raw_malformed: bool = False,
 ) -> int | None:
     """Sample one reply, pass its chunks to `on_chunk`, and store its tokens in the cache.
 
-    Return the version of the weights. It is None if a stop string of the request ended the sampling. Raise ApiError if
-    the reply cannot be constrained as requested.
+    `raw_malformed` is that of the StreamingParser. Return the version of the weights. It is None if a stop string of
+    the request ended the sampling. Raise ApiError if the reply cannot be constrained as requested.
     """
     constraint = _build_constraint(model, request)
     parser = StreamingParser(
-        model.format, model.vocabulary, request.callable_tools, request.stop, request.parallel_tool_calls
+        model.format, model.vocabulary, request.callable_tools, request.stop, request.parallel_tool_calls, raw_malformed
     )
 
     def on_tokens(tokens: Sequence[int], logprobs: Sequence[float]) -> None:

@@ -15,8 +15,9 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Annotated, Any
 
+from pydantic import Field, ValidationError
 from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
@@ -24,6 +25,9 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from understudy.core.errors import ConfigError, RolloutError
+from understudy.core.messages import ToolCall, ToolSpec, index_tools
+from understudy.core.records import Record
+from understudy.core.tasks import Score
 from understudy.core.trajectory import StopReason, Trajectory
 from understudy.engines.interface import SamplingParams
 from understudy.formats.chat_format import mark_truncated_call, reply_events
@@ -58,6 +62,8 @@ _OVERRIDDEN = (
 _WITHOUT_EFFECT = ("store", "service_tier")
 OVERRIDDEN, UNCONSTRAINED = "program/overridden", "program/unconstrained"
 """Events: requests whose sampling parameters were dropped, and whose constraints were."""
+RESULT_PATH = "/result"
+"""Path of the address to which a program posts the reward of its episode."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,11 +76,27 @@ class SessionLimits:
 
 
 @dataclass(frozen=True, slots=True)
+class SampledReply:
+    """A sampled reply with calls: its text, and the calls that the program has not made yet."""
+
+    text: str
+    calls: list[ToolCall]
+
+
+@dataclass(frozen=True, slots=True)
 class SampledReplies:
     """The replies to one request."""
 
     prompt_tokens: int
     chunks: Sequence[ReplyChunk]
+
+
+class PostedResult(Record):
+    """The result of an episode that a program posts."""
+
+    reward: Annotated[float, Field(ge=0.0, le=1.0, strict=True)]
+    parts: dict[str, Annotated[float, Field(ge=0.0, le=1.0, strict=True)]] = {}
+    """Values that are reported beside the reward."""
 
 
 class Session:
@@ -97,6 +119,9 @@ class Session:
         self.num_requests = 0
         self.final_text = ""
         """The text of the last reply without calls."""
+        self.posted: Score | None = None
+        """The result that the program has posted."""
+        self._open_replies: list[SampledReply] = []
         self._model = replace(model, cache=ConversationCache())  # a program never gets another one's tokens
         self._sampling, self._limits = sampling, limits
         self._num_replies = 0
@@ -132,6 +157,39 @@ class Session:
             chunks += chunks_of_reply
         return request, SampledReplies(len(prompt), chunks)
 
+    def take_call(self, call: ToolCall, tools: Sequence[ToolSpec]) -> SampledReply | None:
+        """Return the sampled reply that made a call of one of `tools`. Return None if the call is the program's own.
+
+        It is the latest reply with an equal call, or else with a call of the same tool, whose arguments the program
+        has changed.
+        """
+        specs = index_tools(tools)
+
+        def made(each: ToolCall) -> ToolCall:
+            spec = specs.get(each.name)
+            return ToolCall(name=spec.name, arguments=spec.resolve_aliases(each.arguments)) if spec else each
+
+        for key in (ToolCall(name=call.name, arguments=call.arguments), None):
+            for reply in reversed(self._open_replies):
+                for place, each in enumerate(map(made, reply.calls)):
+                    if each == key or (key is None and each.name == call.name):
+                        del reply.calls[place]
+                        return reply
+        return None
+
+    def post_result(self, body: Mapping[str, Any]) -> None:
+        """Take the result of the episode from the program. Raise ApiError if it is wrong, or the second one."""
+        try:
+            result = PostedResult.model_validate(body)
+        except ValidationError as e:
+            (first, *_) = e.errors(include_url=False)
+            where = ".".join(map(str, first["loc"]))
+            text = f'{where}: {first["msg"]}; post JSON such as {{"reward": 0.5}}, a number from 0 to 1'
+            raise ApiError(text, where, "invalid_value") from e
+        if self.posted:
+            raise ApiError("this episode has a result already; post one", code="already_posted", status=409)
+        self.posted = Score(reward=result.reward, parts=result.parts)
+
     async def close(self) -> None:
         """Stop the replies that are being sampled."""
         running = list(self._running)
@@ -139,16 +197,17 @@ class Session:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
 
-    def _count(self, event: str, count: int = 1) -> None:
+    def count(self, event: str, count: int = 1) -> None:
+        """Count an event of the episode."""
         self.episode.event_counts[event] = self.episode.event_counts.get(event, 0) + count
 
     def _parse(self, body: Mapping[str, Any]) -> ChatCompletionRequest:
         if any(body.get(key) is not None for key in _OVERRIDDEN):
-            self._count(OVERRIDDEN)
+            self.count(OVERRIDDEN)
         request = parse_request({key: body[key] for key in body.keys() - {*_OVERRIDDEN, *_WITHOUT_EFFECT}})
         request.validate_lengths(ServeConfig().max_message_chars)
         if request.is_constrained:
-            self._count(UNCONSTRAINED)
+            self.count(UNCONSTRAINED)
             free = ChatCompletionRequest.model_fields
             request = request.replace(tool_choice="auto", response_format=free["response_format"].default)
         return request
@@ -188,7 +247,7 @@ class Session:
         own: list[ReplyChunk] = []
         try:
             version = await generate_reply(
-                self._model, request, prompt, sampling, index, self._seed(prompt), own.append
+                self._model, request, prompt, sampling, index, self._seed(prompt), own.append, raw_malformed=True
             )
             logprobs = [logprob for chunk in own for logprob in chunk.logprobs]
             if not all(map(math.isfinite, logprobs)):
@@ -218,12 +277,15 @@ class Session:
         truncated = last.reply_end.finish_reason == "length"
         cut = not truncated and tokens[-1] not in self._model.format.stop_token_ids
         for event, count in reply_events(parsed, truncated):
-            self._count(event, count)
+            self.count(event, count)
         if cut:
-            self._count("stop_string")
+            self.count("stop_string")
         reply = with_call_ids(mark_truncated_call(parsed, truncated or cut), [*prompt, *tokens])
-        if not last.reply_end.message.tool_calls:
-            self.final_text = last.reply_end.message.content
+        sent = last.reply_end.message
+        if sent.tool_calls:
+            self._open_replies.append(SampledReply(sent.content, list(sent.tool_calls)))
+        else:
+            self.final_text = sent.content
         messages = [to_wire_calls(message) for message in request.conversation]
         self.episode.add_call(messages, request.callable_tools, prompt, num_known, reply, tokens, logprobs)
 
@@ -258,6 +320,7 @@ class SessionServer:
             Route("/v1/models", self._models),
             Route("/v1/chat/completions", self._answer(_complete), methods=["POST"]),
             Route("/v1/responses", self._answer(_respond), methods=["POST"]),
+            Route(RESULT_PATH, self._take_result, methods=["POST"]),
         ]
         return AccessMiddleware(Starlette(routes=routes, exception_handlers={ApiError: _refuse}), ServeConfig(), "")
 
@@ -267,6 +330,14 @@ class SessionServer:
         if key not in self._sessions:
             raise ApiError("no running episode has this API key", code="invalid_api_key", status=401)
         return self._sessions[key]
+
+    async def _take_result(self, request: Request) -> Response:
+        session = self._sessions.get(request.query_params.get("episode", "")) or self.find_session(request)
+        try:
+            session.post_result(read_object(await read_body(request, ServeConfig().max_body_bytes)))
+        except ClientDisconnect:
+            return Response(status_code=400)  # nobody receives it
+        return json_response({"status": "ok"})
 
     async def _models(self, request: Request) -> Response:
         self.find_session(request)
