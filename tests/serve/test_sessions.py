@@ -163,7 +163,8 @@ def test_openai_client_gets_replies_for_any_model_name(tiny: Path) -> None:
             assert [len(sequence.reply_indices) for sequence in episode.sequences] == [2, 1, 1]
             assert {(params.temperature, params.top_p) for params in each.sampler.asked} == {(0.7, 0.9)}
             assert [params.max_response_tokens for params in each.sampler.asked] == [99, 99, 1000, 1000]
-            assert episode.event_counts == {"text": 4, "program/overridden": 1}
+            overridden = {"program/overridden": 1, "program/overridden/temperature": 1}
+            assert episode.event_counts == {"text": 4, "program/chat": 3, **overridden}
             assert episode.weights_version == 3
 
     asyncio.run(play())
@@ -255,6 +256,7 @@ def test_constraints_are_dropped_and_counted(tiny: Path) -> None:
                 assert (await each.post("/v1/chat/completions", body | more)).status_code == 200
             counts = each.session.episode.event_counts
             assert (counts["program/unconstrained"], counts["program/overridden"]) == (2, 1)
+            assert counts["program/unconstrained/tool_choice"] == counts["program/unconstrained/response_format"] == 1
 
     asyncio.run(play())
 

@@ -196,6 +196,7 @@ class ProgramAgent:
 
     def _find_tools(self, parameters: Mapping[str, str]) -> ServedSession:
         if tools := self._tools.get(parameters.get("episode", "")):
+            tools.count_client()
             return ServedSession(tools)
         raise ConfigError("no running episode has this address; use the value of UNDERSTUDY_MCP_URL")
 

@@ -39,6 +39,10 @@ class EpisodeTools:
         self.failure: RolloutError | None = None
         """The fault that ended the episode."""
 
+    def count_client(self) -> None:
+        """Count an MCP session of the program."""
+        self._session.count("program/mcp_sessions")
+
     def specs(self) -> Sequence[ToolSpec]:
         """Return the tools."""
         return [*self._environment.tools, SEND_MESSAGE]

@@ -31,6 +31,10 @@ class ServedModel:
     """The file of the tokenizer, which constrained replies need."""
     cache: ConversationCache = field(default_factory=ConversationCache)
 
+    def sampler_for(self, request: ChatCompletionRequest) -> StreamingSampler:
+        """Return the sampler of the reply to a request."""
+        return self.sampler
+
 
 @dataclass(frozen=True, slots=True)
 class ReplyChunk:
@@ -118,10 +122,11 @@ async def generate_reply(
             running.cancel()
 
     stops = model.format.stop_token_ids
-    if constraint and isinstance(model.sampler, ConstrainedSampler):
-        reply = model.sampler.sample_constrained(prompt, sampling, seed, constraint, stops, on_tokens)
+    sampler = model.sampler_for(request)
+    if constraint and isinstance(sampler, ConstrainedSampler):
+        reply = sampler.sample_constrained(prompt, sampling, seed, constraint, stops, on_tokens)
     else:
-        reply = model.sampler.sample(prompt, sampling, seed, stops, on_tokens)
+        reply = sampler.sample(prompt, sampling, seed, stops, on_tokens)
     running = asyncio.ensure_future(reply)
     try:
         await asyncio.wait([running])

@@ -61,7 +61,8 @@ _OVERRIDDEN = (
 """Sampling parameters of a request, which are those of the run."""
 _WITHOUT_EFFECT = ("store", "service_tier")
 OVERRIDDEN, UNCONSTRAINED = "program/overridden", "program/unconstrained"
-"""Events: requests whose sampling parameters were dropped, and whose constraints were."""
+"""Events: requests whose sampling parameters were dropped, and whose constraints were. `program/overridden/seed` counts
+one of the parameters. `program/chat` and `program/responses` count the requests of each API."""
 RESULT_PATH = "/result"
 """Path of the address to which a program posts the reward of its episode."""
 
@@ -202,12 +203,15 @@ class Session:
         self.episode.event_counts[event] = self.episode.event_counts.get(event, 0) + count
 
     def _parse(self, body: Mapping[str, Any]) -> ChatCompletionRequest:
-        if any(body.get(key) is not None for key in _OVERRIDDEN):
-            self.count(OVERRIDDEN)
+        dropped = [key for key in _OVERRIDDEN if body.get(key) is not None]
+        for event in [OVERRIDDEN, *(f"{OVERRIDDEN}/{key}" for key in dropped)] if dropped else []:
+            self.count(event)
         request = parse_request({key: body[key] for key in body.keys() - {*_OVERRIDDEN, *_WITHOUT_EFFECT}})
         request.validate_lengths(ServeConfig().max_message_chars)
         if request.is_constrained:
-            self.count(UNCONSTRAINED)
+            key = "tool_choice" if request.response_schema is None else "response_format"
+            for event in (UNCONSTRAINED, f"{UNCONSTRAINED}/{key}"):
+                self.count(event)
             free = ChatCompletionRequest.model_fields
             request = request.replace(tool_choice="auto", response_format=free["response_format"].default)
         return request
@@ -364,6 +368,7 @@ _Endpoint = Callable[[ServedModel, Session, dict[str, Any]], Awaitable[Response]
 
 async def _complete(model: ServedModel, session: Session, body: dict[str, Any]) -> Response:
     """Answer a request of the chat completions API."""
+    session.count("program/chat")
     request, sampled = await session.sample(body)
     builder = ResponseBuilder(replace(model, name=request.model), sampled.prompt_tokens)
     if not request.stream:
@@ -382,6 +387,7 @@ async def _respond(model: ServedModel, session: Session, body: dict[str, Any]) -
     A reply that reaches the run's length limit is sent as complete: clients raise an exception for `incomplete`, which
     they expect only if they set a limit.
     """
+    session.count("program/responses")
     request = ResponsesRequest.parse(body, session.conversations)
     _, sampled = await session.sample(request.chat_body)
     (message,) = (chunk.reply_end.message for chunk in sampled.chunks if chunk.reply_end)
