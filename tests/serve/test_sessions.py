@@ -25,8 +25,9 @@ from understudy.core.trajectory import StopReason, Trajectory
 from understudy.engines.interface import Completion, SamplingParams
 from understudy.formats import FormatTokenizer
 from understudy.serve.generation import ServedModel
+from understudy.serve.recording import Session, SessionLimits
 from understudy.serve.server import serve_in_loop
-from understudy.serve.sessions import Session, SessionLimits, SessionServer
+from understudy.serve.sessions import SessionServer
 
 RECORDED = Path(__file__).parent / "agent_traffic.jsonl.gz"
 TRAFFIC = [json.loads(line) for line in gzip.decompress(RECORDED.read_bytes()).splitlines()]

@@ -22,6 +22,7 @@ from typing import Any
 import httpx2
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from understudy.clients.chat import ChatModel
 from understudy.core.errors import ConfigError, RolloutError, ToolError
 from understudy.core.imports import import_object
 from understudy.core.messages import Message, message_to_openai
@@ -35,8 +36,9 @@ from understudy.rollouts.program_reward import UNUSED_RESULT, RecordedEpisode, c
 from understudy.rollouts.program_tools import EpisodeTools
 from understudy.rollouts.rollout import EpisodeEnvironment, EpisodeLimits
 from understudy.serve.generation import ServedModel
+from understudy.serve.recording import Session, SessionLimits
 from understudy.serve.server import serve_in_loop
-from understudy.serve.sessions import RESULT_PATH, Session, SessionLimits, SessionServer
+from understudy.serve.sessions import RESULT_PATH, SessionServer
 from understudy.sources.mcp.server import PATH, ServedSession, ServerDefinition, build_http_app
 
 MAX_MCP_SESSIONS = 4096
@@ -83,7 +85,12 @@ class ProgramAgent:
     """
 
     def __init__(
-        self, config: ProgramConfig, model: ServedModel, sampling: SamplingParams, *, repair_penalty: float = 0.0
+        self,
+        config: ProgramConfig,
+        model: ServedModel | ChatModel,
+        sampling: SamplingParams,
+        *,
+        repair_penalty: float = 0.0,
     ) -> None:
         self._config, self._repair_penalty = config, repair_penalty
         self._sessions = SessionServer(model, sampling)

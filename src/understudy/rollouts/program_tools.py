@@ -9,7 +9,7 @@ from understudy.core.messages import ERROR_PREFIX, Message, ToolCall, ToolSpec
 from understudy.core.tasks import Score
 from understudy.envs.environment import StepResult
 from understudy.rollouts.rollout import EpisodeEnvironment
-from understudy.serve.sessions import SampledReply, Session
+from understudy.serve.recording import SampledReply, Session
 
 OWN_CALL = "program/own_calls"
 """Event: a call that no reply of the model has made."""

@@ -71,7 +71,7 @@ class ChatCompletionsApp:
 
     async def _response(self, request: ChatCompletionRequest, prompt: list[int], receive: Receive) -> Response:
         """Return the response with all replies. Raise ClientDisconnect if the client disconnects first."""
-        builder = ResponseBuilder(self._model, len(prompt))
+        builder = ResponseBuilder(self._model.name, self._model.vocabulary, len(prompt))
         chunks: list[ReplyChunk] = []
         sampling = asyncio.ensure_future(self._sample(request, prompt, chunks.append))
         disconnect = asyncio.ensure_future(_wait_for_disconnect(receive))
@@ -87,7 +87,7 @@ class ChatCompletionsApp:
 
     async def _events(self, request: ChatCompletionRequest, prompt: list[int]) -> AsyncGenerator[bytes, None]:
         """Yield the replies as server-sent events while they are sampled. Events of several replies are interleaved."""
-        builder = ResponseBuilder(self._model, len(prompt))
+        builder = ResponseBuilder(self._model.name, self._model.vocabulary, len(prompt))
         queue = asyncio.Queue[ReplyChunk | None]()
         sampling = asyncio.ensure_future(self._sample(request, prompt, queue.put_nowait))
         sampling.add_done_callback(lambda _: queue.put_nowait(None))

@@ -21,8 +21,8 @@ from understudy.rollouts.program import ProgramAgent, validate_program
 from understudy.rollouts.rollout import attempt_episode
 from understudy.runs.config import TrainConfig
 from understudy.serve.generation import ServedModel
+from understudy.serve.recording import OVERRIDDEN, UNCONSTRAINED
 from understudy.serve.requests import ChatCompletionRequest
-from understudy.serve.sessions import OVERRIDDEN, UNCONSTRAINED
 from understudy.train.certify.audit import audit_tokens
 from understudy.train.certify.certificate import CertificateCheck, make_check
 from understudy.train.certify.engine_checks import CertificationTarget, check_episodes
