@@ -310,6 +310,37 @@ def test_stop_string_ends_the_trained_tokens(tiny: Path) -> None:
     asyncio.run(play())
 
 
+@pytest.mark.parametrize("lost", [0, 1])
+def test_retry_of_one_of_two_equal_requests_gets_its_own_reply(lost: int, tiny: Path) -> None:
+    """Both are in flight. One client gives up and tries again, and the other one gets the other reply."""
+    body = {"model": "m", "messages": HELLO}
+
+    async def play() -> None:
+        async with running(tiny, lambda prompt, seed: Message(role="assistant", content=str(seed))) as each:
+            each.sampler.gate.clear()
+            sent = []
+            for _ in range(2):
+                sent.append(asyncio.ensure_future(each.post("/v1/chat/completions", body)))
+                await each.sampler.begun.wait()
+                each.sampler.begun.clear()
+            sent[lost].cancel()
+            await asyncio.sleep(0.05)
+            retry = asyncio.ensure_future(each.post("/v1/chat/completions", body, retries=1))
+            await asyncio.sleep(0.05)
+            each.sampler.gate.set()
+            answers = [await retry, await sent[1 - lost]]
+            texts = [answer.json()["choices"][0]["message"]["content"] for answer in answers]
+            recorded = [s.messages[-1].content for s in each.session.episode.sequences]
+            assert texts[0] != texts[1]
+            assert sorted(texts) == sorted(recorded)
+            again = await each.post("/v1/chat/completions", body, retries=2)
+            assert again.json()["choices"][0]["message"]["content"] in texts
+            assert len(each.sampler.calls) == 2
+            each.check_invariant()
+
+    asyncio.run(play())
+
+
 def test_retry_gets_the_recorded_reply_also_while_it_is_sampled(tiny: Path) -> None:
     body = {"model": "m", "messages": HELLO}
 

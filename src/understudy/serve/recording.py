@@ -87,6 +87,24 @@ class PostedResult(Record):
     """Values that are reported beside the reward."""
 
 
+@dataclass(slots=True)
+class _Answer:
+    """The response to a request, and whether its client still waits."""
+
+    task: asyncio.Task[Response]
+    is_disconnected: Callable[[], Awaitable[bool]]
+    is_delivered: bool = False
+
+
+async def _find_lost(answers: Sequence[_Answer]) -> _Answer | None:
+    """Return the answer that a retry asks for again: one that nobody has received, or else the last."""
+    for answer in answers:
+        if not answer.is_delivered and await answer.is_disconnected():
+            return answer
+    waited_for = [answer for answer in answers if not answer.is_delivered]
+    return next(reversed(waited_for or answers), None)
+
+
 class Session:
     """One episode of a program. Each sampled reply is appended to `episode`.
 
@@ -115,22 +133,34 @@ class Session:
         self._sampling, self._limits = sampling, limits
         self._num_replies = 0
         self._prompts = Counter[bytes]()
-        self._responses: dict[bytes, asyncio.Task[Response]] = {}
+        self._answers: dict[bytes, list[_Answer]] = {}
         self._running = set[asyncio.Task[Response]]()
 
-    async def respond(self, body: bytes, is_retry: bool, answer: Callable[[], Awaitable[Response]]) -> Response:
+    async def respond(
+        self,
+        body: bytes,
+        is_retry: bool,
+        answer: Callable[[], Awaitable[Response]],
+        is_disconnected: Callable[[], Awaitable[bool]],
+    ) -> Response:
         """Return the response to a request. A retry gets the recorded response, or waits for it.
 
-        Sampling goes on if the client disconnects, because it will retry.
+        Sampling goes on if the client disconnects, because it will retry. Of several equal requests, a retry gets the
+        response of one whose client has disconnected.
         """
-        digest = hashlib.sha256(body).digest()
-        task = self._responses.get(digest) if is_retry else None
-        if task is None:
+        answers = self._answers.setdefault(hashlib.sha256(body).digest(), [])
+        found = await _find_lost(answers) if is_retry else None
+        if found:
+            found.is_disconnected = is_disconnected
+        else:
             self.num_requests += 1
-            task = self._responses[digest] = asyncio.ensure_future(answer())
-            self._running.add(task)
-            task.add_done_callback(self._running.discard)
-        return await asyncio.shield(task)
+            found = _Answer(asyncio.ensure_future(answer()), is_disconnected)
+            answers.append(found)
+            self._running.add(found.task)
+            found.task.add_done_callback(self._running.discard)
+        response = await asyncio.shield(found.task)
+        found.is_delivered = not await is_disconnected()
+        return response
 
     async def sample(self, body: Mapping[str, Any]) -> tuple[ChatCompletionRequest, SampledReplies]:
         """Return the parsed request of a chat-completions body, and its replies. Raise ApiError if it is refused."""

@@ -100,6 +100,7 @@ class SessionServer:
                 request.url.path.encode() + body,
                 is_retry,
                 lambda: make(read_object(body)),
+                request.is_disconnected,
             )
 
         return answer
