@@ -43,7 +43,7 @@ class ResponseBuilder:
         """Return the complete response from all chunks of all replies."""
         self.completion_tokens += sum(len(part.tokens) for part in parts)
         ends = sorted((part.index, part.reply_end) for part in parts if part.reply_end)
-        choices = [_choice(index, end, "message", _message_to_wire(end.message)) for index, end in ends]
+        choices = [_choice(index, end, "message", message_to_wire(end.message)) for index, end in ends]
         if logprobs:
             for choice in choices:
                 own = [part for part in parts if part.index == choice["index"]]
@@ -85,7 +85,8 @@ def _choice(index: int, end: ReplyEnd | None, key: str, said: Mapping[str, Any])
     return {"index": index, key: said, "logprobs": None, "finish_reason": end.finish_reason if end else None}
 
 
-def _message_to_wire(message: Message) -> dict[str, Any]:
+def message_to_wire(message: Message) -> dict[str, Any]:
+    """Return a reply in the wire format."""
     calls = {"tool_calls": [_call(call) for call in message.tool_calls]} if message.tool_calls else {}
     content = None if calls and not message.content else message.content
     return {"role": "assistant", "content": content, "refusal": None, **calls}
