@@ -150,6 +150,8 @@ def test_command_gets_no_keys_but_those_that_the_config_names(
         ("ask(prompt); raise KeyError('lost')", r"status 1: .*KeyError: 'lost'$"),
         ("", r"no request.*OPENAI_BASE_URL"),
         ("ask(prompt)\nwhile True: pass", r"agent\.max_seconds"),
+        ("ask(prompt); os.kill(os.getpid(), 9)", r"status -9"),
+        ("ask(prompt); sys.stdout.write('x\\n' * 3_000_000 + 'end'); sys.exit(1)", r"status 1: (x \| )+end$"),
     ],
 )
 def test_failure_of_a_program_is_a_fault_of_the_agent(code: str, named: str, tiny: Path, tmp_path: Path) -> None:
@@ -165,6 +167,37 @@ def test_what_a_command_leaves_running_is_killed(tiny: Path, tmp_path: Path) -> 
     process = int((tmp_path / "pid").read_text())
     state = Path(f"/proc/{process}/stat")
     assert not state.exists() or state.read_text().split()[2] == "Z"
+
+
+DIES = """
+import socket
+host, port = os.environ["OPENAI_BASE_URL"].split("/")[2].split(":")
+for _ in range(20):
+    body = json.dumps({"model": "any", "messages": prompt, "stream": True}).encode()
+    head = f"POST /v1/chat/completions HTTP/1.1\\r\\nHost: {host}\\r\\nContent-Type: application/json\\r\\n"
+    head += f"Authorization: Bearer {os.environ['OPENAI_API_KEY']}\\r\\nContent-Length: {len(body)}\\r\\n\\r\\n"
+    sent = socket.create_connection((host, int(port)))
+    sent.sendall(head.encode() + body)
+    sent.recv(1)
+sys.exit(5)
+"""
+"""Reads one byte of each reply."""
+
+
+def test_program_that_floods_and_dies_while_replies_arrive_is_a_fault(tiny: Path, tmp_path: Path) -> None:
+    episode = run_command(tiny, tmp_path, DIES)
+    assert (episode.fault, episode.num_turns) == ("agent", 20)
+    assert "status 5" in episode.error
+    assert run_command(tiny, tmp_path, "ask(prompt)").reward == 1.0, "the next episode has an endpoint"
+
+
+def test_flood_of_requests_ends_at_the_limit(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def program(given: ProgramEpisode) -> None:
+        await asyncio.gather(*(ask(given) for _ in range(40)), return_exceptions=True)
+
+    episode = run_function(monkeypatch, tiny, program, limits=EpisodeLimits(max_turns=5, max_retries=0))
+    assert (episode.stop_reason, episode.num_turns, episode.fault) == (StopReason.MAX_TURNS, 5, None)
+    assert episode.event_counts["program/chat"] == 40
 
 
 def test_limit_ends_an_episode_without_a_fault(tiny: Path, tmp_path: Path) -> None:
