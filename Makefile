@@ -17,6 +17,7 @@
 # make test-skyrl         SkyRL on the CPU (3 GB)
 # make test-trackers      wandb, TensorBoard, MLflow and trackio (500 MB)
 # make test-inspect       evaluation logs read by Inspect (150 MB)
+# make test-programs      agent programs with LangGraph, OpenAI's SDK and other frameworks (500 MB)
 # make test-installation  the wheel in fresh environments of this and of newer Pythons (20 MB each)
 # make test-browser       the viewer in Chromium with Playwright; apt-get installs a missing Chromium
 # make install-software   what these tests install, all at once (12 GB)
@@ -40,7 +41,7 @@ INSTALLED := $(VENV)/.installed
 # Only files with such tests are passed to pytest, because collecting all others takes 20 seconds.
 marked = $(BIN)/python -m pytest $(2) -m $(1) $(shell grep -rlE --include='test_*.py' 'mark\.($(or $(3),$(1)))\b' tests)
 
-.PHONY: install install-docs install-software train test test-slow test-faults test-families test-mcp test-trackers test-vllm test-qlora test-llamafactory test-skyrl test-inspect test-browser test-installation check docs docs-serve bench
+.PHONY: install install-docs install-software train test test-slow test-faults test-families test-mcp test-trackers test-vllm test-qlora test-llamafactory test-skyrl test-inspect test-browser test-programs test-installation check docs docs-serve bench
 install: $(INSTALLED)
 
 # pip prints only errors. A virtual environment without pip, as Debian makes it without python3-venv, is removed.
@@ -107,6 +108,9 @@ test-inspect: install
 
 test-browser: install
 	$(call marked,browser)
+
+test-programs: install
+	$(call marked,programs)
 
 test-installation: install
 	$(call marked,installation)

@@ -18,6 +18,17 @@ from support.venvs import install_packages, make_cached_folder, make_venv, run_c
 INSPECT = "inspect-ai==0.3.285"
 BITSANDBYTES = "bitsandbytes==0.50.2"
 HARMONY = "openai-harmony==0.0.8"
+AGENT_FRAMEWORKS = (
+    "openai==3.57.0",
+    "langchain==1.5.2",
+    "langchain-openai==1.7.4",
+    "langgraph==1.2.24",
+    "openai-agents==0.24.0",
+    "pydantic-ai-slim[mcp,openai]==2.68.0",
+    "smolagents[openai]==1.26.0",
+    "autogen-agentchat==0.7.5",
+    "autogen-ext[openai]==0.7.5",
+)
 MKDOCS = "mkdocs-material==9.8.1"
 NPM = tuple(f"@modelcontextprotocol/server-{name}@2026.8.31" for name in ("everything", "filesystem", "memory"))
 PYPI = {
@@ -30,6 +41,11 @@ PYPI = {
 def inspect_programs() -> Path:
     """Return the folder of programs of an environment with inspect_ai."""
     return make_venv(f"inspect-{INSPECT.partition('==')[2]}", INSPECT) / "bin"
+
+
+def agent_frameworks_python() -> str:
+    """Return the Python of an environment with the frameworks of agent programs."""
+    return str(make_venv("agent-frameworks-1", *AGENT_FRAMEWORKS) / "bin" / "python")
 
 
 def bitsandbytes_packages() -> Path:
@@ -72,6 +88,7 @@ def installers() -> dict[str, tuple[Callable[[], object], ...]]:
     from support import browser, families, llamafactory_cli, skyrl_server, skyrl_venv, trackers_venv, vllm_server
 
     return {
+        "programs": (agent_frameworks_python,),
         "trackers": (trackers_venv.install,),
         "inspect": (inspect_programs,),
         "qlora": (bitsandbytes_packages,),

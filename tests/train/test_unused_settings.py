@@ -39,6 +39,7 @@ ALWAYS_USED = {
 """Keys and sections that have an effect in every run, or whose values that have none are refused."""
 CASES = {
     "agent.variables=A": "agent.command=python",
+    "agent.reward=m:f": "agent.command=python",
     "agent.max_seconds=9": "agent.command=python",
     "agent.concurrency=9": "agent.command=python",
     "data.sources=toy:DOMAIN": "data.train=rows.jsonl",

@@ -22,7 +22,7 @@ from pydantic_core import from_json
 
 from understudy.core.errors import ExceptionReport, Fault
 from understudy.core.files import open_bytes
-from understudy.core.messages import Message, ToolSpec
+from understudy.core.messages import Message, ToolSpec, message_to_openai
 from understudy.core.sampling_masks import SamplingMask, SamplingMasks
 from understudy.core.tasks import Score
 
@@ -202,17 +202,26 @@ class Trajectory(TokenSequence):
     ) -> None:
         """Append a reply to the sequence that its prompt continues. If there is none, open a branch.
 
-        `messages` and `prompt` are the conversation before the reply and all its tokens. Of the first `num_known`
-        messages, the prompt has the tokens of an earlier call, its reply included.
+        `messages` and `prompt` are the conversation before the reply and all its tokens. A model behind an API has no
+        tokens. Of the first `num_known` messages, the prompt has the tokens of an earlier call, its reply included.
         """
-        for sequence in self.sequences:
-            if len(sequence.messages) == num_known and list(prompt[: len(sequence.tokens)]) == sequence.tokens:
-                break
-        else:
+        sequence = self.find_sequence(messages, prompt, num_known)
+        if sequence is None:
             self.branches.append(sequence := Branch())
         sequence.observe(messages[len(sequence.messages) :], prompt[len(sequence.tokens) :])
         sequence.act(reply, tokens, logprobs, sampling_masks)
         sequence.tools = list(tools)
+
+    def find_sequence(
+        self, messages: Sequence[Message], prompt: Sequence[int], num_known: int
+    ) -> "Trajectory | Branch | None":
+        """Return the sequence that the prompt of a call continues. The arguments are those of `add_call`."""
+        for sequence in self.sequences:
+            if len(sequence.messages) != num_known or list(prompt[: len(sequence.tokens)]) != sequence.tokens:
+                continue
+            if prompt or all(map(_equal_wires, sequence.messages, messages)):
+                return sequence
+        return None
 
     def add_exceptions(self, reports: Iterable[ExceptionReport]) -> None:
         """Append the reports of exceptions from places in the code that have none yet."""
@@ -245,6 +254,10 @@ def sampled_spans(mask: Sequence[bool]) -> Iterator[tuple[int, int]]:
         elif not sampled and start is not None:
             yield start, i
             start = None
+
+
+def _equal_wires(one: Message, other: Message) -> bool:
+    return message_to_openai(one) == message_to_openai(other)
 
 
 def _require_message(method: str, message: object) -> None:

@@ -13,14 +13,14 @@ from pydantic import Field
 
 from understudy.core.errors import ConfigError, Fault, RolloutError, TaskError
 from understudy.core.json_values import replace_surrogates
-from understudy.core.messages import Message, ToolSpec
+from understudy.core.messages import Message, ToolCall, ToolSpec
 from understudy.core.records import Record
 from understudy.core.secrets import mask_secrets
 from understudy.core.tasks import Score, Task
 from understudy.core.trajectory import StopReason, Stopwatch, Trajectory
 from understudy.core.user_code import name_definition, user_code, wait_limit
 from understudy.engines.process_group import SINGLE_PROCESS, ProcessGroup
-from understudy.envs.environment import Environment, StepResult
+from understudy.envs.environment import Environment, ExtendableEnvironment, StepResult
 from understudy.rollouts.agent import Agent
 
 EpisodeCallback = Callable[[Trajectory], None]
@@ -246,7 +246,22 @@ class EpisodeEnvironment:
 
     async def step(self, reply: Message) -> StepResult:
         """Answer one reply of the agent."""
-        step = await self._answer("step", "a step of the environment", reply, reply)
+        return self._note(await self._answer("step", "a step of the environment", reply, reply))
+
+    async def extend_reply(self, call: ToolCall) -> StepResult | None:
+        """Run a further call of the last reply. Return None if the environment takes whole replies only."""
+        if not isinstance(self._environment, ExtendableEnvironment):
+            return None
+        with Stopwatch(self._episode.timings, "environment"):
+            async with _limited("environment", "a call of a tool", self._limits):
+                step = await self._environment.extend_reply(call)
+        if step is None:
+            return None
+        if step.score is None:
+            _validate_lengths(step.messages, Message(role="assistant", tool_calls=(call,)), self._limits)
+        return self._note(step)
+
+    def _note(self, step: StepResult) -> StepResult:
         for kind in step.error_kinds:
             self._episode.event_counts[kind] = self._episode.event_counts.get(kind, 0) + 1
         self._episode.add_exceptions(step.exceptions)

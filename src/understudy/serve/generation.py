@@ -32,6 +32,10 @@ class ServedModel:
     """The file of the tokenizer, which constrained replies need."""
     cache: ConversationCache = field(default_factory=ConversationCache)
 
+    def sampler_for(self, request: ChatCompletionRequest) -> StreamingSampler:
+        """Return the sampler of the reply to a request."""
+        return self.sampler
+
 
 @dataclass(frozen=True, slots=True)
 class ReplyChunk:
@@ -96,15 +100,16 @@ async def generate_reply(
     index: int,
     seed: int,
     on_chunk: Callable[[ReplyChunk], None],
+    raw_malformed: bool = False,
 ) -> int | None:
     """Sample one reply, pass its chunks to `on_chunk`, and store its tokens in the cache.
 
-    Return the version of the weights. It is None if a stop string of the request ended the sampling. Raise ApiError if
-    the reply cannot be constrained as requested.
+    `raw_malformed` is that of the StreamingParser. Return the version of the weights. It is None if a stop string of
+    the request ended the sampling. Raise ApiError if the reply cannot be constrained as requested.
     """
     constraint = _build_constraint(model, request)
     parser = StreamingParser(
-        model.format, model.vocabulary, request.callable_tools, request.stop, request.parallel_tool_calls
+        model.format, model.vocabulary, request.callable_tools, request.stop, request.parallel_tool_calls, raw_malformed
     )
 
     def on_tokens(tokens: Sequence[int], logprobs: Sequence[float], masks: Sequence[SamplingMask]) -> None:
@@ -119,10 +124,11 @@ async def generate_reply(
             running.cancel()
 
     stops = model.format.stop_token_ids
-    if constraint and isinstance(model.sampler, ConstrainedSampler):
-        reply = model.sampler.sample_constrained(prompt, sampling, seed, constraint, stops, on_tokens)
+    sampler = model.sampler_for(request)
+    if constraint and isinstance(sampler, ConstrainedSampler):
+        reply = sampler.sample_constrained(prompt, sampling, seed, constraint, stops, on_tokens)
     else:
-        reply = model.sampler.sample(prompt, sampling, seed, stops, on_tokens)
+        reply = sampler.sample(prompt, sampling, seed, stops, on_tokens)
     running = asyncio.ensure_future(reply)
     try:
         await asyncio.wait([running])

@@ -47,6 +47,7 @@ _RL_CHECKS = (
 """Thresholds of checks of RL steps."""
 UNUSED_SETTINGS: Sequence[_Unused] = (
     _Unused("agent.variables", lambda c: not c.agent.command, "agent.command is empty"),
+    _Unused("agent.reward", lambda c: not c.agent.name, "agent names no program"),
     _Unused("agent.max_seconds", lambda c: not c.agent.name, "agent names no program"),
     _Unused("agent.concurrency", lambda c: not c.agent.name, "agent names no program"),
     _Unused("data.sources", lambda c: not _reads_files(c), _NO_FILES),
