@@ -17,6 +17,7 @@ from understudy.envs.domain import Domain
 from understudy.envs.domain_validation import validate_domain
 from understudy.envs.task_source import REQUIRED_MEMBERS, TaskSource, find_contract_error
 from understudy.envs.tools import ToolkitBase
+from understudy.sources.environments.gym import is_gym_class, source_of_class
 from understudy.sources.tool_dataset import explain_foreign_class
 
 BENCHMARK_MODULES: Mapping[str, str] = {
@@ -52,6 +53,8 @@ def load_reference(reference: str) -> TaskSource:
             raise ConfigError(f"unknown domain {did_you_mean(reference, list_domains())}; {others}")
         module, attribute = f"{domains.__name__}.{reference}", "DOMAIN"
     found = import_object(f"{module}:{attribute}", wanted=TaskSource)
+    if is_gym_class(found) and not issubclass(found, TaskSource | ToolkitBase):
+        return source_of_class(attribute, found)
     is_foreign = isinstance(found, type) and not issubclass(found, TaskSource | ToolkitBase)
     if is_foreign and any(hasattr(found, name) for name in ("reset", "get_reward")):
         raise ConfigError(explain_foreign_class(found))
