@@ -16,6 +16,9 @@ from support.machine import find_program
 from support.venvs import install_packages, make_cached_folder, make_venv, run_command
 
 INSPECT = "inspect-ai==0.3.285"
+OPENENV = "openenv==0.10.0"
+VERIFIERS = "verifiers==0.4.0"
+WEBSOCKETS = "websockets==15.0.1"
 BITSANDBYTES = "bitsandbytes==0.50.2"
 HARMONY = "openai-harmony==0.0.8"
 MKDOCS = "mkdocs-material==9.8.1"
@@ -30,6 +33,21 @@ PYPI = {
 def inspect_programs() -> Path:
     """Return the folder of programs of an environment with inspect_ai."""
     return make_venv(f"inspect-{INSPECT.partition('==')[2]}", INSPECT) / "bin"
+
+
+def openenv_python() -> str:
+    """Return the Python of an environment with OpenEnv."""
+    return "/tmp/h/envs-venv-openenv/bin/python"  # TEMP
+
+
+def verifiers_python() -> str:
+    """Return the Python of an environment with verifiers."""
+    return str(make_venv("verifiers-1", VERIFIERS) / "bin" / "python")
+
+
+def websockets_packages() -> Path:
+    """Return a folder with websockets."""
+    return install_packages("websockets", WEBSOCKETS)
 
 
 def bitsandbytes_packages() -> Path:
@@ -74,6 +92,7 @@ def installers() -> dict[str, tuple[Callable[[], object], ...]]:
     return {
         "trackers": (trackers_venv.install,),
         "inspect": (inspect_programs,),
+        "environments": (openenv_python, verifiers_python, websockets_packages),
         "qlora": (bitsandbytes_packages,),
         "families": (families.install, harmony_packages),
         "mcp": (_mcp_servers,),

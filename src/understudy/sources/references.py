@@ -1,8 +1,8 @@
 """`load_reference` returns a single task source by a reference: neither a file of tasks nor a mixture.
 
-A reference is the folder name of a shipped domain, `module:attribute` for any other `TaskSource`,
-`tau-bench:PATH#domain` or `tau2:PATH#domain` for a benchmark in your own checkout, or `mcp:file.toml` for an MCP
-environment.
+A reference is the folder name of a shipped domain, `module:attribute` for any other `TaskSource` or a class with
+`reset` and `step`, `tau-bench:PATH#domain` or `tau2:PATH#domain` for a benchmark in your own checkout, `mcp:file.toml`
+for an MCP environment, or `openenv:URL` for a server of OpenEnv.
 """
 
 import importlib
@@ -28,8 +28,9 @@ BENCHMARK_MODULES: Mapping[str, str] = {
 SOURCE_MODULES: Mapping[str, str] = {
     **BENCHMARK_MODULES,
     "mcp": "understudy.sources.mcp.source",
+    "openenv": "understudy.sources.environments.openenv",
 }
-"""The module whose `open_domain` opens a source, for each prefix: the benchmarks and `mcp:`."""
+"""The module whose `open_domain` opens a source, for each prefix: the benchmarks, `mcp:` and other frameworks."""
 
 
 def list_domains() -> list[str]:

@@ -1,8 +1,8 @@
-"""Environments with `reset` and `step`, as sources of tasks: those of OpenEnv, and classes of your own in `module:NAME`.
+"""Environments with `reset` and `step`, as sources of tasks: those of OpenEnv, and classes of your own.
 
-The observation of `reset` is the user's first message. An action is the text of a reply if the environment has no tools,
-else each call; a text then ends the episode. The reward is the sum of the rewards of all steps, also if a limit ends
-the episode. `reward_range` scales it to 0 to 1, where 1 is a success. These environments have no gold solution.
+The observation of `reset` is the user's first message. Without tools, an action is the text of a reply. With tools, each
+call is one, and a text ends the episode. The reward is the sum of the rewards of all steps, also if a limit ends the
+episode. `reward_range` scales it to 0 to 1, where 1 is a success. These environments have no gold solution.
 """
 
 import functools
@@ -24,9 +24,7 @@ from understudy.envs.users import User
 Rows = Mapping[Split, Mapping[str, Mapping[str, Any]]]
 """The arguments of `reset` for each task, by split and by name."""
 _SPLIT_SEEDS: Mapping[Split, range] = {"train": range(700), "validation": range(700, 800), "test": range(800, 1000)}
-SEEDS: Rows = {
-    split: {f"seed-{seed}": {"seed": seed} for seed in seeds} for split, seeds in _SPLIT_SEEDS.items()
-}
+SEEDS: Rows = {split: {f"seed-{seed}": {"seed": seed} for seed in seeds} for split, seeds in _SPLIT_SEEDS.items()}
 """The tasks of an environment that lists none: a thousand seeds."""
 UNIT_RANGE = (0.0, 1.0)
 
@@ -191,9 +189,8 @@ def is_gym_class(value: object) -> bool:
 def source_of_class(name: str, environment_class: type) -> GymSource:
     """Return the tasks of a class with `reset` and `step`, each of which is a seed.
 
-    The class may have the attributes `domain_policy`, a text, and `reward_range`. If `step` takes one text, an action is
-    the text of a reply; otherwise `step` is a tool with its parameters. Raise ConfigError for a class that cannot be
-    played.
+    The class may have the attributes `domain_policy`, a text, and `reward_range`. If `step` takes one text, actions are
+    the texts of replies; otherwise `step` is a tool. Raise ConfigError for a class that cannot be played.
     """
     step_tools = None if _takes_text(environment_class) else _step_toolkit(environment_class)
     takes_seed = _accepts(environment_class, "seed")
