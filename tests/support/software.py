@@ -37,7 +37,7 @@ def inspect_programs() -> Path:
 
 def openenv_python() -> str:
     """Return the Python of an environment with OpenEnv."""
-    return "/tmp/h/envs-venv-openenv/bin/python"  # TEMP
+    return str(make_venv("openenv-1", OPENENV) / "bin" / "python")
 
 
 def verifiers_python() -> str:

@@ -1,8 +1,8 @@
 """Environments with `reset` and `step`, as sources of tasks: those of OpenEnv, and classes of your own.
 
-The observation of `reset` is the user's first message. Without tools, an action is the text of a reply. With tools, each
-call is one, and a text ends the episode. The reward is the sum of the rewards of all steps, also if a limit ends the
-episode. `reward_range` scales it to 0 to 1, where 1 is a success. These environments have no gold solution.
+The observation of `reset` is the user's first message. Without tools, an action is the text of a reply. With tools,
+each call is one, and a text ends the episode. The reward is the sum of the rewards of all steps, also if a limit ends
+the episode. `reward_range` scales it to 0 to 1, where 1 is a success. These environments have no gold solution.
 """
 
 import functools
