@@ -202,7 +202,8 @@ class ToolDataset(TaskSource):
     """The system message of the agent. If it is empty, there is none."""
     examples: Sequence[ToolExample]
     episode_class: type[ToolEpisode]
-    """Called with the example to make each episode."""
+    """Called with the example to make each episode. A class for TRL's `environment_factory` becomes one: `reset` gets
+    `info`."""
     user_factory: UserFactory | None = None
     """Makes users who answer the agent's texts; None means `ToolEpisode.env_response`."""
     task_slice: Slice = FULL_SLICE
@@ -211,7 +212,12 @@ class ToolDataset(TaskSource):
     or with the name of another tool is refused."""
 
     def __post_init__(self, tools: Sequence[Callable[..., Any]]) -> None:
+        from understudy.sources.environments.trl import episode_of_trl, is_trl_class
+
         episode_class: object = self.episode_class
+        if is_trl_class(episode_class):
+            episode_class = episode_of_trl(episode_class)
+            object.__setattr__(self, "episode_class", episode_class)
         if isinstance(episode_class, type) and not issubclass(episode_class, ToolEpisode):
             raise TaskError(explain_foreign_class(episode_class))
         if not isinstance(episode_class, type):
@@ -379,8 +385,8 @@ def _is_unread_number(text: str) -> bool:
 def explain_foreign_class(episode_class: type) -> str:
     """Return what to change in a class that is no `ToolEpisode`, such as an environment of TRL."""
     how = ""
-    if hasattr(episode_class, "reset") or hasattr(episode_class, "get_reward"):
-        how = " (docs/migration.md: `reset` becomes `__init__`, `get_reward` becomes `reward(transcript)`)"
+    if hasattr(episode_class, "reset"):
+        how = ", or define get_reward in it, as for TRL's environment_factory"
     name = episode_class.__name__
     return f"{name} is no subclass of ToolEpisode; derive it from ToolEpisode{how}"
 

@@ -107,16 +107,7 @@ class GymEpisode(ToolEnvironment):
         return replace(step, score=await self.grade(ended=True)) if self._done and step.score is None else step
 
     def _score(self, transcript: Sequence[Message], ended: bool) -> Score:
-        low, high = self._range
-        reward = (self._return - low) / (high - low)
-        if not -1e-6 <= reward <= 1.0 + 1e-6:
-            raise RolloutError(
-                f"the rewards of the steps add up to {self._return:g}, outside of reward_range = {low:g} to {high:g}; "
-                "declare the range of the environment (docs/environments.md)",
-                "grader",
-                is_repeatable=False,
-            )
-        reward = min(1.0, max(0.0, reward))
+        reward = scale_reward(self._return, *self._range)
         return Score(reward=reward, parts={"reward": reward, "within_limits": float(ended)})
 
 
@@ -214,6 +205,19 @@ def parse_reward_range(name: str, value: Any) -> tuple[float, float]:
     if not (math.isfinite(low) and math.isfinite(high) and low < high):
         raise ConfigError(f"reward_range of {name} is {value!r:.60}; give two finite numbers, such as (-1, 1)")
     return low, high
+
+
+def scale_reward(reward: Any, low: float, high: float) -> float:
+    """Return a reward as its place between `low` and `high`. Raise RolloutError if it is not between them."""
+    share = (float(reward) - low) / (high - low)
+    if not -1e-6 <= share <= 1.0 + 1e-6:
+        raise RolloutError(
+            f"the reward is {float(reward):g}, outside of reward_range = {low:g} to {high:g}; declare the range of the "
+            "environment (docs/environments.md)",
+            "grader",
+            is_repeatable=False,
+        )
+    return min(1.0, max(0.0, share))
 
 
 def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:

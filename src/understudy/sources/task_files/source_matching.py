@@ -22,6 +22,7 @@ from understudy.core.messages import Message
 from understudy.core.tasks import Split, Task
 from understudy.core.user_code import user_code
 from understudy.envs.task_source import StatefulSource, TaskSource
+from understudy.sources.environments.trl import episode_of_trl, is_trl_class
 from understudy.sources.references import list_domains, load_reference
 from understudy.sources.task_files.call_matching import is_call_matching, match_calls, source_name
 from understudy.sources.task_files.call_sequences import CallSequence, SequenceSource
@@ -307,10 +308,12 @@ def load_episode_class(reference: str, base: type[ToolEpisode] = ToolEpisode) ->
     found = import_object(reference)
     if isinstance(found, type) and issubclass(found, ToolEpisode):
         return found
+    if is_trl_class(found):
+        return episode_of_trl(found)
     if isinstance(found, type) or not callable(found):
         raise ConfigError(
             f"data.reward = {reference!r} is of the type {type(found).__name__}; name a function "
-            "reward(transcript, example) or a subclass of ToolEpisode"
+            "reward(transcript, example), a subclass of ToolEpisode, or a class with reset and get_reward"
         )
     _validate_signature(reference, found)
     reward: Callable[[Sequence[Message], ToolExample], float] = found

@@ -1,0 +1,118 @@
+"""Play the tasks of a verifiers environment (0.4 and newer). It runs with a Python that has verifiers, not understudy.
+
+    python verifiers_runner.py CONFIG --list     prints each task as a JSON line, and the end of the list
+    python verifiers_runner.py CONFIG            reads episodes as JSON lines, and prints their results, in any order
+
+CONFIG is the JSON of the environment's config. Everything else that is printed goes to stderr.
+"""
+
+import asyncio
+import itertools
+import json
+import os
+import sys
+from typing import Any, TextIO
+
+import verifiers.v1 as vf
+from aiohttp import web
+from verifiers.v1.utils.loaders import load_environment, resolve_env_config
+
+MAX_TASKS = 1000
+"""Number of tasks of a taskset without an end."""
+
+
+def open_environment(config: str) -> Any:
+    """Return the environment of a config. Raise ValueError if it has several agents."""
+    given = json.loads(config)
+    environment = load_environment(resolve_env_config(given))
+    if (seats := [*environment.config.agent_harnesses()]) != ["agent"]:
+        raise ValueError(f"it has the agents {', '.join(seats)}; only environments with one named agent are played")
+    return environment
+
+
+def list_tasks(environment: Any, out: TextIO) -> None:
+    """Print the tasks."""
+    for task in itertools.islice(environment.taskset, None if environment.taskset.bounded else MAX_TASKS):
+        data = task.data
+        prompt = data.prompt if isinstance(data.prompt, str) else "\n".join(_text(each) for each in data.prompt or ())
+        print(json.dumps({"id": data.id or data.name or "", "prompt": prompt, "system": data.system_prompt}), file=out)
+    print(json.dumps({"end": True}), file=out, flush=True)
+
+
+def _text(message: Any) -> str:
+    return message.content if isinstance(message.content, str) else json.dumps(message.model_dump()["content"])
+
+
+async def play(environment: Any, tasks: list[Any], request: dict[str, Any], silent: str) -> dict[str, Any]:
+    """Play an episode, and return its reward, or its error. Without a `base_url` the model always replies nothing."""
+    variable = f"UNDERSTUDY_KEY_{request['number']}"
+    os.environ[variable] = request.get("api_key", "none")
+    client = vf.EvalClientConfig(base_url=request.get("base_url", silent), api_key_var=variable)
+    context = vf.ModelContext(client=client, model="understudy", sampling=vf.SamplingConfig())
+    slot = environment.slots(tasks[request["task"]], 1)[0]
+    try:
+        episode = await environment.run_slot(slot, context)
+    finally:
+        del os.environ[variable]
+    found = [error for trace in episode.traces for error in trace.errors] + list(episode.errors)
+    if len(episode.traces) != 1 or not episode.ok:
+        errors = "; ".join(f"{error.type}: {error.message}" for error in found)
+        return {"error": errors or f"{len(episode.traces)} traces, and no error"}
+    (trace,) = episode.traces
+    rewards = {name: reward.score for name, reward in trace.rewards.items() if reward is not None}
+    return {"reward": trace.reward, "rewards": rewards}
+
+
+async def say_nothing(request: web.Request) -> web.Response:
+    """Answer a request for a chat completion with an empty reply."""
+    body = await request.json()
+    message = {"role": "assistant", "content": ""}
+    choice = {"index": 0, "message": message, "finish_reason": "stop", "logprobs": None}
+    usage = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
+    reply = {"id": "0", "object": "chat.completion", "created": 0, "model": body["model"]}
+    return web.json_response({**reply, "choices": [choice], "usage": usage})
+
+
+async def serve(environment: Any, out: TextIO) -> None:
+    """Play the episodes that are read, each at once."""
+    app = web.Application(client_max_size=2**28)
+    app.router.add_post("/v1/chat/completions", say_nothing)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    silent = f"http://127.0.0.1:{runner.addresses[0][1]}/v1"
+    count = None if environment.taskset.bounded else MAX_TASKS
+    tasks = list(itertools.islice(environment.taskset, count))
+
+    async def answer(request: dict[str, Any]) -> None:
+        try:
+            result = await play(environment, tasks, request, silent)
+        except Exception as e:  # noqa: BLE001 - the error is that of the environment, and is reported
+            result = {"error": f"{type(e).__name__}: {e}"}
+        print(json.dumps({"number": request["number"], **result}), file=out, flush=True)
+
+    playing = set[asyncio.Task[None]]()
+    async with environment.serving():
+        while line := await asyncio.to_thread(sys.stdin.readline):
+            playing.add(task := asyncio.create_task(answer(json.loads(line))))
+            task.add_done_callback(playing.discard)
+        for task in playing:
+            task.cancel()
+        await asyncio.gather(*playing, return_exceptions=True)
+    await runner.cleanup()
+
+
+def main() -> None:
+    """Run the program. Its results are written to the file that was stdout, which nothing else may write to."""
+    out = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    environment = open_environment(sys.argv[1])
+    if "--list" in sys.argv:
+        list_tasks(environment, out)
+    else:
+        asyncio.run(serve(environment, out))
+
+
+if __name__ == "__main__":
+    main()
