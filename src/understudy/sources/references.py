@@ -19,8 +19,7 @@ from understudy.envs.domain_validation import validate_domain
 from understudy.envs.task_source import REQUIRED_MEMBERS, TaskSource, find_contract_error
 from understudy.envs.tools import ToolkitBase
 from understudy.sources.environments.gym import is_gym_class, source_of_class
-from understudy.sources.environments.trl import is_trl_class
-from understudy.sources.tool_dataset import explain_foreign_class
+from understudy.sources.tool_dataset import explain_foreign_class, is_trl_class
 
 BENCHMARK_MODULES: Mapping[str, str] = {
     "tau-bench": "understudy.sources.benchmarks.tau_bench",

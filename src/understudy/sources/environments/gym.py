@@ -30,7 +30,7 @@ UNIT_RANGE = (0.0, 1.0)
 
 
 @dataclass(frozen=True, slots=True)
-class Observation:
+class GymObservation:
     """What `reset` and `step` return."""
 
     text: str
@@ -41,10 +41,10 @@ class Observation:
 class GymEnvironment(Protocol):
     """Protocol of one episode of an environment."""
 
-    async def reset(self) -> Observation:
+    async def reset(self) -> GymObservation:
         """Start the episode."""
 
-    async def step(self, action: str | ToolCall) -> Observation:
+    async def step(self, action: str | ToolCall) -> GymObservation:
         """Take an action: the text of a reply, or a call. Raise `ToolError` if it is not valid."""
 
     async def close(self) -> None:
@@ -98,7 +98,7 @@ class GymEpisode(ToolEnvironment):
         """Close the environment."""
         await self._environment.close()
 
-    def _observed(self, observation: Observation) -> str:
+    def _observed(self, observation: GymObservation) -> str:
         self._return += observation.reward
         self._done = observation.done
         return observation.text
@@ -242,9 +242,9 @@ class _StepTools(AsyncToolkit, tools=False):
 
     def __init__(self, environment: Any) -> None:
         self._environment = environment
-        self._observation: Observation | None = None
+        self._observation: GymObservation | None = None
 
-    async def take(self, call: ToolCall) -> Observation:
+    async def take(self, call: ToolCall) -> GymObservation:
         """Return the observation after a call."""
         await self.call(call)
         assert self._observation is not None
@@ -276,16 +276,16 @@ class _PythonEnvironment:
         self._class, self._reset_arguments, self._step_tools = environment_class, reset_arguments, step_tools
         self._made: Any = None
 
-    async def reset(self) -> Observation:
+    async def reset(self) -> GymObservation:
         """Make the environment, and return its first observation."""
         with user_code("environment", f"{self._class.__name__}.reset", self._class.reset):
             self._made = self._class()
             result = self._made.reset(**self._reset_arguments)
             result = await result if inspect.isawaitable(result) else result
             first = result[0] if isinstance(result, tuple) and len(result) == 2 else result
-            return Observation(render_result("reset", "" if first is None else first))
+            return GymObservation(render_result("reset", "" if first is None else first))
 
-    async def step(self, action: str | ToolCall) -> Observation:
+    async def step(self, action: str | ToolCall) -> GymObservation:
         """Return the observation after an action. The model reads an exception of a call, as that of any tool."""
         if isinstance(action, ToolCall):
             assert self._step_tools is not None
@@ -309,7 +309,7 @@ class _PythonEnvironment:
                     await result
 
 
-def _read_step(result: Any) -> Observation:
+def _read_step(result: Any) -> GymObservation:
     """Return what `step` returned, in the form of Gymnasium or of Gym."""
     if not isinstance(result, tuple) or len(result) not in (4, 5):
         raise TypeError(
@@ -317,4 +317,4 @@ def _read_step(result: Any) -> Observation:
             "(observation, reward, done, info)"
         )
     text, reward, *done, _ = result
-    return Observation(render_result("step", "" if text is None else text), float(reward), any(map(bool, done)))
+    return GymObservation(render_result("step", "" if text is None else text), float(reward), any(map(bool, done)))

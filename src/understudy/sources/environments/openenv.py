@@ -22,7 +22,7 @@ from understudy.core.event_loop import LoopLocal
 from understudy.core.messages import ToolCall, ToolSpec
 from understudy.core.tasks import Split
 from understudy.envs.tools import simplify_schema
-from understudy.sources.environments.gym import SEEDS, UNIT_RANGE, GymSource, Observation, Rows, parse_reward_range
+from understudy.sources.environments.gym import SEEDS, UNIT_RANGE, GymObservation, GymSource, Rows, parse_reward_range
 
 REQUEST_SECONDS = 30.0
 """Time limit of a request for the description of an environment."""
@@ -135,7 +135,7 @@ class _Session:
         self._server, self._row = server, row
         self._socket: Any = None
 
-    async def reset(self) -> Observation:
+    async def reset(self) -> GymObservation:
         """Open a session, and return the first observation."""
         while True:
             await self._server.slots.get().take()
@@ -152,7 +152,7 @@ class _Session:
                 raise self._fault(f"reset failed: {answer['data'].get('message')}")
             await asyncio.sleep(RETRY_SECONDS)
 
-    async def step(self, action: str | ToolCall) -> Observation:
+    async def step(self, action: str | ToolCall) -> GymObservation:
         """Return the observation after an action. Raise `ToolError` if its fields are wrong, or if its tool fails."""
         answer = await self._ask({"type": "step", "data": self._server.to_action(action)})
         if answer["type"] == "error":
@@ -205,9 +205,9 @@ class _Session:
         except (ValueError, KeyError, TypeError) as e:
             raise self._fault(f"an answer is not of OpenEnv's protocol: {type(e).__name__} {e}") from e
 
-    def _observe(self, answer: Mapping[str, Any]) -> Observation:
+    def _observe(self, answer: Mapping[str, Any]) -> GymObservation:
         data = answer["data"]
-        return Observation(
+        return GymObservation(
             _to_text(data["observation"]), float(data.get("reward") or 0.0), bool(data.get("done", False))
         )
 

@@ -251,7 +251,8 @@ class _Playing:
         assert self._process.stdin
         self._num_requests += 1
         number = self._num_requests
-        result = self._waiting[number] = asyncio.get_running_loop().create_future()
+        result: asyncio.Future[Mapping[str, Any]] = asyncio.get_running_loop().create_future()
+        self._waiting[number] = result
         try:
             with suppress(ConnectionError):  # the reader reports the end of the process
                 self._process.stdin.write(json.dumps({"number": number, **request}).encode() + b"\n")

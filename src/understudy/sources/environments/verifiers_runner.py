@@ -13,18 +13,15 @@ import os
 import sys
 from typing import Any, TextIO
 
-import verifiers.v1 as vf
-from aiohttp import web
-from verifiers.v1.utils.loaders import load_environment, resolve_env_config
-
 MAX_TASKS = 1000
 """Number of tasks of a taskset without an end."""
 
 
 def open_environment(config: str) -> Any:
     """Return the environment of a config. Raise ValueError if it has several agents."""
-    given = json.loads(config)
-    environment = load_environment(resolve_env_config(given))
+    from verifiers.v1.utils.loaders import load_environment, resolve_env_config
+
+    environment = load_environment(resolve_env_config(json.loads(config)))
     if (seats := [*environment.config.agent_harnesses()]) != ["agent"]:
         raise ValueError(f"it has the agents {', '.join(seats)}; only environments with one named agent are played")
     return environment
@@ -45,6 +42,8 @@ def _text(message: Any) -> str:
 
 async def play(environment: Any, tasks: list[Any], request: dict[str, Any], silent: str) -> dict[str, Any]:
     """Play an episode, and return its reward, or its error. Without a `base_url` the model always replies nothing."""
+    import verifiers.v1 as vf
+
     variable = f"UNDERSTUDY_KEY_{request['number']}"
     os.environ[variable] = request.get("api_key", "none")
     client = vf.EvalClientConfig(base_url=request.get("base_url", silent), api_key_var=variable)
@@ -63,8 +62,10 @@ async def play(environment: Any, tasks: list[Any], request: dict[str, Any], sile
     return {"reward": trace.reward, "rewards": rewards}
 
 
-async def say_nothing(request: web.Request) -> web.Response:
+async def say_nothing(request: Any) -> Any:
     """Answer a request for a chat completion with an empty reply."""
+    from aiohttp import web
+
     body = await request.json()
     message = {"role": "assistant", "content": ""}
     choice = {"index": 0, "message": message, "finish_reason": "stop", "logprobs": None}
@@ -75,6 +76,8 @@ async def say_nothing(request: web.Request) -> web.Response:
 
 async def serve(environment: Any, out: TextIO) -> None:
     """Play the episodes that are read, each at once."""
+    from aiohttp import web
+
     app = web.Application(client_max_size=2**28)
     app.router.add_post("/v1/chat/completions", say_nothing)
     runner = web.AppRunner(app)
@@ -86,10 +89,10 @@ async def serve(environment: Any, out: TextIO) -> None:
     tasks = list(itertools.islice(environment.taskset, count))
 
     async def answer(request: dict[str, Any]) -> None:
-        try:
-            result = await play(environment, tasks, request, silent)
-        except Exception as e:  # noqa: BLE001 - the error is that of the environment, and is reported
-            result = {"error": f"{type(e).__name__}: {e}"}
+        results = await asyncio.gather(play(environment, tasks, request, silent), return_exceptions=True)
+        result = results[0]
+        if isinstance(result, BaseException):  # raised by the environment, which its user wrote
+            result = {"error": f"{type(result).__name__}: {result}"}
         print(json.dumps({"number": request["number"], **result}), file=out, flush=True)
 
     playing = set[asyncio.Task[None]]()

@@ -22,7 +22,6 @@ from understudy.core.messages import Message
 from understudy.core.tasks import Split, Task
 from understudy.core.user_code import user_code
 from understudy.envs.task_source import StatefulSource, TaskSource
-from understudy.sources.environments.trl import episode_of_trl, is_trl_class
 from understudy.sources.references import list_domains, load_reference
 from understudy.sources.task_files.call_matching import is_call_matching, match_calls, source_name
 from understudy.sources.task_files.call_sequences import CallSequence, SequenceSource
@@ -31,7 +30,15 @@ from understudy.sources.task_files.prompt_rows import column_notes, listed_tools
 from understudy.sources.task_files.rows import ReadRow
 from understudy.sources.task_files.task_row import TaskRow
 from understudy.sources.task_files.tau_rows import to_tau_values
-from understudy.sources.tool_dataset import ToolDataset, ToolEpisode, ToolExample, answer_notes, list_datasets
+from understudy.sources.tool_dataset import (
+    ToolDataset,
+    ToolEpisode,
+    ToolExample,
+    answer_notes,
+    episode_of_trl,
+    is_trl_class,
+    list_datasets,
+)
 
 _OTHER_PARAMETERS = {"prompts", "completions", "solution_str"}
 """Parameters of the reward functions of TRL and verl."""
