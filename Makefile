@@ -17,7 +17,7 @@
 # make test-skyrl         SkyRL on the CPU (3 GB)
 # make test-trackers      wandb, TensorBoard, MLflow and trackio (500 MB)
 # make test-inspect       evaluation logs read by Inspect (150 MB)
-# make test-environments  OpenEnv and verifiers, with the environments of both (1 GB)
+# make test-environments  OpenEnv, verifiers and TRL (1.2 GB)
 # make test-installation  the wheel in fresh environments of this and of newer Pythons (20 MB each)
 # make test-browser       the viewer in Chromium with Playwright; apt-get installs a missing Chromium
 # make install-software   what these tests install, all at once (12 GB)

@@ -1,11 +1,22 @@
 """Test our tasks as TRL's `environment_factory`: the schemas that TRL makes, and the rewards of gold."""
 
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from support.paths import ROOT
+from support.software import trl_packages
+from support.tiny_runs import make_tiny_model
+from support.trl_counter import Counter
 from toy import DOMAIN
-from understudy import ToolDataset, ToolEpisode, ToolExample
+from understudy import ToolCall, ToolDataset, ToolEpisode, ToolExample
 from understudy.core.errors import ConfigError
 from understudy.core.messages import Message
 from understudy.rollouts.trl_environment import TRLEnvironment
@@ -77,3 +88,57 @@ def test_an_argument_that_is_no_name_is_refused() -> None:
     Episode._specs = (spec,)
     with pytest.raises(ConfigError, match="'from'"):
         TRLEnvironment(source)
+
+
+def to_replies(turns: Sequence[Message]) -> list[str]:
+    """Return turns as Qwen writes them. A text before the last turn is a call of `send_message`."""
+    replies = []
+    for number, turn in enumerate(turns):
+        calls = [(call.name, call.arguments) for call in turn.tool_calls]
+        if not calls and number < len(turns) - 1:
+            calls = [("send_message", {"text": turn.content})]
+        written = [json.dumps({"name": name, "arguments": arguments}) for name, arguments in calls]
+        replies.append("\n".join(f"<tool_call>\n{call}\n</tool_call>" for call in written) or turn.content)
+    return replies
+
+
+def increment(step: int) -> Message:
+    return Message(role="assistant", tool_calls=(ToolCall(id="1", name="increment", arguments={"step": step}),))
+
+
+async def play_here(turns: Sequence[Message]) -> float:
+    example = ToolExample(prompt="Count to 3.", info={"target": 3}, split="train")
+    source = ToolDataset("counting", "", [example], Counter)
+    environment = source.environment(source.tasks("train")[0])
+    await environment.start()
+    for turn in turns:
+        step = await environment.step(turn)
+    assert step.score
+    return step.score.reward
+
+
+@pytest.mark.environments
+def test_rewards_in_its_trainer_are_those_here(tmp_path: Path) -> None:
+    """A class of TRL, and gold and texts of a task of ours, in one step of GRPOTrainer each."""
+    done = Message(role="assistant", content="Done.")
+    counts = [[increment(1), increment(2), done], [increment(1), done]]
+    row = {"prompt": [{"role": "user", "content": "Count to 3."}], "target": 3}
+    gold = DOMAIN.tasks("train")[0].gold_turns
+    idle = [turn for turn in gold if not turn.tool_calls]
+    jobs: list[dict[str, Any]] = [
+        {"class": "support.trl_counter:Counter", "row": row, "replies": to_replies(turns)} for turns in counts
+    ]
+    jobs += [{"source": "toy:DOMAIN", "task": 0, "replies": to_replies(turns)} for turns in (gold, idle)]
+    path = os.pathsep.join(map(str, (trl_packages(), ROOT / "src", ROOT / "tests")))
+    ended = subprocess.run(
+        [sys.executable, str(ROOT / "tests/support/trl_trainer.py"), str(make_tiny_model(tmp_path / "model"))],
+        input=json.dumps(jobs),
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": path, "TRL_EXPERIMENTAL_SILENCE": "1"},
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr[-3000:]
+    rewards = [json.loads(line) for line in ended.stdout.splitlines()]
+    assert rewards == [1.0, -1.0, 1.0, 0.0]
+    assert [asyncio.run(play_here(turns)) for turns in counts] == [(reward + 1) / 2 for reward in rewards[:2]]

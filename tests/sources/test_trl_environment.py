@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from support.trl_counter import Counter
 from understudy import ToolCall, ToolDataset, ToolExample, load
 from understudy.core.errors import ConfigError, RolloutError, TaskError
 from understudy.core.messages import Message
@@ -16,35 +17,6 @@ from understudy.core.tasks import Score
 from understudy.envs.task_source import TaskSource
 
 MODULE = '''
-class Counter:
-    """As in TRL's documentation."""
-
-    def __init__(self):
-        self.rows = []
-
-    def reset(self, target, **row):
-        self.count, self.target, self.row = 0, target, row
-        return f" You are at {self.count}."
-
-    def increment(self, step: int) -> int:
-        """Increment the counter.
-
-        Args:
-            step: The amount to add.
-        """
-        self.count += step
-        return self.count
-
-    async def look(self) -> str:
-        """Look at the prompt."""
-        return self.row["prompt"][0]["content"]
-
-    def get_reward(self):
-        return 1.0 if self.count == self.target else -1.0
-
-    reward_range = (-1, 1)
-
-
 class Slow:
     def reset(self):
         return None
@@ -66,12 +38,12 @@ class Rewardless:
 
 @pytest.fixture
 def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    (tmp_path / "trl_counter.py").write_text(MODULE)
+    (tmp_path / "trl_classes.py").write_text(MODULE)
     monkeypatch.syspath_prepend(tmp_path)
-    import trl_counter  # type: ignore[import-not-found]
+    import trl_classes  # type: ignore[import-not-found]
 
-    yield trl_counter
-    del sys.modules["trl_counter"]
+    yield trl_classes
+    del sys.modules["trl_classes"]
 
 
 def play(source: TaskSource, *calls: tuple[str, dict[str, Any]]) -> tuple[list[str], Score | None]:
@@ -89,9 +61,9 @@ def play(source: TaskSource, *calls: tuple[str, dict[str, Any]]) -> tuple[list[s
     return asyncio.run(run())
 
 
-def test_the_class_is_played_as_in_trl(module: Any) -> None:
+def test_the_class_is_played_as_in_trl() -> None:
     example = ToolExample(prompt="Count to 3.", info={"target": 3}, split="train")
-    source = ToolDataset("counting", "", [example], module.Counter)
+    source = ToolDataset("counting", "", [example], Counter)
     assert [spec.name for spec in source.tool_specs] == ["increment", "look"]
     assert source.tool_specs[0].parameters["properties"]["step"] == {
         "type": "integer",
@@ -104,10 +76,10 @@ def test_the_class_is_played_as_in_trl(module: Any) -> None:
     assert play(source)[1] == Score(reward=0.0, parts={"reward": 0.0, "within_limits": 1.0})
 
 
-def test_rows_of_a_file_are_the_columns_that_reset_gets(module: Any, tmp_path: Path) -> None:
+def test_rows_of_a_file_are_the_columns_that_reset_gets(tmp_path: Path) -> None:
     rows = [{"prompt": [{"role": "user", "content": f"Count to {n}."}], "target": n} for n in range(2, 8)]
     (tmp_path / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    source = load(str(tmp_path / "train.jsonl"), "data.reward=trl_counter:Counter")
+    source = load(str(tmp_path / "train.jsonl"), "data.reward=support.trl_counter:Counter")
     texts, score = play(source, ("look", {}), ("increment", {"step": 2}))
     assert texts == ["Count to 2. You are at 0.", "Count to 2.", "2"]
     assert score
@@ -120,8 +92,8 @@ def test_wrong_classes_and_rewards_are_refused(module: Any) -> None:
         ToolDataset("x", "", [example], module.Clash)
     with pytest.raises(TaskError, match="get_reward"):
         ToolDataset("x", "", [example], module.Rewardless)
-    with pytest.raises(ConfigError, match=r"data\.reward=trl_counter:Slow"):
-        load("trl_counter:Slow")
+    with pytest.raises(ConfigError, match=r"data\.reward=trl_classes:Slow"):
+        load("trl_classes:Slow")
     with pytest.raises(RolloutError, match="reward_range = 0 to 1") as e:
         play(ToolDataset("x", "", [example], module.Slow))
     assert e.value.fault == "grader"

@@ -19,6 +19,34 @@ INSPECT = "inspect-ai==0.3.285"
 OPENENV = "openenv==0.10.0"
 VERIFIERS = "verifiers==0.4.0"
 WEBSOCKETS = "websockets==15.0.1"
+TRL = (
+    "trl==1.16.0",
+    "accelerate==1.15.0",
+    "aiohappyeyeballs==2.7.1",
+    "aiohttp==3.14.5",
+    "aiosignal==1.4.0",
+    "attrs==26.1.0",
+    "charset-normalizer==3.5.3",
+    "datasets==5.2.0",
+    "dill==0.4.1",
+    "frozenlist==1.8.0",
+    "httpcore==1.0.9",
+    "httpx==0.28.1",
+    "multidict==7.2.1",
+    "multiprocess==0.70.19",
+    "pandas==3.1.1",
+    "propcache==0.5.4",
+    "psutil==7.2.2",
+    "python-dateutil==4.0.0",
+    "pytz==2026.6",
+    "requests==2.34.2",
+    "six==1.17.0",
+    "tzdata==2026.6",
+    "urllib3==2.8.0",
+    "xxhash==4.1.0",
+    "yarl==1.25.1",
+)
+"""TRL, and its requirements that `make install` does not install."""
 BITSANDBYTES = "bitsandbytes==0.50.2"
 HARMONY = "openai-harmony==0.0.8"
 MKDOCS = "mkdocs-material==9.8.1"
@@ -43,6 +71,11 @@ def openenv_python() -> str:
 def verifiers_python() -> str:
     """Return the Python of an environment with verifiers."""
     return str(make_venv("verifiers-1", VERIFIERS) / "bin" / "python")
+
+
+def trl_packages() -> Path:
+    """Return a folder with TRL, for this Python's PyTorch and Transformers."""
+    return install_packages("trl", *TRL)
 
 
 def websockets_packages() -> Path:
@@ -92,7 +125,7 @@ def installers() -> dict[str, tuple[Callable[[], object], ...]]:
     return {
         "trackers": (trackers_venv.install,),
         "inspect": (inspect_programs,),
-        "environments": (openenv_python, verifiers_python, websockets_packages),
+        "environments": (openenv_python, verifiers_python, trl_packages, websockets_packages),
         "qlora": (bitsandbytes_packages,),
         "families": (families.install, harmony_packages),
         "mcp": (_mcp_servers,),

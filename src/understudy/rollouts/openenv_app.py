@@ -40,7 +40,7 @@ _OBSERVATION = {"type": "object", "properties": {"tool_name": {"type": "string"}
 
 def openenv_app(source: TaskSource, max_concurrent_envs: int = 64) -> Starlette:
     """Return the ASGI application. At most `max_concurrent_envs` episodes are played at once."""
-    server = _Server(source, max_concurrent_envs)
+    server = _EpisodeServer(source, max_concurrent_envs)
     environment = f"/{source.name}"
     return Starlette(
         routes=[
@@ -65,7 +65,7 @@ def _answers(value: Any) -> Any:
     return answer
 
 
-class _Server:
+class _EpisodeServer:
     def __init__(self, source: TaskSource, max_sessions: int) -> None:
         self._source, self._max_sessions = source, max_sessions
         self._tasks: Mapping[str, Sequence[Task]] = {split: source.tasks(split) for split in SPLITS}
@@ -108,7 +108,7 @@ class _Server:
             await socket.close()
             return
         self._num_sessions += 1
-        session = _Session(self._source, self._tasks, self._specs)
+        session = _EpisodeSession(self._source, self._tasks, self._specs)
         try:
             while (message := json.loads(await socket.receive_text())).get("type") != "close":
                 await session.answer(socket, message)
@@ -120,7 +120,7 @@ class _Server:
             await session.close()
 
 
-class _Session:
+class _EpisodeSession:
     def __init__(self, source: TaskSource, tasks: Mapping[str, Sequence[Task]], specs: Sequence[ToolSpec]) -> None:
         self._source, self._tasks, self._specs = source, tasks, specs
         self._environment: Environment | None = None

@@ -49,11 +49,11 @@ def open_domain(reference: str) -> GymSource:
         import websockets.asyncio.client  # noqa: F401
     except ModuleNotFoundError as e:
         raise ConfigError(f"openenv: needs websockets; {install_hint('openenv')}") from e
-    server = _Server.describe(url.rstrip("/"))
+    server = _OpenEnvServer.describe(url.rstrip("/"))
     declared = options.get("reward_range")
     return GymSource(
         server.name,
-        lambda row: _Session(server, row),
+        lambda row: _OpenEnvSession(server, row),
         server.specs,
         server.description,
         _read_tasks(server),
@@ -62,7 +62,7 @@ def open_domain(reference: str) -> GymSource:
 
 
 @dataclass(frozen=True)
-class _Server:
+class _OpenEnvServer:
     """A server, and what it says about its environment."""
 
     url: str
@@ -75,7 +75,7 @@ class _Server:
     slots: LoopLocal["_Slots"] = field(default_factory=lambda: LoopLocal(_Slots))
 
     @classmethod
-    def describe(cls, url: str) -> "_Server":
+    def describe(cls, url: str) -> "_OpenEnvServer":
         """Ask a server for its environment. Raise ConfigError if it does not answer as OpenEnv does."""
         about, schemas = _request(url, "/metadata"), _request(url, "/schema")
         try:
@@ -128,10 +128,10 @@ class _Slots:
             self._changed.notify()
 
 
-class _Session:
+class _OpenEnvSession:
     """One episode: a WebSocket connection."""
 
-    def __init__(self, server: _Server, row: Mapping[str, Any]) -> None:
+    def __init__(self, server: _OpenEnvServer, row: Mapping[str, Any]) -> None:
         self._server, self._row = server, row
         self._socket: Any = None
 
@@ -242,7 +242,7 @@ def _list_tools(url: str) -> tuple[ToolSpec, ...]:
         raise ConfigError(f"{url}/mcp lists no tools: {json.dumps(answer)[:200]}") from e
 
 
-def _read_tasks(server: _Server) -> Rows:
+def _read_tasks(server: _OpenEnvServer) -> Rows:
     """Return the tasks of the task API, which a server without one refuses with status 501 or 404."""
     with httpx2.Client(timeout=REQUEST_SECONDS) as client:
         listed = client.get(f"{server.url}/list_environments")
