@@ -85,7 +85,7 @@ def test_rewards_and_tokens_of_a_talk(tiny: Path, environments: str) -> None:
     letter, short = Message(role="assistant", content="a letter"), LIMITS.replace(max_turns=1)
     right, wrong, partly, failed, cut, noop, foreign = play(
         tiny,
-        f"{environments}letters",
+        f"{environments}letters&taskset.letters=abcdefghij",
         (0, letter, LIMITS),
         (5, letter, LIMITS),
         (4, letter, LIMITS),

@@ -1,10 +1,13 @@
-"""An environment of verifiers: a task for each letter, two turns, and a share of the reward for each reply with it."""
+"""An environment of verifiers: a task for each letter, two turns, and a share of the reward for each reply with it.
+
+Its agent has a name of its own, as those of TextArena have.
+"""
 
 import openai
 import verifiers.v1 as vf
 from verifiers.v1.runtimes import ProgramResult
 
-__all__ = ["LettersTaskset", "TalkHarness"]
+__all__ = ["LettersTaskset", "SpellingEnv", "TalkHarness"]
 
 
 class Letter(vf.TaskData):
@@ -19,9 +22,22 @@ class LetterTask(vf.Task[Letter]):
         return sum(self.data.answer in (node.message.content or "") for node in trace.nodes if node.sampled) / 2
 
 
-class LettersTaskset(vf.Taskset[LetterTask, vf.TasksetConfig]):
+class LettersConfig(vf.TasksetConfig):
+    letters: str = "abc"
+
+
+class SpellingConfig(vf.EnvConfig):
+    speller: vf.AgentConfig = vf.AgentConfig()
+
+
+class SpellingEnv(vf.Env[SpellingConfig]):
+    async def run(self, task, agents):
+        await agents.speller.run(task)
+
+
+class LettersTaskset(vf.Taskset[LetterTask, LettersConfig]):
     def load(self):
-        for letter in "abcdefghij":
+        for letter in self.config.letters:
             yield LetterTask(Letter(prompt=f"Say {letter}.", system_prompt="Spell.", answer=letter), self.config.task)
 
 

@@ -34,7 +34,7 @@ PROGRAM = f"{__name__}:play"
 """The `agent.function` of runs on these environments."""
 LIST_SECONDS = 600.0
 """Time limit of the list of tasks."""
-_OPTIONS = ("harness", "reward_range")
+_OPTIONS = ("harness", "reward_range", "taskset.KEY")
 _RUNNER = Path(__file__).with_name("verifiers_runner.py")
 _LINE_BYTES = 2**24
 _RESULT_MARK = secrets.token_hex(16)
@@ -51,7 +51,8 @@ class _Episode(Protocol):
 
 
 def open_domain(reference: str) -> "VerifiersSource":
-    """Return the tasks of `PYTHON#NAME`, which may end in `&harness=ID` and `&reward_range=LOW:HIGH`.
+    """Return the tasks of `PYTHON#NAME`, which may end in `&harness=ID`, `&reward_range=LOW:HIGH`, and keys of the
+    taskset's config, such as `&taskset.task.resources_url=http://127.0.0.1:8000`.
 
     Raise ConfigError if the Python or the environment cannot be found.
     """
@@ -64,12 +65,13 @@ def open_domain(reference: str) -> "VerifiersSource":
             f"{PREFIX}~/verifiers/bin/python#gsm8k"
         )
     options = dict(parse_qsl(listed, keep_blank_values=True))
-    for option in options.keys() - {*_OPTIONS}:
+    keys = {option: value for option, value in options.items() if option.startswith("taskset.")}
+    for option in options.keys() - {*_OPTIONS} - keys.keys():
         raise ConfigError(f"{PREFIX}{reference}: unknown option {did_you_mean(option, _OPTIONS)}")
     declared = options.get("reward_range")
     found = VerifiersSource(
         name,
-        _Runner(python, name, options.get("harness", "")),
+        _Runner(python, name, options.get("harness", ""), tuple(keys.items())),
         UNIT_RANGE if declared is None else parse_reward_range(name, declared.split(":")),
     )
     _OPENED[name] = found
@@ -185,6 +187,8 @@ class _Runner:
     python: str
     name: str
     harness: str
+    keys: Sequence[tuple[str, str]] = ()
+    """Keys of the environment's config, and their values."""
     _process: LoopLocal["_Playing"] = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -214,8 +218,14 @@ class _Runner:
     def command(self) -> list[str]:
         """The command of a process. With `-P`, modules beside the runner hide none of verifiers' own."""
         agent = {"runtime": {"type": "subprocess"}} | ({"harness": {"id": self.harness}} if self.harness else {})
-        config = {"taskset": {"id": self.name}, "agent": agent}
-        return [self.python, "-P", str(_RUNNER), json.dumps(config)]
+        env: dict[str, Any] = {"taskset": {"id": self.name}}
+        for key, value in self.keys:
+            section = env
+            *outer, last = key.split(".")
+            for part in outer:
+                section = section.setdefault(part, {})
+            section[last] = value
+        return [self.python, "-P", str(_RUNNER), json.dumps({"env": env, "agent": agent})]
 
     @property
     def variables(self) -> dict[str, str]:

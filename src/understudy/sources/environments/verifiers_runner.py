@@ -3,7 +3,8 @@
     python verifiers_runner.py CONFIG --list     prints each task as a JSON line, and the end of the list
     python verifiers_runner.py CONFIG            reads episodes as JSON lines, and prints their results, in any order
 
-CONFIG is the JSON of the environment's config. Everything else that is printed goes to stderr.
+CONFIG is JSON: `env`, the environment's config, and `agent`, that of its agent. Everything else that is printed goes to
+stderr.
 """
 
 import asyncio
@@ -19,12 +20,15 @@ MAX_TASKS = 1000
 
 def open_environment(config: str) -> Any:
     """Return the environment of a config. Raise ValueError if it has several agents."""
-    from verifiers.v1.utils.loaders import load_environment, resolve_env_config
+    from verifiers.v1.configs.agent import AgentConfig
+    from verifiers.v1.utils.loaders import env_config_type, load_environment, resolve_env_config
 
-    environment = load_environment(resolve_env_config(json.loads(config)))
-    if (seats := [*environment.config.agent_harnesses()]) != ["agent"]:
-        raise ValueError(f"it has the agents {', '.join(seats)}; only environments with one named agent are played")
-    return environment
+    given = json.loads(config)
+    fields = env_config_type(given["env"]["taskset"]["id"]).model_fields
+    seats = [name for name, field in fields.items() if isinstance(field.default, AgentConfig)]
+    if len(seats) != 1:
+        raise ValueError(f"it has the agents {', '.join(seats)}; only environments with one agent are played")
+    return load_environment(resolve_env_config({**given["env"], seats[0]: given["agent"]}))
 
 
 def list_tasks(environment: Any, out: TextIO) -> None:
