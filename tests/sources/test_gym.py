@@ -4,10 +4,11 @@ import asyncio
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
+from support.software import gymnasium_packages
 from understudy.core.errors import ConfigError, RolloutError, TaskError
 from understudy.core.messages import Message, ToolCall
 from understudy.core.tasks import Score
@@ -15,6 +16,7 @@ from understudy.data.checks.check import check_async
 from understudy.envs.environment import Environment, StepResult
 from understudy.envs.task_source import Slice, TaskSource
 from understudy.runs.targets import load
+from understudy.sources.environments.gym import source_of_class
 
 MODULE = '''
 from typing import Literal
@@ -218,3 +220,36 @@ def test_wrong_results_are_faults(games: str) -> None:
 def test_check_plays_an_environment_without_gold(games: str) -> None:
     report = asyncio.run(check_async(load(f"{games}:Echo")))
     assert [split.noop_reward for split in report.splits] == [0.0, 0.0, 0.0]
+
+
+class FrozenLake:
+    """Gymnasium's lake, for a model: its moves are words."""
+
+    def __init__(self) -> None:
+        import gymnasium
+
+        self._lake = gymnasium.make("FrozenLake-v1", is_slippery=False, map_name="4x4")
+
+    def reset(self, seed: int) -> tuple[Any, dict[str, Any]]:
+        return self._lake.reset(seed=seed)
+
+    def step(self, direction: Literal["left", "down", "right", "up"]) -> tuple[Any, ...]:
+        return self._lake.step(["left", "down", "right", "up"].index(direction))
+
+    def close(self) -> None:
+        self._lake.close()
+
+
+@pytest.mark.environments
+@pytest.mark.parametrize(("path", "reward"), [("down down right right down right", 1.0), ("right down", 0.0)])
+def test_rewards_of_gymnasium(path: str, reward: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(gymnasium_packages())
+    source = source_of_class("lake", FrozenLake)
+    *_, last = play(source, *map(walk, path.split()))
+    assert last.score
+    lake = FrozenLake()
+    lake.reset(seed=0)
+    results = [lake.step(direction) for direction in path.split()]  # type: ignore[arg-type]
+    assert last.score.reward == sum(result[1] for result in results) == reward
+    assert results[-1][2]
+    assert texts(last) == [str(results[-1][0])]

@@ -16,6 +16,7 @@ from support.machine import find_program
 from support.venvs import install_packages, make_cached_folder, make_venv, run_command
 
 INSPECT = "inspect-ai==0.3.285"
+GYMNASIUM = ("gymnasium==1.4.0", "cloudpickle==3.1.3", "farama-notifications==0.0.6")
 OPENENV = "openenv==0.10.0"
 VERIFIERS = "verifiers==0.4.0"
 WEBSOCKETS = "websockets==15.0.1"
@@ -73,6 +74,11 @@ def verifiers_python() -> str:
     return str(make_venv("verifiers-1", VERIFIERS) / "bin" / "python")
 
 
+def gymnasium_packages() -> Path:
+    """Return a folder with Gymnasium."""
+    return install_packages("gymnasium", *GYMNASIUM)
+
+
 def trl_packages() -> Path:
     """Return a folder with TRL, for this Python's PyTorch and Transformers."""
     return install_packages("trl", *TRL)
@@ -125,7 +131,13 @@ def installers() -> dict[str, tuple[Callable[[], object], ...]]:
     return {
         "trackers": (trackers_venv.install,),
         "inspect": (inspect_programs,),
-        "environments": (openenv_python, verifiers_python, trl_packages, websockets_packages),
+        "environments": (
+            openenv_python,
+            verifiers_python,
+            trl_packages,
+            gymnasium_packages,
+            websockets_packages,
+        ),
         "qlora": (bitsandbytes_packages,),
         "families": (families.install, harmony_packages),
         "mcp": (_mcp_servers,),

@@ -37,6 +37,7 @@ LIST_SECONDS = 600.0
 _OPTIONS = ("harness", "reward_range", "taskset.KEY")
 _RUNNER = Path(__file__).with_name("verifiers_runner.py")
 _LINE_BYTES = 2**24
+_ERROR_LINES = 4
 _RESULT_MARK = secrets.token_hex(16)
 """Begins the text that `play` returns, so that no model's text is read as a result."""
 _OPENED: dict[str, "VerifiersSource"] = {}
@@ -210,8 +211,8 @@ class _Runner:
             raise ConfigError(f"{PREFIX}{self.python}#{self.name}: {e}") from e
         rows = [json.loads(line) for line in done.stdout.splitlines()]
         if done.returncode or not rows or "end" not in rows[-1]:
-            last = done.stderr.strip().splitlines()[-1:] or [f"exit status {done.returncode}"]
-            raise ConfigError(f"{PREFIX}{self.python}#{self.name}: verifiers cannot load it: {last[0]}")
+            last = " | ".join(done.stderr.strip().splitlines()[-_ERROR_LINES:]) or f"exit status {done.returncode}"
+            raise ConfigError(f"{PREFIX}{self.python}#{self.name}: verifiers cannot load it: {last}")
         return rows[:-1]
 
     @property
