@@ -17,6 +17,8 @@ from support.venvs import install_packages, make_cached_folder, make_venv, run_c
 
 INSPECT = "inspect-ai==0.3.285"
 GYMNASIUM = ("gymnasium==1.4.0", "cloudpickle==3.1.3", "farama-notifications==0.0.6")
+HARBOR = ("--ignore-requires-python", "harbor==0.26.0")
+"""Harbor's records need no newer Python, as its programs do."""
 OPENENV = "openenv==0.10.0"
 VERIFIERS = "verifiers==0.4.0"
 WEBSOCKETS = "websockets==15.0.1"
@@ -79,6 +81,11 @@ def gymnasium_packages() -> Path:
     return install_packages("gymnasium", *GYMNASIUM)
 
 
+def harbor_packages() -> Path:
+    """Return a folder with Harbor."""
+    return install_packages("harbor", *HARBOR)
+
+
 def trl_packages() -> Path:
     """Return a folder with TRL, for this Python's PyTorch and Transformers."""
     return install_packages("trl", *TRL)
@@ -136,6 +143,7 @@ def installers() -> dict[str, tuple[Callable[[], object], ...]]:
             verifiers_python,
             trl_packages,
             gymnasium_packages,
+            harbor_packages,
             websockets_packages,
         ),
         "qlora": (bitsandbytes_packages,),
