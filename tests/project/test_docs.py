@@ -42,6 +42,7 @@ PROGRAMS |= {
     "vllm",
     "~/skyrl/bin/pip",
     "~/skyrl/bin/python",
+    "~/verifiers/bin/pip",
     "~/vllm/bin/pip",
 }
 UNRUN = {
