@@ -20,9 +20,8 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from understudy.core.errors import RolloutError, ToolError
 from understudy.core.messages import ToolCall, ToolSpec
 from understudy.core.tasks import SPLITS, Task
-from understudy.envs.environment import Environment
 from understudy.envs.task_source import TaskSource, find_policy
-from understudy.rollouts.program import SEND_MESSAGE, EpisodeTools, open_tools
+from understudy.rollouts.exposed_episode import MESSAGE_TOOL, ExposedEpisode
 
 _ACTION = {
     "type": "object",
@@ -69,7 +68,7 @@ class _EpisodeServer:
     def __init__(self, source: TaskSource, max_sessions: int) -> None:
         self._source, self._max_sessions = source, max_sessions
         self._tasks: Mapping[str, Sequence[Task]] = {split: source.tasks(split) for split in SPLITS}
-        self._specs = [*source.tool_specs, SEND_MESSAGE]
+        self._specs = [*source.tool_specs, MESSAGE_TOOL]
         self._num_sessions = 0
 
     async def num_tasks(self, request: Request) -> JSONResponse:
@@ -123,14 +122,13 @@ class _EpisodeServer:
 class _EpisodeSession:
     def __init__(self, source: TaskSource, tasks: Mapping[str, Sequence[Task]], specs: Sequence[ToolSpec]) -> None:
         self._source, self._tasks, self._specs = source, tasks, specs
-        self._environment: Environment | None = None
-        self._tools: EpisodeTools | None = None
+        self._episode: ExposedEpisode | None = None
         self._task: Task | None = None
         self._num_steps = 0
 
     async def close(self) -> None:
-        if self._environment is not None:
-            await self._environment.close()
+        if self._episode is not None:
+            await self._episode.close()
 
     async def answer(self, socket: WebSocket, message: Mapping[str, Any]) -> None:
         data = message.get("data") or {}
@@ -153,11 +151,11 @@ class _EpisodeSession:
     async def _reset(self, data: Mapping[str, Any]) -> dict[str, Any]:
         await self.close()
         self._task = self._find_task(data)
-        self._environment = self._source.environment(self._task, seed=int(data.get("seed") or 0))
-        self._tools, self._num_steps = open_tools(self._environment, self._task), 0
-        start = await self._environment.start()
+        self._episode = ExposedEpisode(self._source, self._task, int(data.get("seed") or 0))
+        self._num_steps = 0
+        message = await self._episode.start()
         policy = find_policy(self._source, self._task)
-        shown = {"system": policy, "message": start.messages[-1].content} if start.messages else {}
+        shown = {"system": policy, "message": message}
         return self._observe({key: value for key, value in shown.items() if value})
 
     def _find_task(self, data: Mapping[str, Any]) -> Task:
@@ -173,7 +171,7 @@ class _EpisodeSession:
         return tasks[index]
 
     async def _step(self, data: Mapping[str, Any]) -> dict[str, Any]:
-        if self._tools is None:
+        if self._episode is None:
             raise _InvalidError("send a reset first")
         if data.get("type") == "list_tools":
             return self._observe({"tools": [_wire_tool(spec, "input_schema") for spec in self._specs]})
@@ -183,15 +181,15 @@ class _EpisodeSession:
         self._num_steps += 1
         result: dict[str, Any] = {"tool_name": name, "result": None, "error": None}
         try:
-            result["result"] = await self._tools.call(ToolCall(name=name, arguments=arguments))
+            result["result"] = await self._episode.call(ToolCall(name=name, arguments=arguments))
         except ToolError as e:
             result["error"] = {"error_type": "execution_error", "message": str(e)}
-        if self._tools.failure:
-            raise self._tools.failure
+        if self._episode.failure:
+            raise self._episode.failure
         return self._observe(result)
 
     def _observe(self, observation: Mapping[str, Any]) -> dict[str, Any]:
-        score = self._tools.score if self._tools else None
+        score = self._episode.score if self._episode else None
         return {"observation": observation, "reward": score.reward if score else None, "done": score is not None}
 
 

@@ -28,10 +28,9 @@ from understudy.core.tasks import Score, Task
 from understudy.core.trajectory import StopReason, Stopwatch, Trajectory
 from understudy.core.user_code import user_code, wait_limit
 from understudy.engines.interface import SamplingParams
-from understudy.envs.environment import Environment
 from understudy.rollouts.agent import MAX_REPAIR_PENALTY
 from understudy.rollouts.program_config import ProgramConfig
-from understudy.rollouts.rollout import DEFAULT_LIMITS, EpisodeEnvironment, EpisodeLimits
+from understudy.rollouts.rollout import EpisodeEnvironment, EpisodeLimits
 from understudy.serve.generation import ServedModel
 from understudy.serve.server import serve_in_loop
 from understudy.serve.sessions import Session, SessionLimits, SessionServer
@@ -118,11 +117,6 @@ class EpisodeTools:
         if step.error_kinds:
             raise ToolError(text.removeprefix(ERROR_PREFIX))
         return text if step.score is None else text or "The conversation has ended."
-
-
-def open_tools(environment: Environment, task: Task) -> EpisodeTools:
-    """Return the tools of an episode that another loop plays, with the default limits."""
-    return EpisodeTools(EpisodeEnvironment(environment, DEFAULT_LIMITS, Trajectory(task.id)))
 
 
 class ProgramAgent:

@@ -12,14 +12,15 @@ ignores.
 import inspect
 import keyword
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Literal
 
 from understudy.core.errors import ConfigError, RolloutError, ToolError
 from understudy.core.event_loop import BACKGROUND_LOOP
-from understudy.core.messages import Message, ToolCall, ToolSpec
+from understudy.core.messages import ToolCall, ToolSpec
 from understudy.core.tasks import Split
 from understudy.envs.task_source import TaskSource, find_policy
-from understudy.rollouts.program import SEND_MESSAGE, EpisodeTools, open_tools
+from understudy.rollouts.exposed_episode import MESSAGE_TOOL, ExposedEpisode
 
 _TYPES: Mapping[str, Any] = {
     "string": str,
@@ -44,15 +45,14 @@ class TRLEnvironment:
         """The rows of `train_dataset`. `reset` appends the user's message."""
 
         def reset(self: Any, task_id: str, **row: Any) -> str:
-            BACKGROUND_LOOP.run(_close(self))
-            self._environment = source.environment(tasks[task_id])
-            self._tools = open_tools(self._environment, tasks[task_id])
-            start = BACKGROUND_LOOP.run(self._environment.start())
-            return str(start.messages[-1].content)
+            if self._episode is not None:
+                BACKGROUND_LOOP.run(self._episode.close())
+            self._episode = episode = ExposedEpisode(source, tasks[task_id])
+            return BACKGROUND_LOOP.run(episode.start())
 
-        specs = [*source.tool_specs, SEND_MESSAGE]
+        specs = [*source.tool_specs, MESSAGE_TOOL]
         self.factory: type = type(
-            "SourceEnvironment", (), {"_tools": None, "reset": reset, **{spec.name: _method(spec) for spec in specs}}
+            "SourceEnvironment", (), {"_episode": None, "reset": reset, **{spec.name: _method(spec) for spec in specs}}
         )
         """The `environment_factory`."""
 
@@ -61,7 +61,7 @@ class TRLEnvironment:
     ) -> list[float | None]:
         """Return the rewards of completions, as an entry of `reward_funcs`."""
         return [
-            BACKGROUND_LOOP.run(_grade(environment._tools, environment._environment, completion[-1]))
+            BACKGROUND_LOOP.run(_grade(environment._episode, completion[-1]))
             for completion, environment in zip(completions, environments, strict=True)
         ]
 
@@ -70,21 +70,15 @@ def _system(policy: str) -> list[dict[str, str]]:
     return [{"role": "system", "content": policy}] if policy else []
 
 
-async def _close(environment: Any) -> None:
-    if environment._tools is not None:
-        await environment._environment.close()
-
-
-async def _grade(tools: EpisodeTools, environment: Any, last: Mapping[str, Any]) -> float | None:
+async def _grade(episode: ExposedEpisode, last: Mapping[str, Any]) -> float | None:
     """Send the last reply to the user, unless the episode has ended, and return the reward."""
-    ended = last.get("role") == "assistant" and not last.get("tool_calls")
+    is_answer = last.get("role") == "assistant" and not last.get("tool_calls")
     try:
-        if tools.score is None and not tools.failure and ended:
-            await tools.step(Message(role="assistant", content=str(last.get("content") or "")))
-        if tools.failure:
-            return None
-        return (tools.score or await environment.grade(ended=False)).reward
-    except (RolloutError, ToolError):
+        if is_answer and episode.score is None:
+            with suppress(ToolError):
+                await episode.say(str(last.get("content") or ""))
+        return (await episode.grade()).reward
+    except RolloutError:
         return None
 
 
@@ -97,8 +91,8 @@ def _method(spec: ToolSpec) -> Callable[..., str]:
 
     def tool(self: Any, **arguments: Any) -> str:
         given = {name: value for name, value in arguments.items() if value is not None}
-        tools: EpisodeTools = self._tools
-        return BACKGROUND_LOOP.run(tools.call(ToolCall(name=spec.name, arguments=given)))
+        episode: ExposedEpisode = self._episode
+        return BACKGROUND_LOOP.run(episode.call(ToolCall(name=spec.name, arguments=given)))
 
     required = spec.parameters.get("required", ())
     hints = {name: _hint(schema, name in required) for name, schema in properties.items()}
