@@ -219,6 +219,8 @@ def test_wrong_results_are_faults(games: str) -> None:
 @pytest.mark.slow
 def test_check_plays_an_environment_without_gold(games: str) -> None:
     report = asyncio.run(check_async(load(f"{games}:Echo")))
+    assert not report.problems
+    assert any("no gold calls" in warning for warning in report.warnings)
     assert [split.noop_reward for split in report.splits] == [0.0, 0.0, 0.0]
 
 

@@ -126,6 +126,7 @@ class GymSource(TaskSource):
     """The least and the largest sum of rewards of an episode."""
     task_slice: Slice = FULL_SLICE
     own_notes: Sequence[str] = ()
+    lacks_gold = True
 
     @property
     def tool_specs(self) -> tuple[ToolSpec, ...]:

@@ -99,6 +99,7 @@ class VerifiersSource(TaskSource):
     tool_specs: Sequence[ToolSpec] = ()
     """Empty: the harness shows its tools to the model."""
     domain_policy: str = ""
+    lacks_gold = True
 
     @property
     def families(self) -> tuple[str, ...]:
