@@ -25,7 +25,9 @@ INDIRECT_REQUIREMENTS = {
     "triton": "torch with CUDA",
     "typing_extensions": "pydantic",
     "yaml": "transformers",
-    **dict.fromkeys(("skyrl", "skyrl_gym", "ray", "loguru", "aiohttp", "vllm"), "an environment of its own"),
+    **dict.fromkeys(
+        ("skyrl", "skyrl_gym", "ray", "loguru", "aiohttp", "vllm", "verifiers"), "an environment of its own"
+    ),
 }
 """Imported modules that are not named in the requirements, and the requirement that provides them."""
 COMMANDS = """

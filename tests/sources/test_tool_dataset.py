@@ -508,14 +508,11 @@ def test_functions_without_a_free_name_are_refused(tools: list[object]) -> None:
         ToolDataset("counts", "", [ToolExample(prompt="a")], CountEpisode, tools=tools)  # type: ignore[arg-type]
 
 
-def test_a_class_of_trl_is_told_what_to_rename(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_class_of_trl_without_a_reward_is_told_to_define_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class CounterEnv:
         def reset(self, **row: object) -> None: ...
 
-        def get_reward(self) -> float:
-            return 1.0
-
-    with pytest.raises(TaskError, match=r"CounterEnv is no subclass of ToolEpisode.*`reset`.*`reward\(transcript\)`"):
+    with pytest.raises(TaskError, match=r"CounterEnv is no subclass of ToolEpisode.*get_reward"):
         ToolDataset("count", "", [ToolExample(prompt="a")], CounterEnv)  # type: ignore[arg-type]
     (tmp_path / "trl_like.py").write_text("class CounterEnv:\n    def reset(self, **row): ...\n")
     monkeypatch.syspath_prepend(tmp_path)

@@ -172,6 +172,11 @@ class TaskSource:
         return False
 
     @property
+    def lacks_gold(self) -> bool:
+        """Whether nobody knows the gold solutions of its tasks, which RL does not need."""
+        return False
+
+    @property
     def families(self) -> Sequence[str]:
         """The task families."""
         return tuple(dict.fromkeys(task.family for split in SPLITS for task in self.tasks(split)))

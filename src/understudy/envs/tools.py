@@ -367,7 +367,7 @@ def _with_description(hint: Any) -> Any:
 
 
 def _spec(name: str, method: Callable[..., Any], model: type[BaseModel]) -> ToolSpec:
-    schema: dict[str, Any] = _simplify_schema(model.model_json_schema())
+    schema: dict[str, Any] = simplify_schema(model.model_json_schema())
     schema.pop("description", None)
     shown = {field: info.alias or field for field, info in model.model_fields.items()}
     description, of_parameters = parse_docstring(inspect.getdoc(method) or "", shown)
@@ -382,10 +382,10 @@ def _aliases(method: Callable[..., Any]) -> Iterator[tuple[str, str]]:
         yield from ((name, argument) for note in notes if isinstance(note, Alias) for name in note.names)
 
 
-def _simplify_schema(schema: Any) -> Any:
+def simplify_schema(schema: Any) -> Any:
     """Return the schema, type first, without generated titles and `additionalProperties: false`."""
     if isinstance(schema, list):
-        return [_simplify_schema(item) for item in schema]
+        return [simplify_schema(item) for item in schema]
     if not isinstance(schema, dict):
         return schema
     simplified = {key: _simplify_keyword(key, value) for key, value in schema.items() if not _is_redundant(key, value)}
@@ -397,8 +397,8 @@ def _simplify_keyword(key: str, value: Any) -> Any:
     if key in ("default", "examples", "example", "const", "enum"):
         return value
     if key in ("properties", "$defs"):
-        return {name: _simplify_schema(inner) for name, inner in value.items()}
-    return _simplify_schema(value)
+        return {name: simplify_schema(inner) for name, inner in value.items()}
+    return simplify_schema(value)
 
 
 def _is_redundant(key: str, value: Any) -> bool:

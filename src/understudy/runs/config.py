@@ -56,6 +56,7 @@ from understudy.runs.health import HealthCheck, HealthConfig
 from understudy.runs.other_names import OTHER_NAMES
 from understudy.runs.presets import DEFAULT_PRESET, preset_names, preset_text
 from understudy.runs.trackers import TrackerName, TrackingConfig
+from understudy.sources.environments import verifiers
 from understudy.sources.loading import load_source
 from understudy.sources.mixture import parse_weight
 from understudy.sources.task_files.config import NO_DATA, DataConfig
@@ -367,6 +368,18 @@ class TrainConfig(Record):
             return given
         model = given.get("model", cls.model_fields["model"].default)
         return merge_nested(given, {"algorithm": {"reference": {"model": model}}})
+
+    @model_validator(mode="before")
+    @classmethod
+    def _name_program(cls, given: Any) -> Any:
+        """Set `agent.function` if the environment is one of verifiers, which plays its episodes itself."""
+        domain = given.get("domain", "") if isinstance(given, Mapping) else ""
+        names = [domain] if isinstance(domain, str) else [*domain]
+        if not any(str(name).removeprefix("mix:").startswith(verifiers.PREFIX) for name in names):
+            return given
+        if len(names) > 1 or names[0].startswith("mix:"):
+            raise ConfigError(f"{verifiers.PREFIX} names an environment that is trained alone; leave out the others")
+        return merge_nested({"agent": {"function": verifiers.PROGRAM}}, given)
 
     @model_validator(mode="after")
     def _validate_no_secrets(self) -> Self:

@@ -1,9 +1,9 @@
 """Resolve what a command works on: TARGET, further configs, and `key=value` settings.
 
     preset        the name of a preset (`understudy list`)
-    domain        the name of a domain, `module:attribute`, `mcp:FILE`, `mix:A,B`, a benchmark such as `tau2:PATH#NAME`,
-                  `hf:OWNER/NAME` (a data set of tasks), or the path of an MCP environment's TOML file: all of its
-                  tasks, with the default of every key
+    domain        the name of a domain, `module:attribute`, `mcp:FILE`, `openenv:URL`, `verifiers:PYTHON#NAME`,
+                  `mix:A,B`, a benchmark such as `tau2:PATH#NAME`, `hf:OWNER/NAME` (a data set of tasks), or the path of
+                  an MCP environment's TOML file: all of its tasks, with the default of every key
     config        the path of a TOML file
     run           the folder of a run
     checkpoint    RUN/checkpoints/STEP
@@ -45,8 +45,8 @@ from understudy.sources.task_files.files import is_task_file
 TargetKind = Literal["preset", "domain", "config", "run", "checkpoint", "evaluation", "tasks", "model"]
 TARGET_KINDS: Mapping[TargetKind, str] = {
     "preset": "a preset",
-    "domain": "a domain (also module:attribute, mcp:FILE, tau-bench:PATH#NAME, tau2:PATH#NAME, hf:OWNER/NAME or "
-    "mix:A,B)",
+    "domain": "a domain (also module:attribute, mcp:FILE, openenv:URL, verifiers:PYTHON#NAME, tau-bench:PATH#NAME, "
+    "tau2:PATH#NAME, hf:OWNER/NAME or mix:A,B)",
     "config": "a config file (.toml)",
     "run": "the folder of a run (with config.toml)",
     "checkpoint": "a checkpoint (RUN/checkpoints/STEP)",

@@ -1,8 +1,9 @@
 """`load_reference` returns a single task source by a reference: neither a file of tasks nor a mixture.
 
-A reference is the folder name of a shipped domain, `module:attribute` for any other `TaskSource`,
-`tau-bench:PATH#domain` or `tau2:PATH#domain` for a benchmark in your own checkout, or `mcp:file.toml` for an MCP
-environment.
+A reference is the folder name of a shipped domain, `module:attribute` for any other `TaskSource` or a class with
+`reset` and `step`, `tau-bench:PATH#domain` or `tau2:PATH#domain` for a benchmark in your own checkout, `mcp:file.toml`
+for an MCP environment, `openenv:URL` for a server of OpenEnv, or `verifiers:PYTHON#NAME` for an environment of
+verifiers.
 """
 
 import difflib
@@ -19,7 +20,8 @@ from understudy.envs.domain import Domain
 from understudy.envs.domain_validation import validate_domain
 from understudy.envs.task_source import REQUIRED_MEMBERS, TaskSource, find_contract_error
 from understudy.envs.tools import ToolkitBase
-from understudy.sources.tool_dataset import explain_foreign_class
+from understudy.sources.environments.gym import is_gym_class, source_of_class
+from understudy.sources.tool_dataset import explain_foreign_class, is_trl_class
 
 BENCHMARK_MODULES: Mapping[str, str] = {
     "tau-bench": "understudy.sources.benchmarks.tau_bench",
@@ -29,8 +31,10 @@ BENCHMARK_MODULES: Mapping[str, str] = {
 SOURCE_MODULES: Mapping[str, str] = {
     **BENCHMARK_MODULES,
     "mcp": "understudy.sources.mcp.source",
+    "openenv": "understudy.sources.environments.openenv",
+    "verifiers": "understudy.sources.environments.verifiers",
 }
-"""The module whose `open_domain` opens a source, for each prefix: the benchmarks and `mcp:`."""
+"""The module whose `open_domain` opens a source, for each prefix: the benchmarks, `mcp:` and other frameworks."""
 
 
 def list_domains() -> list[str]:
@@ -54,8 +58,15 @@ def load_reference(reference: str) -> TaskSource:
             raise ConfigError(f"unknown domain {did_you_mean(reference, list_domains())}; {others}")
         module, attribute = f"{domains.__name__}.{reference}", "DOMAIN"
     found = import_object(f"{module}:{attribute}", wanted=TaskSource)
+    if is_gym_class(found) and not is_trl_class(found) and not issubclass(found, TaskSource | ToolkitBase):
+        return source_of_class(attribute, found)
+    if is_trl_class(found):
+        raise ConfigError(
+            f"{reference!r} is an environment without rows: give a file and data.reward={reference}, or name a "
+            f"ToolDataset(name, policy, examples, {attribute})"
+        )
     is_foreign = isinstance(found, type) and not issubclass(found, TaskSource | ToolkitBase)
-    if is_foreign and any(hasattr(found, name) for name in ("reset", "get_reward")):
+    if is_foreign and hasattr(found, "reset"):
         raise ConfigError(explain_foreign_class(found))
     if isinstance(found, type):
         named = _suggest_instance(module, attribute) or f"name an instance of it, such as SOURCE = {attribute}(...)"

@@ -679,8 +679,8 @@ def _failure(task: Task, episode: Trajectory) -> str:
 
 
 def lacks_reference(source: TaskSource, task: Task) -> bool:
-    """Return whether a task of `source` is an example without an answer and gold calls, which only RL can train on."""
-    return not task.gold_turns and isinstance(source, ExampleSource)
+    """Return whether a task of `source` has no answer and no gold calls, as examples may: only RL can train on it."""
+    return not task.gold_turns and (source.lacks_gold or isinstance(source, ExampleSource))
 
 
 def _reward_problems(task: Task, gold: Score | None, noop: Score, example: ToolExample | None) -> Iterator[_Problem]:

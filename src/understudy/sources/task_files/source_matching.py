@@ -30,7 +30,15 @@ from understudy.sources.task_files.prompt_rows import column_notes, listed_tools
 from understudy.sources.task_files.rows import ReadRow
 from understudy.sources.task_files.task_row import TaskRow
 from understudy.sources.task_files.tau_rows import to_tau_values
-from understudy.sources.tool_dataset import ToolDataset, ToolEpisode, ToolExample, answer_notes, list_datasets
+from understudy.sources.tool_dataset import (
+    ToolDataset,
+    ToolEpisode,
+    ToolExample,
+    answer_notes,
+    episode_of_trl,
+    is_trl_class,
+    list_datasets,
+)
 
 _OTHER_PARAMETERS = {"prompts", "completions", "solution_str"}
 """Parameters of the reward functions of TRL and verl."""
@@ -314,10 +322,12 @@ def load_episode_class(reference: str, base: type[ToolEpisode] = ToolEpisode) ->
     found = import_object(reference)
     if isinstance(found, type) and issubclass(found, ToolEpisode):
         return found
+    if is_trl_class(found):
+        return episode_of_trl(found)
     if isinstance(found, type) or not callable(found):
         raise ConfigError(
             f"data.reward = {reference!r} is of the type {type(found).__name__}; name a function "
-            "reward(transcript, example) or a subclass of ToolEpisode"
+            "reward(transcript, example), a subclass of ToolEpisode, or a class with reset and get_reward"
         )
     _validate_signature(reference, found)
     reward: Callable[[Sequence[Message], ToolExample], float] = found
