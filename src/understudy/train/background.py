@@ -6,6 +6,8 @@ from concurrent.futures import Future
 from types import TracebackType
 from typing import Self
 
+from understudy.core.errors import ConfigError
+
 
 class BackgroundWriter:
     """Runs one call at a time in a thread of its own.
@@ -46,7 +48,8 @@ class BackgroundWriter:
     def _run(write: Callable[[], None], written: Future[None]) -> None:
         try:
             write()
-        except BaseException as error:  # noqa: BLE001  # raised in the thread that waits
-            written.set_exception(error)
-        else:
             written.set_result(None)
+        except (ConfigError, OSError, MemoryError, RuntimeError) as error:  # it is raised in the thread that waits
+            written.set_exception(error)
+        finally:
+            written.cancel()  # after another error, which the thread prints
