@@ -54,8 +54,9 @@ def compile_template(
     """
     try:
         from jinja2 import TemplateError, nodes
+        from jinja2.exceptions import SecurityError
         from jinja2.ext import Extension, loopcontrols
-        from jinja2.sandbox import ImmutableSandboxedEnvironment, SecurityError
+        from jinja2.sandbox import ImmutableSandboxedEnvironment
     except ModuleNotFoundError as error:
         raise ConfigError(f"{folder} needs {error.name}; {install_hint('train')}") from error
 
