@@ -121,7 +121,7 @@ def test_template_renders_every_kind_of_schema_and_message(tool_format: str, tem
 def test_tool_list_uses_only_what_llama_cpp_has() -> None:
     """llama.cpp has an interpreter of its own: it lacks `removesuffix`, and its `split` needs a separator."""
     text = Path(tool_template.__file__).with_name("tool_list.jinja").read_text(encoding="utf-8")
-    calls, filters = set(re.findall(r"\.(\w+)\(", text)), set(re.findall(r"\| (\w+)(?! None)", text))
+    calls, filters = set(re.findall(r"\.(\w+)\(", text)), set(re.findall(r"\| (?!None\b)(\w+)", text))
     assert calls == {"get", "items", "replace", "split", "endswith"}
     assert filters <= {"tojson", "join", "list", "reject", "length"}
     assert ".split()" not in text
