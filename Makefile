@@ -17,6 +17,8 @@
 # make test-skyrl         SkyRL on the CPU (3 GB)
 # make test-trackers      wandb, TensorBoard, MLflow and trackio (500 MB)
 # make test-inspect       evaluation logs read by Inspect (150 MB)
+# make test-programs      agent programs with LangGraph, OpenAI's SDK and other frameworks (500 MB)
+# make test-environments  OpenEnv, verifiers and TRL (1.2 GB)
 # make test-installation  the wheel in fresh environments of this and of newer Pythons (20 MB each)
 # make test-browser       the viewer in Chromium with Playwright; apt-get installs a missing Chromium
 # make install-software   what these tests install, all at once (12 GB)
@@ -40,7 +42,7 @@ INSTALLED := $(VENV)/.installed
 # Only files with such tests are passed to pytest, because collecting all others takes 20 seconds.
 marked = $(BIN)/python -m pytest $(2) -m $(1) $(shell grep -rlE --include='test_*.py' 'mark\.($(or $(3),$(1)))\b' tests)
 
-.PHONY: install install-docs install-software train test test-slow test-faults test-families test-mcp test-trackers test-vllm test-qlora test-llamafactory test-skyrl test-inspect test-browser test-installation check docs docs-serve bench
+.PHONY: install install-docs install-software train test test-slow test-faults test-families test-mcp test-trackers test-vllm test-qlora test-llamafactory test-skyrl test-inspect test-environments test-browser test-programs test-installation check docs docs-serve bench
 install: $(INSTALLED)
 
 # pip prints only errors. A virtual environment without pip, as Debian makes it without python3-venv, is removed.
@@ -105,8 +107,14 @@ test-skyrl: install
 test-inspect: install
 	$(call marked,inspect)
 
+test-environments: install
+	$(call marked,environments)
+
 test-browser: install
 	$(call marked,browser)
+
+test-programs: install
+	$(call marked,programs)
 
 test-installation: install
 	$(call marked,installation)

@@ -65,7 +65,7 @@ def test_mistake_in_module_is_one_line(folder: Path, code: str, expected: str) -
 
 def test_only_attributes_of_the_wanted_type_are_suggested(folder: Path) -> None:
     (folder / "my_module.py").write_text("domains = [1]\nDOMAIN = 2\n")
-    with pytest.raises(ConfigError, match=r"has no 'domain'; allowed: DOMAIN$"):
+    with pytest.raises(ConfigError, match=r"has no 'domain'; did you mean 'DOMAIN'\? allowed: DOMAIN$"):
         import_object("my_module:domain", wanted=int)
 
 

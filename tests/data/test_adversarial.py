@@ -14,7 +14,7 @@ from understudy.cli.main import app, main
 from understudy.core.errors import ConfigError
 from understudy.core.messages import Message, ToolCall
 from understudy.core.tasks import SPLITS, Task
-from understudy.data.checks.adversarial.custom import load_strategies
+from understudy.data.checks.adversarial.custom import find_strategy, load_strategies
 from understudy.data.checks.adversarial.knowledge import SourceKnowledge, Strategy, TaskKnowledge, sample_tasks
 from understudy.data.checks.adversarial.suite import ADVERSARIAL_LIMIT, STRATEGIES, AdversarialReport, play_strategies
 from understudy.data.checks.check import AdversarialOptions, check
@@ -257,3 +257,24 @@ def test_no_strategy_is_rewarded_in_a_shipped_mcp_environment(name: str) -> None
 def test_no_strategy_is_rewarded_where_tasks_run_python() -> None:
     report = asyncio.run(play_strategies(resolve(["mcp:python"]).config.open_source(), num_tasks=1))
     assert [(result.strategy, result.over_floor) for result in report.failures] == []
+
+
+def test_a_strategy_is_found_by_its_name() -> None:
+    for strategy in STRATEGIES:
+        assert find_strategy(strategy.name) is strategy
+    assert find_strategy(f"{__name__}:DECLARED").description == DECLARED.description
+    name = STRATEGIES[0].name
+    with pytest.raises(ConfigError, match=rf"'{name}s'; did you mean '{name}'\? allowed: .*module:attribute"):
+        find_strategy(f"{name}s")
+
+
+def test_the_command_below_the_table_shows_the_strategy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(toy, "DOMAIN", dataclasses.replace(toy.DOMAIN, grade=generous))
+    runner = CliRunner()
+    text = runner.invoke(app, ["check", "toy:DOMAIN", "--adversarial", "--tasks", "2"]).stdout
+    commands = [line.partition("see it: understudy ")[2] for line in text.splitlines() if line.startswith("see it: ")]
+    shown = [command for command in commands if "--strategy" in command]
+    assert shown
+    for command in shown:
+        played = runner.invoke(app, command.split())
+        assert (played.exit_code, "reward 1" in played.stdout) == (0, True), command

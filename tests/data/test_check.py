@@ -398,13 +398,12 @@ def test_a_missing_reward_function_is_not_reported_as_failing_gold_calls() -> No
 
 
 def test_state_in_a_module_is_found_by_playing_gold_twice() -> None:
-    left = {"mug": 99}
+    left = itertools.count(98, -1)
 
     class Shop(ToolEpisode):
         def buy(self, thing: str) -> int:
             """Buy a thing. Return how many are left."""
-            left[thing] -= 1
-            return left[thing]
+            return next(left)
 
         def reward(self, transcript: Sequence[Message]) -> float:
             return float(any(message.tool_calls for message in transcript))
@@ -413,6 +412,29 @@ def test_state_in_a_module_is_found_by_playing_gold_twice() -> None:
     report = check(ToolDataset("shop", "p", [ToolExample(prompt="Buy.", answer="Done.", gold_calls=calls)], Shop))
     (problem,) = report.problems
     assert re.search(r"\bbuy\b.*'98', then '97'", problem)
+    assert [group.kind for group in report.problem_groups] == ["shared_rows"]
+
+
+def test_shared_state_that_no_result_shows_is_named() -> None:
+    bought, shelf = dict[str, int](), [3, 3]
+
+    class Shop(ToolEpisode):
+        def buy(self, thing: str) -> str:
+            """Buy a thing."""
+            bought[thing] = shelf[0]
+            return "bought"
+
+        def reward(self, transcript: Sequence[Message]) -> float:
+            return float(any(message.tool_calls for message in transcript))
+
+    def example(thing: str) -> ToolExample:
+        call = ToolCall(name="buy", arguments={"thing": thing})
+        return ToolExample(prompt=f"Buy {thing}.", answer="Done.", gold_calls=(call,))
+
+    report = check(ToolDataset("shop", "p", [example(thing) for thing in ("tea", "jam", "oil")], Shop))
+    (problem,) = report.problems
+    assert re.search(r"Shop\.buy\.bought .*__init__", problem)
+    assert "shelf" not in problem
     assert [group.kind for group in report.problem_groups] == ["shared_rows"]
 
 

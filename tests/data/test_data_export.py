@@ -15,6 +15,7 @@ from support.data_kit import run_data_command
 from understudy.core.errors import ConfigError
 from understudy.core.items import Item
 from understudy.core.messages import Message, ToolCall
+from understudy.data.conversations.atif import ATIFTarget
 from understudy.data.conversations.conversations import TrainingExample, read_conversations
 from understudy.data.conversations.examples import Demonstration, LabeledExample, PreferencePair
 from understudy.data.conversations.export import ExportTarget, UnsupportedExample, iter_replies, split_first_difference
@@ -80,9 +81,10 @@ def write(path: Path, *rows: TrainingExample) -> Path:
 
 
 TARGETS = {"llamafactory": LlamaFactoryTarget("m", "qwen"), "trl": TRLTarget(), "openai": OpenAITarget()}
+SFT_TARGETS = {**TARGETS, "atif": ATIFTarget()}
 
 
-@pytest.mark.parametrize("name", TARGETS)
+@pytest.mark.parametrize("name", SFT_TARGETS)
 @settings(max_examples=60)
 @given(messages=conversations().map(without_empty_replies), tools=st.sampled_from([(), TOOLS]))
 def test_exported_demonstration_reads_back_equal(
@@ -94,10 +96,11 @@ def test_exported_demonstration_reads_back_equal(
         with pytest.raises(UnsupportedExample, match="policy"):
             round_trip(TARGETS[name], example, path)
         return
-    assert round_trip(TARGETS[name], example, path) == [example.replace(messages=until_last_reply(messages))]
+    kept = messages if name == "atif" else until_last_reply(messages)
+    assert round_trip(SFT_TARGETS[name], example, path) == [example.replace(messages=kept)]
 
 
-@pytest.mark.parametrize("name", TARGETS)
+@pytest.mark.parametrize("name", SFT_TARGETS)
 def test_text_beside_tool_calls_survives_the_export(tmp_path: Path, name: str) -> None:
     messages = conversation(
         calling_reply("find", content="I look\nit up.\n"),
@@ -105,7 +108,7 @@ def test_text_beside_tool_calls_survives_the_export(tmp_path: Path, name: str) -
         reply_with("ok"),
     )
     example = Demonstration(messages=messages, tools=TOOLS)
-    assert round_trip(TARGETS[name], example, tmp_path / "rows.jsonl") == [example]
+    assert round_trip(SFT_TARGETS[name], example, tmp_path / "rows.jsonl") == [example]
 
 
 @pytest.mark.parametrize("name", TARGETS)

@@ -89,7 +89,7 @@ def test_demonstration_that_fails_blocks_only_training_with_demonstrations(field
 
 def test_reward_above_1_is_named() -> None:
     found, _ = report(example(1, info={"gold": 10.0}), num_gold_episodes=1)
-    assert "the reward is 10.0" in found.train_refusal
+    assert "it is 10.0" in found.train_refusal
     assert "sft.steps" not in found.train_refusal
 
 

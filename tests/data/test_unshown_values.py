@@ -14,11 +14,14 @@ from support.data_kit import run_data_command
 from support.mcp_environment import TASKS, write_environment
 from understudy.core.items import Item
 from understudy.core.messages import Message, ToolCall
+from understudy.core.records import Record
 from understudy.core.tasks import SPLITS, Scenario, Task, UserGoal
 from understudy.data.checks.check import DomainReport, check
 from understudy.data.checks.evidence import find_unshown_argument
 from understudy.envs.domain import Domain
+from understudy.envs.state import State, Table
 from understudy.envs.task_source import list_file_summaries
+from understudy.envs.tools import Toolkit
 from understudy.rollouts.agent import GoldAgent
 from understudy.rollouts.rollout import EpisodeLimits, rollout
 from understudy.runs.config import parse_config
@@ -87,7 +90,7 @@ def test_reads_that_are_required_need_shown_values_too(tmp_path: Path, said: str
     source = load_source(str(path), DataConfig(require_reads=True))
     assert check(source).unsound == ({} if is_findable else {"unshown value": 1})
     (summary,) = list_file_summaries(source)
-    assert ("order_id W91" in summary.lines()[0]) is not is_findable
+    assert ("order_id W91" in " ".join(summary.lines())) is not is_findable
 
 
 @pytest.mark.parametrize(
@@ -129,10 +132,10 @@ def test_every_report_on_a_file_counts_the_tasks(tmp_path: Path) -> None:
     assert (group.kind, group.num_tasks, group.num_family_tasks, group.example_task) == ("unshown_value", 2, 3, "a")
     assert all(text in group.example for text in ("item_id 5550001111", "swap_item", "data.sources"))
     (summary,) = list_file_summaries(source)  # which the dry run of `train` prints
-    (note,) = [text for text in summary.lines()[0].split("; ") if "nothing shows" in text]
-    assert note.startswith("2 of 3 tasks of shop-calls")
+    (note,) = [line for line in summary.lines() if "nothing shows" in line]
+    assert note.startswith("rows: 2 of 3 tasks of shop-calls")
     assert "item_id 5550001111 of a" in note
-    assert "data.sources=tau-bench:PATH#DOMAIN" in summary.lines()[0]
+    assert "data.sources=tau-bench:PATH#DOMAIN" in note
     code, _, err = run_data_command("convert", path, tmp_path / "out.jsonl")
     assert (code, "2 of 3 tasks" in err) == (0, True)
     code, out, err = run_data_command("validate", path, "--skip-invalid")
@@ -181,3 +184,64 @@ def test_the_database_of_a_benchmark_can_be_looked_up(tmp_path: Path) -> None:
     config = parse_config(f"domain = {json.dumps(str(path))}", [f"data.sources=tau-bench:{checkout}#kiosk"])
     report = check(config.open_source())
     assert (report.problems, report.files[0].played_by) == ((), {"tau-bench-kiosk": 1})
+
+
+class Room(Record):
+    beds: int
+    price: float = 125.5
+    stars: int = 3
+    view: str = "seaside"
+
+
+class Inn(State):
+    rooms: Table[Room]
+
+
+class InnTools(Toolkit):
+    _state: Inn
+
+    def get_room(self, number: str) -> Room:
+        """Look at a room."""
+        return self._state.rooms[number]
+
+    def set_price(self, number: str, price: float) -> Room:
+        """Set the price of a room."""
+        self._state.rooms[number] = self._state.rooms[number].replace(price=price)
+        return self._state.rooms[number]
+
+
+def ask_inn(*outputs: str, gold: tuple[ToolCall, ...] = ()) -> list[str]:
+    """Return the problems of a domain with one task, whose gold looks at room 7, makes calls and tells outputs."""
+    scenario = Scenario(instructions="Tell me of room 7.", opening="Tell me of room 7.")
+    calls = (ToolCall(name="get_room", arguments={"number": "7"}), *gold)
+    told = Message(role="assistant", content=f"It is {' and '.join(outputs)}." if outputs else "Done.")
+    turns = (*(Message(role="assistant", tool_calls=(call,)) for call in calls), told)
+    task = Task(scenario=scenario, gold=turns, outputs=outputs)
+    rooms = {"7": Room(beds=2), "8": Room(beds=1, price=80.0, stars=4, view="garden")}
+    domain = Domain("inn", lambda: Inn(rooms=rooms), InnTools, task_list=[task], policy="Help.", confirm_writes=False)
+    return [*check(domain).problems]
+
+
+@pytest.mark.parametrize(
+    ("output", "field"), [("125.5", "Room.price"), ("3", "Room.stars"), ("seaside", "Room.view"), ("2", "")]
+)
+def test_an_output_that_results_leave_out_as_a_default_names_the_field(output: str, field: str) -> None:
+    problems = ask_inn(output)
+    assert all(output in text and f"remove the default of {field}" in text for text in problems)
+    assert len(problems) == (1 if field else 0)
+
+
+def test_an_argument_that_results_leave_out_as_a_default_names_the_field() -> None:
+    call = ToolCall(name="set_price", arguments={"number": "7", "price": 125.5})
+    (problem,) = ask_inn("2", gold=(call.replace(arguments={"number": "7", "price": 99.25}),))
+    assert "price 99.25" in problem
+    assert "default" not in problem
+    (problem,) = ask_inn("2", gold=(call,))
+    assert "price 125.5" in problem
+    assert "remove the default of Room.price" in problem
+
+
+def test_a_number_that_no_result_gives_is_named_in_a_domain() -> None:
+    (problem,) = ask_inn("777.25")
+    assert "output 777.25" in problem
+    assert ask_inn("4") == []  # as a count

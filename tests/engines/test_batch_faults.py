@@ -103,7 +103,7 @@ def test_failing_grammar_fails_its_own_reply_only(engine: LocalEngine, allowed: 
 def test_exception_of_a_token_callback_reaches_its_own_caller_only(engine: LocalEngine) -> None:
     seen: list[int] = []
 
-    def on_tokens(tokens: Sequence[int], logprobs: Sequence[float]) -> None:
+    def on_tokens(tokens: Sequence[int], *_: object) -> None:
         seen.extend(tokens)
         if len(seen) > 2:
             raise ZeroDivisionError("the client's parser")

@@ -107,16 +107,23 @@ def test_replies_equal_those_on_the_cpu(tiny: Path, pretended_cuda: PretendedCud
 
 
 def test_each_pass_of_the_sampler_waits_once(tiny: Path, pretended_cuda: PretendedCuda, passes: list[int]) -> None:
-    engine = open_engine(tiny)
+    engine, plain = open_engine(tiny), [sampling.replace(keep_sampling_mask=False) for sampling in MIXED]
     with pretended_cuda.record() as waits:
-        sample_all(engine)
-        sample_all(engine)  # from cached prefixes, with drafts
+        sample_all(engine, plain)
+        sample_all(engine, plain)  # from cached prefixes, with drafts
     assert max(passes) == len(MIXED)
     assert len(waits) == len(passes), waits
 
 
+def test_sampling_masks_wait_once_more(tiny: Path, pretended_cuda: PretendedCuda, passes: list[int]) -> None:
+    engine = open_engine(tiny)
+    with pretended_cuda.record() as waits:
+        sample_all(engine, [SamplingParams(max_response_tokens=3, min_p=0.3)])
+    assert len(waits) == 2 * len(passes), waits
+
+
 def test_a_constrained_pass_waits_once(tiny: Path, pretended_cuda: PretendedCuda, passes: list[int]) -> None:
-    engine, sampling = open_engine(tiny), SamplingParams(max_response_tokens=3)
+    engine, sampling = open_engine(tiny), SamplingParams(max_response_tokens=3, keep_sampling_mask=False)
     with pretended_cuda.record() as waits:
         reply = run(engine.sample_constrained(PROMPT, sampling, 0, EvenTokens()))
     assert not any(token % 2 for token in reply.tokens)
@@ -126,7 +133,9 @@ def test_a_constrained_pass_waits_once(tiny: Path, pretended_cuda: PretendedCuda
 def test_top_p_waits_once_more_only_if_it_keeps_many_tokens(
     tiny: Path, pretended_cuda: PretendedCuda, passes: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    flat, steep = (SamplingParams(max_response_tokens=2, top_p=0.9, temperature=t) for t in (5.0, 0.05))
+    flat, steep = (
+        SamplingParams(max_response_tokens=2, top_p=0.9, temperature=t, keep_sampling_mask=False) for t in (5.0, 0.05)
+    )
     replies = [sample_all(open_engine(tiny), [sampling]) for sampling in (flat, steep)]
     monkeypatch.setattr(filters, "NUM_CANDIDATES", {"cuda": 16})
     for sampling, expected, waits_per_pass in zip((flat, steep), replies, (2, 1), strict=True):

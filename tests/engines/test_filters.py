@@ -88,7 +88,7 @@ def test_filtered_sampling_matches_the_reference_for_each_row(rows: list[tuple])
     uniforms = torch.tensor([row[3] for row in rows])
     seen = [torch.tensor(row[2], dtype=torch.int64) for row in rows]
     starts = [len(ids) // 2 for ids in seen]
-    tokens, logprobs, _ = filters.sample_filtered(logits, [row[1] for row in rows], seen, uniforms, None, starts)
+    tokens, logprobs, *_ = filters.sample_filtered(logits, [row[1] for row in rows], seen, uniforms, None, starts)
     assert tokens.tolist() == [
         reference_sample(x, s, ids, float(u), n) for (x, s, ids, _), u, n in zip(rows, uniforms, starts, strict=True)
     ]
@@ -132,7 +132,7 @@ def test_top_k_alone_is_exact_without_the_candidates_of_top_p() -> None:
     logits, uniforms = torch.randn(20, 300, generator=generator), torch.rand(20, generator=generator)
     samplings = [SamplingParams(top_k=k) for k in (19, 20, 21, 100, 300)] * 4
     nothing = [torch.empty(0, dtype=torch.int64)] * 20
-    tokens, _, is_exact = filters.sample_filtered(logits, samplings, nothing, uniforms, 20)
+    tokens, _, is_exact, _ = filters.sample_filtered(logits, samplings, nothing, uniforms, 20)
     assert is_exact.all()
     rows = zip(logits.tolist(), samplings, uniforms.tolist(), strict=True)
     assert tokens.tolist() == [reference_sample(x, s, (), u) for x, s, u in rows]
@@ -187,7 +187,7 @@ def full_logprobs(
     for i, (reply, sampling) in enumerate(zip(replies, samplings, strict=True)):
         episode = Trajectory("t", score=Score(reward=0.0))
         episode.observe([], [*b"Order 12, order 12, order", i])
-        episode.act(Message(role="assistant"), reply.tokens, reply.logprobs)
+        episode.act(Message(role="assistant"), reply.tokens, reply.logprobs, reply.sampling_masks)
         batch = asyncio.run(engine.compute_logprobs(collate([episode], temperature=sampling.temperature or 1.0)))
         found.append(batch.logprobs[0, -len(reply.tokens) :])
     return found
@@ -258,10 +258,11 @@ def test_agent_counts_replies_ended_by_a_stop_string(folder: Path) -> None:
     assert "truncated" not in episode.event_counts
 
 
-def test_logprobs_of_filtered_vllm_replies_are_recomputed(folder: Path) -> None:
-    """vLLM reports log-probabilities after the filters, so the engine recomputes them."""
+@pytest.mark.parametrize("params", [FILTERED[0].replace(keep_sampling_mask=False), FILTERED[3]])
+def test_logprobs_of_filtered_vllm_replies_are_recomputed(folder: Path, params: SamplingParams) -> None:
+    """vLLM reports log-probabilities after filters and penalties. Without masks, the engine recomputes them."""
     engine = engine_of(folder)
-    (reply,) = sample_prompts(engine, FILTERED[:1])
+    (reply,) = sample_prompts(engine, [params])
     sampled = Completion(reply.tokens, [0.0] * len(reply.tokens), reply.finish_reason)
 
     class Vllm:
@@ -269,7 +270,7 @@ def test_logprobs_of_filtered_vllm_replies_are_recomputed(folder: Path) -> None:
             return sampled
 
     engine._sampling.sampler, engine._sampling.choice = Vllm(), SamplerChoice("vllm", "")  # type: ignore[assignment]
-    (again,) = sample_prompts(engine, FILTERED[:1])
+    (again,) = sample_prompts(engine, [params])
     assert again.tokens == reply.tokens
     assert again.logprobs == pytest.approx(reply.logprobs, abs=1e-4)
     (plain,) = sample_prompts(engine, [SamplingParams()])

@@ -18,7 +18,7 @@ import pytest
 
 from understudy.core.errors import ConfigError
 from understudy.engines.models import MODELS, cache_folder, find_model, make_tiny_model, smollm2_model
-from understudy.engines.models.folder import MANIFEST_FILE, build_cached
+from understudy.engines.models.folder import MANIFEST_FILE, build_cached, validate_trainable
 from understudy.formats import FormatTokenizer
 
 CHATML = ("<|im_start|>", "<|im_end|>")
@@ -417,6 +417,30 @@ def test_damaged_json_of_a_model_is_named_in_one_line(tiny: Path, tmp_path: Path
         find_model(str(folder))
     assert name in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_weights_of_another_size_are_named_without_a_table(
+    tiny: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    from understudy.engines.factory import open_engine
+    from understudy.engines.local.config import LocalEngineConfig
+
+    folder = Path(shutil.copytree(tiny, tmp_path / "model"))
+    config = json.loads((folder / "config.json").read_text())
+    size = config["vocab_size"]
+    (folder / "config.json").write_text(json.dumps({**config, "vocab_size": size + 36}))
+    with pytest.raises(ConfigError, match=rf"embed_tokens.weight of \[{size}, .*config.json asks for \[{size + 36}, "):
+        open_engine(folder, LocalEngineConfig())
+    assert "MISMATCH" not in "".join(capfd.readouterr())
+
+
+@pytest.mark.parametrize("kind", ["BertForMaskedLM", "Qwen3ForSequenceClassification"])
+def test_model_of_another_task_is_refused(tiny: Path, tmp_path: Path, kind: str) -> None:
+    folder = Path(shutil.copytree(tiny, tmp_path / "model"))
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "architectures": [kind]}))
+    with pytest.raises(ConfigError, match=f"{kind}, which writes no text"):
+        validate_trainable(folder)
 
 
 @pytest.mark.parametrize(("key", "value"), [("hidden_size", 48), ("model_type", "no_such_type")])

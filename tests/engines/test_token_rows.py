@@ -68,7 +68,7 @@ def test_gradients_equal_those_of_a_plain_model(folder: Path, settings: dict[str
     model, batch = LocalModel(folder, config, trained_tokens=(OPEN, CLOSE)), make_batch()
     (microbatch,) = plan_microbatches(batch, 4096)
     states = compute_states(model, batch, microbatch)
-    states_logprobs(model, states, 1.0)[0].sum().backward()  # type: ignore[no-untyped-call]
+    states_logprobs(model, states, batch)[0].sum().backward()  # type: ignore[no-untyped-call]
     assert model.token_rows is not None
     plain = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     for row, mask, length in zip(batch.tokens, batch.mask, batch.lengths.tolist(), strict=True):

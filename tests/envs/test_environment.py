@@ -129,6 +129,20 @@ def test_calls_run_in_order_and_are_hidden_from_user() -> None:
     assert step.error_kinds == ()
 
 
+def test_calls_that_come_one_by_one_leave_the_transcript_of_one_reply() -> None:
+    calls = [write("a", identity="1"), ToolCall(name="reed", id="2"), write("b", identity="3")]
+    whole, parts = Scene("Yes."), Scene("Yes.")
+    for scene in (whole, parts):
+        scene.say("Shall I proceed?")
+    at_once = whole.call(*calls, text="aside")
+    steps = [parts.call(calls[0], text="aside")]
+    steps += [asyncio.run(parts.environment.extend_reply(call)) for call in calls[1:]]
+    assert parts.environment.transcript == whole.environment.transcript
+    assert tuple(message for step in steps for message in step.messages) == at_once.messages
+    assert tuple(kind for step in steps for kind in step.error_kinds) == at_once.error_kinds
+    assert at_once.error_kinds == ("unknown_tool", "unconfirmed")
+
+
 @pytest.mark.parametrize(
     ("call", "kind", "text"),
     [

@@ -99,6 +99,8 @@ def test_limit_is_the_cause_if_nothing_else_is_wrong() -> None:
     assert find_failure(episode).cause.kind == "out_of_turns"
     episode.stop_reason = StopReason.MAX_TOKENS
     assert find_failure(episode).cause.kind == "out_of_tokens"
+    episode.stop_reason = StopReason.INVALID_REPLIES
+    assert find_failure(episode).cause.kind == "invalid_replies"
 
 
 @pytest.mark.parametrize(

@@ -46,6 +46,25 @@ TEXT_ONLY = """{%- if messages[0].role == 'system' %}{{ raise_exception('no syst
   {{- '<|head|>' + m.role + '<|/head|>' + m.content + '<|eot|>' }}
 {%- endfor %}
 {{- '<|head|>assistant<|/head|>' if add_generation_prompt }}"""
+CLOSES_THINKING = """{%%- for m in messages %%}
+  {{- '<|head|>' + m.role + '<|/head|>' + (tools | string if loop.first else '') }}
+  {%%- if m.role == 'assistant' and '</think>' not in m.content %%}{{ '%s' }}{%% endif %%}
+  {{- m.content }}
+  {%%- for call in m.tool_calls %%}{{ '<tool_call>' + (call.function | tojson) + '</tool_call>' }}{%% endfor %%}
+  {{- '<|eot|>' }}
+{%%- endfor %%}
+{{- '<|head|>assistant<|/head|>' + ('%s' if enable_thinking else '</think>') if add_generation_prompt }}"""
+MIXED_SYNTAX = """{%- for m in messages %}
+  {{- '<|head|>' + m.role + '<|/head|>' + (tools | string if loop.first else '') + m.content }}
+  {%- for call in m.tool_calls %}{{ '[' + call.function.name + '(' }}
+    {%- for name, x in call.function.arguments.items() %}
+      {{- name + '=' + ("'" + x + "'" if x is string else x | tojson if x is mapping else x | string) }}
+      {{- ', ' if not loop.last }}
+    {%- endfor %}{{ ')]' }}
+  {%- endfor %}
+  {{- '<|eot|>' }}
+{%- endfor %}
+{{- '<|head|>assistant<|/head|>' if add_generation_prompt }}"""
 TOOLS = [ToolSpec(name="f", description="Does <|eot|>.", parameters={"type": "object", "properties": {}})]
 PLAIN_TOOLS = [TOOLS[0].replace(description="Does it.")]
 CALL = ToolCall(name="f", arguments={"a": "b", "n": [1, {"c": None}]})
@@ -131,6 +150,44 @@ def test_whitespace_stripping_tokens_match_the_tokenizer(
         past += part
         if part[0].role != "assistant":
             assert ids == whole.encode(render(past, PLAIN_TOOLS), add_special_tokens=False).ids
+
+
+@pytest.mark.parametrize(("opened", "empty"), [("<think>", "</think>"), ("<think>\n", "<think></think>")])
+@pytest.mark.parametrize(
+    "reply", [Message(role="assistant", content="hi"), Message(role="assistant", tool_calls=(CALL,))]
+)
+def test_thought_that_prompt_and_reply_open_is_written_once(
+    write_model_folder: Callable[[str], Path], opened: str, empty: str, reply: Message
+) -> None:
+    """GLM 4.7 writes `</think>` before a reply without a thought, and Nemotron 3 `<think></think>`."""
+    format = load_chat_format(write_model_folder(CLOSES_THINKING % (empty, opened)), enable_thinking=True)
+    vocabulary = FormatTokenizer.load(write_model_folder("") / "tokenizer.json")
+    assert vocabulary.decode(format.encode([Message(role="user", content="hello")], TOOLS, [])).endswith(opened)
+    sampled = format.encode_reply(reply)
+    assert vocabulary.decode(sampled).startswith("</think>" + (reply.content or "<tool_call>"))
+    assert format.parse(sampled, TOOLS).message == reply
+    thought = vocabulary.decode(format.encode_reply(reply.replace(content="<think>hm</think>" + reply.content)))
+    assert thought.startswith("hm</think>" + (reply.content or "<tool_call>"))
+
+
+def test_nested_arguments_of_mixed_syntax_are_read_back(write_model_folder: Callable[[str], Path]) -> None:
+    """LFM2.5 writes objects as JSON, lists as Python, and strings in single quotes without escapes."""
+    format = load_chat_format(write_model_folder(MIXED_SYNTAX))
+    nested = {"o": {"it's": [True, None, "<|eot|>"], "q": 'a "b"'}, "l": [["it's", None, {"k": False}], 'q"', -1.5]}
+    reply = Message(role="assistant", tool_calls=(ToolCall(name="f", arguments={"s": "it's", **nested}),))
+    sampled = format.encode_reply(reply)
+    assert format.parse(sampled, TOOLS).message == reply
+    assert [token for token in sampled if token in format.stop_token_ids] == sampled[-1:]
+
+
+def test_template_that_changes_a_list_is_refused_as_by_transformers(
+    write_model_folder: Callable[[str], Path],
+) -> None:
+    """So does a template of Kimi K2."""
+    path = write_model_folder("{%- set _ = messages.append(messages[0]) %}" + LLAMA)
+    with pytest.raises(ConfigError, match=r"'append' of 'list'.*ns\.ids \+ \[x\]") as refused:
+        load_chat_format(path)
+    assert str(refused.value).count(str(path)) == 1
 
 
 @pytest.mark.parametrize("template", [LLAMA, CODER])

@@ -1,6 +1,7 @@
 """Test the chat template of an exported model: it renders tools, calls and results as training did."""
 
 import asyncio
+import re
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,7 +12,7 @@ from understudy.core.messages import Message, ToolCall, ToolSpec
 from understudy.core.trajectory import Trajectory
 from understudy.engines.models import find_model
 from understudy.evaluation.evaluate import play_demonstrations
-from understudy.formats import ChatFormat, FormatConfig, chat_format_from_config, load_chat_format
+from understudy.formats import ChatFormat, FormatConfig, chat_format_from_config, load_chat_format, tool_template
 from understudy.formats.tool_template import write_tool_template
 from understudy.rollouts.rollout import EpisodeLimits
 from understudy.rollouts.supervised import append_rendered_turn
@@ -115,6 +116,15 @@ def test_template_renders_every_kind_of_schema_and_message(tool_format: str, tem
             assert own.prompt(messages, shown) == training_tokens(format, messages, shown)
     again = chat_format_from_config(folder, config)
     assert again.encode(conversations()[0], tools, ()) == format.encode(conversations()[0], tools, ())
+
+
+def test_tool_list_uses_only_what_llama_cpp_has() -> None:
+    """llama.cpp has an interpreter of its own: it lacks `removesuffix`, and its `split` needs a separator."""
+    text = Path(tool_template.__file__).with_name("tool_list.jinja").read_text(encoding="utf-8")
+    calls, filters = set(re.findall(r"\.(\w+)\(", text)), set(re.findall(r"\| (?!None\b)(\w+)", text))
+    assert calls == {"get", "items", "replace", "split", "endswith"}
+    assert filters <= {"tojson", "join", "list", "reject", "length"}
+    assert ".split()" not in text
 
 
 def test_template_of_a_model_that_shows_tools_is_kept(tmp_path: Path) -> None:

@@ -29,6 +29,7 @@ def run_benchmark(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[
     """Return a function that runs a benchmark by its command line and returns its output."""
 
     def run(name: str, *words: object) -> str:
+        monkeypatch.syspath_prepend(BENCHMARKS)
         monkeypatch.setattr(sys, "argv", [name, *map(str, words)])
         runpy.run_path(str(BENCHMARKS / name), run_name="__main__")
         return capfd.readouterr().out
@@ -51,6 +52,14 @@ def test_scaling_benchmark(run_benchmark: RunBenchmark) -> None:
         row["total"] == pytest.approx(sum(row[p] for p in ("rollout", "forward", "update", "sync"))) for row in rows
     )
     assert "published: 97.7 s" in run_benchmark("scaling.py", "--check")
+
+
+@pytest.mark.slow
+def test_limits_benchmark(run_benchmark: RunBenchmark) -> None:
+    words = ("--model", "tiny", "--prompt", 8, "--reply", 2, "--steps", 1, "--json")
+    found = json.loads(run_benchmark("limits.py", *words))
+    assert 0 < found["update_limit"] < found["update"]
+    assert 0 < found["sampling_limit"] < found["sampling"]
 
 
 def test_replies_benchmark(run_benchmark: RunBenchmark, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ import pytest
 from support import skyrl_venv
 from support.source import TREES, imports
 from understudy.core.errors import install_hint
+from understudy.engines.models import smollm2_model
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -25,7 +26,9 @@ INDIRECT_REQUIREMENTS = {
     "triton": "torch with CUDA",
     "typing_extensions": "pydantic",
     "yaml": "transformers",
-    **dict.fromkeys(("skyrl", "skyrl_gym", "ray", "loguru", "aiohttp", "vllm"), "an environment of its own"),
+    **dict.fromkeys(
+        ("skyrl", "skyrl_gym", "ray", "loguru", "aiohttp", "vllm", "verifiers"), "an environment of its own"
+    ),
 }
 """Imported modules that are not named in the requirements, and the requirement that provides them."""
 COMMANDS = """
@@ -83,6 +86,7 @@ def test_imports_are_in_the_requirements() -> None:
 
 
 def test_commands_without_a_model_need_no_extra(tmp_path: Path) -> None:
+    smollm2_model()  # so that nothing but PyTorch is missed
     commands = [line.strip() for line in COMMANDS.strip().splitlines()]
     without = f"import sys\nsys.modules.update(dict.fromkeys({sorted({*EXTRAS, 'numpy'})}))  # importing one fails"
     source = f"sys.path[:0] = {[str(ROOT / 'src'), str(ROOT / 'tests')]}"

@@ -43,7 +43,7 @@ STAND_INS = {
 }
 SUBSTITUTED = {"minutes", "minutes with a model"}
 """The reasons not to run a block as it stands for which it runs with a tiny model."""
-PATHS = ["README.md", *(f"docs/{name}.md" for name in ("own_tools", "dataset", "database", "mcp", "gpus", "migration"))]
+PATHS = ["README.md", *(f"docs/{name}.md" for name in ("own_tools", "dataset", "database", "mcp", "gpus"))]
 
 
 @pytest.mark.slow

@@ -352,3 +352,10 @@ def test_splitting_a_batch_does_not_change_gradients() -> None:
         return engine._table.grad
 
     assert torch.allclose(gradient([[0, 1, 2, 3]]), gradient([[0], [1, 2], [3]]), atol=1e-7)
+
+
+@pytest.mark.parametrize(("direction", "places", "reward"), [("left", 5, 1.0), ("right", 5, 0.0)])
+def test_taxi_pays_for_the_passenger(direction: str, places: int, reward: float) -> None:
+    drive = ToolCall(id="1", name="step", arguments={"direction": direction, "places": places})
+    agent = FixedReplies(Message(role="assistant", tool_calls=(drive,)), Message(role="assistant", content="Here."))
+    assert first_task_result(load_source("taxi:Taxi"), agent) == (reward, 1 if reward else 2)

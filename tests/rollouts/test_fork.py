@@ -132,9 +132,15 @@ def scripted_model(replies: Sequence[Message]) -> EngineAgent:
 def test_fork_with_the_same_model_keeps_its_tokens() -> None:
     task = select_task(DOMAIN)
     before = sampled_episode(task, task.gold_turns)
+    sampled = [token for token, is_sampled in zip(before.tokens, before.mask, strict=True) if is_sampled]
+    before.sampling_masks = [(token, 300 + i) for i, token in enumerate(sampled)]
     after = resume_fork(DOMAIN, task, Fork(before, 2, USERS, same_model=True), scripted_model(task.gold_turns[1:]))
     assert after.reward == 1.0
     assert (after.tokens, after.mask, after.messages) == (before.tokens, before.mask, before.messages)
+    start, end = next(before.reply_spans())
+    replayed = end - start
+    assert after.sampling_masks[:replayed] == before.sampling_masks[:replayed]
+    assert after.sampling_masks[replayed:] == [()] * (len(sampled) - replayed), "the other turns were sampled anew"
 
 
 def test_fork_with_another_model_retokenizes_the_messages() -> None:

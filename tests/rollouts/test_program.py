@@ -5,6 +5,7 @@ import json
 import re
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,17 +13,18 @@ import httpx2
 import pytest
 from mcp import Client
 
-from support.replying import ReplySampler, say
+from support.replying import Reply, ReplySampler, say
 from support.tiny_runs import make_tiny_model
 from toy import DOMAIN
 from understudy.core.errors import ConfigError, RolloutError
-from understudy.core.messages import Message
+from understudy.core.messages import Message, ToolCall
 from understudy.core.tasks import Score
 from understudy.core.trajectory import StopReason, Trajectory
-from understudy.engines.interface import SamplingParams
+from understudy.engines.interface import Completion, SamplingParams
 from understudy.formats import FormatTokenizer
 from understudy.rollouts.program import ProgramAgent, ProgramEpisode, validate_program
 from understudy.rollouts.program_config import ProgramConfig
+from understudy.rollouts.program_reward import RecordedEpisode
 from understudy.rollouts.rollout import EpisodeLimits, play_episode
 from understudy.serve.generation import ServedModel
 from understudy.sources.tool_dataset import ToolDataset, ToolEpisode, ToolExample
@@ -64,13 +66,17 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_tiny_model(tmp_path_factory.mktemp("model"))
 
 
-def play(tiny: Path, config: ProgramConfig, reply: str = "42", limits: EpisodeLimits = LIMITS) -> Trajectory:
+def play(tiny: Path, config: ProgramConfig, reply: str | Reply = "42", limits: EpisodeLimits = LIMITS) -> Trajectory:
     """Play one episode of the sum. Check that each sampled token is in one mask."""
 
     async def playing() -> Trajectory:
-        sampler = ReplySampler(tiny, say(reply))
+        sampler = ReplySampler(tiny, say(reply) if isinstance(reply, str) else reply)
         vocabulary = FormatTokenizer.load(tiny / "tokenizer.json")
-        agent = ProgramAgent(config, ServedModel("tiny", sampler, sampler.format, vocabulary), SamplingParams())
+        model, sampling = (
+            ServedModel("tiny", sampler, sampler.format, vocabulary),
+            SamplingParams(max_response_tokens=500),
+        )
+        agent = ProgramAgent(config, model, sampling)
         episode = await play_episode(SUMS, TASK, agent, limits, seed=3)
         assert episode.num_sampled_tokens == sum(len(tokens) for _, tokens in sampler.calls)
         return episode
@@ -86,11 +92,16 @@ def run_command(tiny: Path, folder: Path, code: str, **settings: Any) -> Traject
 
 
 def run_function(
-    monkeypatch: pytest.MonkeyPatch, tiny: Path, function: Callable[[ProgramEpisode], Any], reply: str = "42"
+    monkeypatch: pytest.MonkeyPatch,
+    tiny: Path,
+    function: Callable[[ProgramEpisode], Any],
+    reply: str | Reply = "42",
+    **settings: Any,
 ) -> Trajectory:
     """Play an episode with a function."""
     monkeypatch.setattr(sys.modules[__name__], "program", function, raising=False)
-    return play(tiny, ProgramConfig(function=f"{__name__}:program"), reply)
+    limits = settings.pop("limits", LIMITS)
+    return play(tiny, ProgramConfig(function=f"{__name__}:program", **settings), reply, limits)
 
 
 async def ask(given: ProgramEpisode, *messages: Any) -> str:
@@ -140,6 +151,8 @@ def test_command_gets_no_keys_but_those_that_the_config_names(
         ("ask(prompt); raise KeyError('lost')", r"status 1: .*KeyError: 'lost'$"),
         ("", r"no request.*OPENAI_BASE_URL"),
         ("ask(prompt)\nwhile True: pass", r"agent\.max_seconds"),
+        ("ask(prompt); os.kill(os.getpid(), 9)", r"status -9"),
+        ("ask(prompt); sys.stdout.write('x\\n' * 3_000_000 + 'end'); sys.exit(1)", r"status 1: (x \| )+end$"),
     ],
 )
 def test_failure_of_a_program_is_a_fault_of_the_agent(code: str, named: str, tiny: Path, tmp_path: Path) -> None:
@@ -157,11 +170,84 @@ def test_what_a_command_leaves_running_is_killed(tiny: Path, tmp_path: Path) -> 
     assert not state.exists() or state.read_text().split()[2] == "Z"
 
 
+DIES = """
+import socket
+host, port = os.environ["OPENAI_BASE_URL"].split("/")[2].split(":")
+for _ in range(20):
+    body = json.dumps({"model": "any", "messages": prompt, "stream": True}).encode()
+    head = f"POST /v1/chat/completions HTTP/1.1\\r\\nHost: {host}\\r\\nContent-Type: application/json\\r\\n"
+    head += f"Authorization: Bearer {os.environ['OPENAI_API_KEY']}\\r\\nContent-Length: {len(body)}\\r\\n\\r\\n"
+    sent = socket.create_connection((host, int(port)))
+    sent.sendall(head.encode() + body)
+    sent.recv(1)
+sys.exit(5)
+"""
+"""Reads one byte of each reply."""
+
+
+def test_program_that_floods_and_dies_while_replies_arrive_is_a_fault(tiny: Path, tmp_path: Path) -> None:
+    episode = run_command(tiny, tmp_path, DIES)
+    assert (episode.fault, episode.num_turns) == ("agent", 20)
+    assert "status 5" in episode.error
+    assert run_command(tiny, tmp_path, "ask(prompt)").reward == 1.0, "the next episode has an endpoint"
+
+
+def test_flood_of_requests_ends_at_the_limit(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def program(given: ProgramEpisode) -> None:
+        await asyncio.gather(*(ask(given) for _ in range(40)), return_exceptions=True)
+
+    episode = run_function(monkeypatch, tiny, program, limits=EpisodeLimits(max_turns=5, max_retries=0))
+    assert (episode.stop_reason, episode.num_turns, episode.fault) == (StopReason.MAX_TURNS, 5, None)
+    assert episode.event_counts["program/chat"] == 40
+
+
 def test_limit_ends_an_episode_without_a_fault(tiny: Path, tmp_path: Path) -> None:
     """The program crashes, because its third request is refused."""
     episode = run_command(tiny, tmp_path, "while True: ask(prompt)", limits=EpisodeLimits(max_turns=2, max_retries=0))
     assert (episode.stop_reason, episode.num_turns, episode.fault) == (StopReason.MAX_TURNS, 2, None)
     assert episode.score == Score(reward=0.0, parts=episode.score.parts if episode.score else {})
+
+
+class MaskingSampler(ReplySampler):
+    """A sampler that records sampling masks."""
+
+    async def sample(self, *arguments: Any, **named: Any) -> Completion:
+        completion = await super().sample(*arguments, **named)
+        return replace(completion, sampling_masks=[(token, 255) for token in completion.tokens])
+
+
+def test_episodes_of_programs_have_the_sampling_masks(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules[__name__], "ReplySampler", MaskingSampler)
+
+    async def program(given: ProgramEpisode) -> None:
+        await ask(given)
+        await ask(given, {"role": "user", "content": "Are you sure?"})
+
+    episode = run_function(monkeypatch, tiny, program)
+    sampled = [[t for t, m in zip(one.tokens, one.mask, strict=True) if m] for one in episode.sequences]
+    assert len(sampled) == 2
+    assert [one.sampling_masks for one in episode.sequences] == [[(t, 255) for t in tokens] for tokens in sampled]
+
+
+def test_invalid_replies_in_a_row_end_the_episode(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    statuses, texts = list[int](), list[str]()
+
+    async def program(given: ProgramEpisode) -> None:
+        for _ in range(4):
+            try:
+                await ask(given)
+                statuses.append(200)
+            except httpx2.HTTPStatusError as refusal:
+                statuses.append(refusal.response.status_code)
+                texts.append(refusal.response.text)
+
+    limits = EpisodeLimits(max_invalid_replies=2, max_retries=0)
+    monkeypatch.setattr(sys.modules[__name__], "program", program, raising=False)
+    episode = play(tiny, ProgramConfig(function=f"{__name__}:program"), "<tool_call>{oops</tool_call>", limits=limits)
+    assert statuses == [200, 200, 400, 400]
+    assert all("limits.max_invalid_replies = 2" in text for text in texts)
+    assert (episode.stop_reason, episode.num_turns, episode.fault) == (StopReason.INVALID_REPLIES, 2, None)
+    assert episode.event_counts["malformed"] == 2
 
 
 def test_function_uses_the_tools_and_the_user_of_the_episode(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -193,6 +279,156 @@ def test_function_uses_the_tools_and_the_user_of_the_episode(tiny: Path, monkeyp
     assert late == (True, "the episode has ended")
     assert (episode.reward, episode.stop_reason) == (1.0, StopReason.DONE)
     assert episode.event_counts["tool_exception"] == 1
+
+
+def reward_of_texts(recorded: RecordedEpisode) -> float:
+    """A reward of the recorded episode: half for each of two replies, if the answer is the last of them."""
+    texts = [s.messages[i].content for s in recorded.episode.sequences for i in s.reply_indices]
+    assert recorded.task.id == TASK.id
+    return 0.5 * len(texts) if recorded.answer == texts[-1] else 0.0
+
+
+async def failing_reward(recorded: RecordedEpisode) -> float:
+    raise KeyError("key")
+
+
+def large_reward(recorded: RecordedEpisode) -> float:
+    return 7
+
+
+async def post(given: ProgramEpisode, content: bytes, url: str = "", kind: str = "application/json") -> httpx2.Response:
+    """Post a result."""
+    async with httpx2.AsyncClient(verify=False, trust_env=False) as client:
+        return await client.post(url or given.result_url, content=content, headers={"Content-Type": kind})
+
+
+@pytest.mark.parametrize(
+    ("uses_tools", "function", "posts", "reward"),
+    [
+        (True, True, True, 0.0),  # of the environment, for which the answer is wrong
+        (False, True, True, 1.0),  # of the function
+        (False, False, True, 0.25),
+        (False, False, False, 0.0),
+    ],
+)
+def test_reward_is_of_the_first_of_its_sources(
+    uses_tools: bool, function: bool, posts: bool, reward: float, tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def program(given: ProgramEpisode) -> None:
+        await ask(given)
+        await ask(given)
+        if uses_tools:
+            async with Client(given.mcp_url) as client:
+                await client.call_tool("look_up", {"name": "a"})
+        if posts:
+            assert (await post(given, b'{"reward": 0.25, "parts": {"style": 1.0}}')).status_code == 200
+
+    named = f"{__name__}:reward_of_texts" if function else ""
+    episode = run_function(monkeypatch, tiny, program, "41", reward=named)
+    assert (episode.reward, episode.fault) == (reward, None)
+    assert episode.event_counts.get("program/unused_result", 0) == int(posts and (uses_tools or function))
+    assert episode.score is not None
+    if reward == 0.25:
+        assert episode.score.parts == {"style": 1.0}
+
+
+@pytest.mark.parametrize(("name", "said"), [("failing_reward", "KeyError: 'key'"), ("large_reward", "7")])
+def test_failure_of_the_reward_function_is_a_fault_of_the_grader(
+    name: str, said: str, tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    episode = run_function(monkeypatch, tiny, ask, reward=f"{__name__}:{name}")
+    assert (episode.fault, episode.score) == ("grader", None)
+    assert said in episode.error
+
+
+def test_wrong_result_is_refused_with_its_reason(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    answers: list[tuple[int, Any]] = []
+
+    async def program(given: ProgramEpisode) -> None:
+        await ask(given)
+        foreign = given.result_url.partition("=")[0] + "=sk-other"
+        for content, url, kind in (
+            (b"0.5 points", "", "application/json"),
+            (b"[0.5]", "", "application/json"),
+            (b'{"reward": 0.5}', "", "text/plain"),
+            (b'{"reward": true}', "", "application/json"),
+            (b'{"reward": 1.5}', "", "application/json"),
+            (b'{"reward": NaN}', "", "application/json"),
+            (b'{"score": 1}', "", "application/json"),
+            (b'{"reward": 1, "parts": {"a": -1}}', "", "application/json"),
+            (b'{"reward": 0.5}', foreign, "application/json"),
+            (b'{"reward": 0.5}', "", "application/json"),
+            (b'{"reward": 1.0}', "", "application/json"),
+        ):
+            answer = await post(given, content, url, kind)
+            error = answer.json().get("error", {})
+            answers.append((answer.status_code, error.get("param") or error.get("code")))
+        async with httpx2.AsyncClient(verify=False, trust_env=False) as client:
+            url, _, key = given.result_url.partition("?episode=")
+            answer = await client.post(url, json={"reward": 1.0}, headers={"Authorization": f"Bearer {key}"})
+            answers.append((answer.status_code, answer.json()["error"]["code"]))
+
+    episode = run_function(monkeypatch, tiny, program)
+    assert answers == [
+        (400, None),
+        (400, None),
+        (415, "unsupported_media_type"),
+        (400, "reward"),
+        (400, "reward"),
+        (400, None),
+        (400, "reward"),
+        (400, "parts.a"),
+        (401, "invalid_api_key"),
+        (200, None),
+        (409, "already_posted"),
+        (409, "already_posted"),
+    ]
+    assert episode.reward == 0.5
+
+
+def call_twice(content: str) -> Reply:
+    """A model that makes two calls at once and then answers."""
+    calls = tuple(ToolCall(name="look_up", arguments={"name": name}) for name in "ab")
+    replies = iter([Message(role="assistant", content=content, tool_calls=calls), *[Message(role="assistant")] * 9])
+    return lambda prompt, seed: next(replies)
+
+
+def test_calls_of_one_reply_are_one_reply_of_the_transcript(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    transcripts: list[list[Message]] = []
+
+    async def program(given: ProgramEpisode) -> None:
+        await ask_with_tools(given)
+        async with Client(given.mcp_url) as client:
+            for name in ("a", "b", "a"):
+                await client.call_tool("look_up", {"name": name})
+            await client.call_tool("send_message", {"text": "42"})
+
+    def reward(self: SumEpisode, transcript: Sequence[Message]) -> float:
+        transcripts.append(list(transcript))
+        return 1.0
+
+    monkeypatch.setattr(SumEpisode, "reward", reward)
+    episode = run_function(monkeypatch, tiny, program, call_twice("I look."))
+    assert episode.reward == 1.0
+    *_, both, first, second, own, third, last = transcripts[-1]
+    assert (both.content, [call.arguments for call in both.tool_calls]) == ("I look.", [{"name": "a"}, {"name": "b"}])
+    assert [(m.content, m.tool_call_id) for m in (first, second)] == [
+        (text, call.id) for text, call in zip(("40", "2"), both.tool_calls, strict=True)
+    ]
+    assert (own.content, len(own.tool_calls), third.content, last.content) == ("", 1, "40", "42")
+    assert episode.event_counts["program/own_calls"] == 1
+
+
+async def ask_with_tools(given: ProgramEpisode) -> Any:
+    """Request a reply with the tools of the episode. Return its message."""
+    tool = {"type": "function", "function": {"name": "look_up", "parameters": {"type": "object", "properties": {}}}}
+    async with httpx2.AsyncClient(verify=False, trust_env=False, timeout=60) as client:
+        answer = await client.post(
+            f"{given.base_url}/chat/completions",
+            json={"model": "any", "messages": given.prompt, "tools": [tool]},
+            headers={"Authorization": f"Bearer {given.api_key}"},
+        )
+    return answer.raise_for_status().json()["choices"][0]["message"]
 
 
 @pytest.mark.parametrize("is_coroutine", [True, False])
@@ -308,6 +544,10 @@ def test_gold_calls_of_a_domain_earn_the_reward(tiny: Path, monkeypatch: pytest.
         ({"function": "json:__doc__"}, r"agent\.function"),
         ({"command": "no-such-program x"}, r"agent\.command.*no-such-program"),
         ({"command": "python 'x"}, r"agent\.command"),
+        ({"command": "python", "reward": "json"}, r"agent\.reward.*module:attribute"),
+        ({"command": "python", "reward": "json:absent"}, "absent"),
+        ({"command": "python", "reward": "json:__name__"}, r"agent\.reward.*\bstr\b"),
+        ({"command": "python", "reward": f"{__name__}:run_command"}, r"agent\.reward.*RecordedEpisode"),
     ],
 )
 def test_program_that_cannot_be_played_is_refused(settings: dict[str, str], named: str) -> None:

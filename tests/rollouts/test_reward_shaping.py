@@ -1,6 +1,7 @@
 """Tests of reward shaping: partial credit for failed episodes, from task progress and from a judge."""
 
 import asyncio
+import json
 from collections.abc import Sequence
 from decimal import Decimal
 from typing import Any
@@ -19,7 +20,7 @@ from understudy.core.messages import Message, ToolCall
 from understudy.core.records import Record
 from understudy.core.tasks import Score, Task
 from understudy.core.trajectory import StopReason, Trajectory
-from understudy.envs.environment import StepResult
+from understudy.envs.environment import ExtendableEnvironment, StepResult
 from understudy.envs.rewards import missing_facts, task_progress
 from understudy.envs.state import State, Table
 from understudy.rollouts.agent import MAX_REPAIR_PENALTY, NoopAgent
@@ -238,6 +239,31 @@ def test_judge_score_adds_credit_and_judge_sees_task_and_transcript() -> None:
     assert TASK.scenario.instructions in case
     assert GOLD[0].content in case
     assert "switch_lamp" in case
+
+
+def test_judge_sees_calls_that_come_one_by_one_as_one_reply() -> None:
+    calls = [switch_lamp_reply(lamp).tool_calls[0].replace(id=lamp) for lamp in ("kitchen", "hall")]
+
+    async def play(judge: RewardJudge) -> list[Message]:
+        environment = ShapedEnvironmentFactory(toy.DOMAIN, ShapingConfig(judge_weight=0.5), judge).environment(
+            TASK, seed=0
+        )
+        assert isinstance(environment, ExtendableEnvironment)
+        await environment.start()
+        await environment.step(Message(role="assistant", tool_calls=(calls[0],)))
+        step = await environment.extend_reply(calls[1])
+        await environment.grade(ended=False)
+        return list(step.messages) if step else []
+
+    with serve_answers([make_completion("7")]) as endpoint:
+        (result,) = asyncio.run(
+            play(RewardJudge(ChatModel(EndpointConfig(model="m", base_url=endpoint.url), "grader")))
+        )
+    conversation = json.loads(endpoint.requests[0]["messages"][1]["content"])["conversation"]
+    (reply,) = [message for message in conversation if message["role"] == "assistant"]
+    assert [call["id"] for call in reply["tool_calls"]] == ["kitchen", "hall"]
+    assert [m["tool_call_id"] for m in conversation if m["role"] == "tool"] == ["kitchen", "hall"]
+    assert result.tool_call_id == "hall"
 
 
 @pytest.mark.parametrize(

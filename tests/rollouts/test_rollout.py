@@ -142,6 +142,35 @@ def test_max_turns_ends_the_episode(most: int, stop: StopReason, turns: int) -> 
         assert episode.messages[-1].role in ("tool", "user"), "what came of the last reply is told"
 
 
+class FaultyCallsAgent:
+    """An agent whose replies have calls, each readable or not."""
+
+    def __init__(self, readable: str) -> None:
+        self.readable = readable
+
+    async def act(self, task: Task, episode: Trajectory, new: Sequence[Message], tools: Sequence[ToolSpec]) -> Message:
+        episode.observe(new)
+        error = "" if self.readable[episode.num_turns] == "y" else "not JSON"
+        calls = (ToolCall(name="look_up", id="1"), ToolCall(name="look_up", id="2", parse_error=error))
+        episode.act(reply := Message(role="assistant", tool_calls=calls))
+        return reply
+
+
+@pytest.mark.parametrize(
+    ("most", "stop", "turns"),
+    [(0, StopReason.MAX_TURNS, 6), (1, StopReason.INVALID_REPLIES, 1), (3, StopReason.INVALID_REPLIES, 6)],
+)
+def test_invalid_replies_in_a_row_end_the_episode(most: int, stop: StopReason, turns: int) -> None:
+    limits = EpisodeLimits(max_turns=6, max_invalid_replies=most)
+    environment = DOMAIN.environment(TASKS[0])
+    episode = asyncio.run(rollout(TASKS[0], environment, FaultyCallsAgent("nnynnn"), limits))
+    assert (episode.stop_reason, episode.num_turns) == (stop, turns)
+    assert episode.num_invalid_replies == min(turns, 3)
+    assert episode.messages[-1].role == "tool", "the errors of the last reply are told"
+    assert episode.score is not None
+    assert (episode.reward, episode.score.parts["within_limits"]) == (0.0, 0.0)
+
+
 class VerboseAgent:
     """An agent with ten prompt tokens and ten reply tokens in each turn."""
 

@@ -17,9 +17,12 @@ from understudy.core.errors import ConfigError
 from understudy.core.interruption import interruptible
 from understudy.core.settings import dump_toml
 from understudy.core.trajectory import read_trajectories
-from understudy.runs.config import TrainConfig, parse_config
-from understudy.runs.run import Run, list_run_evaluations, next_run_folder, read_metrics, read_run_config
+from understudy.runs.config import PROVENANCE_FILE, TrainConfig, load_config, parse_config
+from understudy.runs.eval_spec import EvalSpec
+from understudy.runs.run import CONFIG_FILE, Run, list_run_evaluations, next_run_folder, read_metrics, read_run_config
 from understudy.runs.storage.checkpoints import MANIFEST_FILE, find_damage, last_checkpoint, list_checkpoints
+from understudy.runs.targets import resolve
+from understudy.sources.dataset_files import digest_file
 
 
 @pytest.fixture
@@ -347,3 +350,31 @@ def test_first_ctrl_c_sets_a_flag_and_the_second_interrupts() -> None:
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGINT)
     assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_a_run_of_an_earlier_version_keeps_the_values_of_keys_that_it_did_not_know(tmp_path: Path) -> None:
+    folder = Run.create(tmp_path / "run", parse_config("", ["sampling.keep_sampling_mask=false"])).folder
+    file, provenance = folder / CONFIG_FILE, folder / PROVENANCE_FILE
+    for edited in (False, True):  # only the digest of the file says whether it was edited
+        added = ("keep_sampling_mask", "max_invalid_replies")
+        lines = [line for line in file.read_text().splitlines() if not line.startswith(added)]
+        file.write_text("\n".join([*lines, "# a note" * edited]))
+        if not edited:
+            start = json.loads(provenance.read_text())[-1]
+            provenance.write_text(json.dumps([start | {"config_sha256": digest_file(file)}]))
+        before = file.read_bytes()
+        run = Run.resume(folder)
+        assert (run.config.sampling.keep_sampling_mask, run.config.limits.max_invalid_replies) == (False, 0)
+        assert file.read_bytes() == before
+        assert any("was edited" in line for line in run.warnings) == edited
+        assert not resolve([str(folder)]).config.sampling.keep_sampling_mask
+        assert resolve([str(folder), "keep_sampling_mask=true"]).config.sampling.keep_sampling_mask
+        (tmp_path / "mine.toml").write_bytes(before)
+        assert load_config(tmp_path / "mine.toml").sampling.keep_sampling_mask
+
+
+def test_the_spec_of_an_earlier_evaluation_equals_that_of_its_run() -> None:
+    config = parse_config("", ["sampling.keep_sampling_mask=false"])
+    stored = json.loads(EvalSpec(name="model", agent="model", config=config).model_dump_json())
+    del stored["config"]["sampling"]["keep_sampling_mask"], stored["config"]["limits"]["max_invalid_replies"]
+    assert EvalSpec.model_validate_json(json.dumps(stored)).config == config

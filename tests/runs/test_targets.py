@@ -337,3 +337,10 @@ def test_files_of_training_tasks_are_a_target(
     assert (resolved.name, resolved.config.domain) == (name, domain.format(folder=tmp_path))
     assert resolved.config.slice == FULL_SLICE, "no slice of a preset"
     assert has_target(arguments)
+
+
+@pytest.mark.parametrize("settings", [["data.reward=a:f", "data.reward=b:g"], ["slice.tools=a", "slice.tools=b"]])
+def test_a_key_of_the_data_is_given_once(settings: list[str]) -> None:
+    with pytest.raises(ConfigError, match=rf"{settings[0].partition('=')[0]} is given twice, as '.*' and '.*'"):
+        resolve(["retail", *settings])
+    assert resolve(["retail", "steps=3", "steps=4", "slice.tools=get_order", "slice.tools=get_order"]).config.steps == 4

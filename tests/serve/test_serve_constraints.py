@@ -108,14 +108,16 @@ def test_format_without_json_arguments_is_refused(tmp_path: Path) -> None:
         assert is_valid(json.loads(reply.message.content))
 
 
-def test_constrained_tokens_are_exact_and_leave_other_replies_alone(model: ServedModel) -> None:
+@pytest.mark.parametrize("keep", [False, True])
+def test_constrained_tokens_are_exact_and_leave_other_replies_alone(model: ServedModel, keep: bool) -> None:
     """Log-probabilities are the trainer's, and a free reply in the same batch is the one that it is alone."""
     body = {"model": "tiny", "messages": HELLO, "tools": TOOLS, "tool_choice": "required"}
     request = parse_request(body)
     engine: Any = model.sampler
     tools = [ToolSpec(name=t.name, description="", parameters=t.parameters) for t in request.callable_tools]
     prompt = model.format.encode([Message(role="user", content="Hello")], tools, ())
-    sampling, stops = SamplingParams(max_response_tokens=200), model.format.stop_token_ids
+    sampling = SamplingParams(max_response_tokens=200, keep_sampling_mask=keep)
+    stops = model.format.stop_token_ids
 
     async def sample() -> tuple[Any, Any, Any]:
         alone = await engine.sample(prompt, sampling, 5, stops)
@@ -133,6 +135,8 @@ def test_constrained_tokens_are_exact_and_leave_other_replies_alone(model: Serve
     episode.tokens += [*prompt, *forced.tokens]
     episode.mask += [False] * len(prompt) + [True] * len(forced.tokens)
     episode.logprobs += [0.0] * len(prompt) + forced.logprobs
+    episode.sampling_masks += forced.sampling_masks
+    assert bool(forced.sampling_masks) == keep
     batch = asyncio.run(engine.compute_logprobs(collate([episode], group_ids=[0])))
     assert batch.logprobs[0, len(prompt) :].tolist() == pytest.approx(forced.logprobs, abs=1e-3)
 

@@ -123,7 +123,7 @@ def test_cancelled_sampling_frees_its_slot(folder: Path) -> None:
 
     async def leave() -> None:
         seen = asyncio.Event()
-        on_tokens = lambda tokens, logprobs: seen.set()  # noqa: E731
+        on_tokens = lambda *_: seen.set()  # noqa: E731
         sampling = SamplingParams(max_response_tokens=1000, temperature=1.0)
         task = asyncio.ensure_future(model.sampler.sample([1, 2, 3], sampling, 0, (), on_tokens))
         await seen.wait()
@@ -140,7 +140,7 @@ def test_streamed_tokens_equal_the_completion(folder: Path) -> None:
     async def sample(seed: int) -> None:
         tokens: list[int] = []
         logprobs: list[float] = []
-        on_tokens = lambda t, l: (tokens.extend(t), logprobs.extend(l))  # noqa: E731, E741
+        on_tokens = lambda t, l, _: (tokens.extend(t), logprobs.extend(l))  # noqa: E731, E741
         done = await model.sampler.sample(
             [1, 2, 3, 1, 2], SamplingParams(max_response_tokens=60, temperature=0.3), seed, (65,), on_tokens
         )  # type: ignore[arg-type]

@@ -25,8 +25,9 @@ from understudy.core.trajectory import StopReason, Trajectory
 from understudy.engines.interface import Completion, SamplingParams
 from understudy.formats import FormatTokenizer
 from understudy.serve.generation import ServedModel
+from understudy.serve.recording import Session, SessionLimits
 from understudy.serve.server import serve_in_loop
-from understudy.serve.sessions import Session, SessionLimits, SessionServer
+from understudy.serve.sessions import SessionServer
 
 RECORDED = Path(__file__).parent / "agent_traffic.jsonl.gz"
 TRAFFIC = [json.loads(line) for line in gzip.decompress(RECORDED.read_bytes()).splitlines()]
@@ -163,7 +164,8 @@ def test_openai_client_gets_replies_for_any_model_name(tiny: Path) -> None:
             assert [len(sequence.reply_indices) for sequence in episode.sequences] == [2, 1, 1]
             assert {(params.temperature, params.top_p) for params in each.sampler.asked} == {(0.7, 0.9)}
             assert [params.max_response_tokens for params in each.sampler.asked] == [99, 99, 1000, 1000]
-            assert episode.event_counts == {"text": 4, "program/overridden": 1}
+            overridden = {"program/overridden": 1, "program/overridden/temperature": 1}
+            assert episode.event_counts == {"text": 4, "program/chat": 3, **overridden}
             assert episode.weights_version == 3
 
     asyncio.run(play())
@@ -255,6 +257,41 @@ def test_constraints_are_dropped_and_counted(tiny: Path) -> None:
                 assert (await each.post("/v1/chat/completions", body | more)).status_code == 200
             counts = each.session.episode.event_counts
             assert (counts["program/unconstrained"], counts["program/overridden"]) == (2, 1)
+            assert counts["program/unconstrained/tool_choice"] == counts["program/unconstrained/response_format"] == 1
+
+    asyncio.run(play())
+
+
+@pytest.mark.parametrize("path", ["chat/completions", "responses"])
+def test_malformed_call_is_sent_as_its_text(path: str, tiny: Path) -> None:
+    """As vLLM does. A conversation that goes on from it continues its sequence."""
+    raw = '<tool_call>\n{"name": "add", "arguments": {"a" 1 of 2: [}}\n</tool_call>'
+    function: Any = {"name": "add", "parameters": {"type": "object", "properties": {}}}
+    chat = path.startswith("chat")
+    tools = [{"type": "function", "function": function} if chat else {"type": "function", **function}]
+
+    async def play() -> None:
+        async with running(tiny, say(f"I add.\n{raw}")) as each:
+            key = "messages" if chat else "input"
+            body = {"model": "m", "tools": tools, key: HELLO}
+            answer = (await each.post(f"/v1/{path}", body)).json()
+            if chat:
+                (choice,) = answer["choices"]
+                assert choice["finish_reason"] == "stop"
+                said = choice["message"]
+                assert said["content"] == f"I add.\n{raw}"
+                assert "tool_calls" not in said
+                said = [said]
+            else:
+                said = answer["output"]
+                assert [part["text"] for item in said for part in item["content"]] == [f"I add.\n{raw}"]
+            more = {key: [*HELLO, *said, {"role": "user", "content": "Again."}]}
+            assert (await each.post(f"/v1/{path}", body | more)).status_code == 200
+            (only,) = each.session.episode.sequences
+            assert [bool(only.messages[i].tool_calls[0].parse_error) for i in only.reply_indices] == [True, True]
+            assert each.session.episode.event_counts["malformed"] == 2
+            assert each.session.final_text == f"I add.\n{raw}"
+            each.check_invariant()
 
     asyncio.run(play())
 
@@ -269,6 +306,37 @@ def test_stop_string_ends_the_trained_tokens(tiny: Path) -> None:
             decoded = FormatTokenizer.load(tiny / "tokenizer.json").decode(episode.tokens[start:end])
             assert decoded == "one two"
             assert episode.event_counts["stop_string"] == 1
+
+    asyncio.run(play())
+
+
+@pytest.mark.parametrize("lost", [0, 1])
+def test_retry_of_one_of_two_equal_requests_gets_its_own_reply(lost: int, tiny: Path) -> None:
+    """Both are in flight. One client gives up and tries again, and the other one gets the other reply."""
+    body = {"model": "m", "messages": HELLO}
+
+    async def play() -> None:
+        async with running(tiny, lambda prompt, seed: Message(role="assistant", content=str(seed))) as each:
+            each.sampler.gate.clear()
+            sent = []
+            for _ in range(2):
+                sent.append(asyncio.ensure_future(each.post("/v1/chat/completions", body)))
+                await each.sampler.begun.wait()
+                each.sampler.begun.clear()
+            sent[lost].cancel()
+            await asyncio.sleep(0.05)
+            retry = asyncio.ensure_future(each.post("/v1/chat/completions", body, retries=1))
+            await asyncio.sleep(0.05)
+            each.sampler.gate.set()
+            answers = [await retry, await sent[1 - lost]]
+            texts = [answer.json()["choices"][0]["message"]["content"] for answer in answers]
+            recorded = [s.messages[-1].content for s in each.session.episode.sequences]
+            assert texts[0] != texts[1]
+            assert sorted(texts) == sorted(recorded)
+            again = await each.post("/v1/chat/completions", body, retries=2)
+            assert again.json()["choices"][0]["message"]["content"] in texts
+            assert len(each.sampler.calls) == 2
+            each.check_invariant()
 
     asyncio.run(play())
 

@@ -184,6 +184,13 @@ def test_transfer_or_stop_token_ends_episode(kiosk: TauBench) -> None:
     (apple, *_) = kiosk.tasks("test")
     transferred = play_steps(kiosk, apple, call("transfer_to_human_agents", summary="no"))[-1]
     assert score_parts(transferred) == {"state_match": 0.0, "facts_told": 1.0, "within_limits": 1.0}
+
+    async def extend() -> StepResult:
+        environment = kiosk.environment(apple, FixedTextsUser())
+        await environment.step(call("cheapest"))
+        return await environment.extend_reply(call("transfer_to_human_agents", summary="no").tool_calls[0])
+
+    assert asyncio.run(extend()).score == transferred.score
     stopped = play_steps(kiosk, apple, text_message("Hello?"), user=FixedTextsUser("Bye. ###STOP###"))[-1]
     assert score_parts(stopped)["within_limits"] == 1.0
 

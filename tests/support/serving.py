@@ -85,7 +85,7 @@ class ScriptedSampler:
                 if self.last_token_may_follow and number == len(kept) - 1:
                     self.was_read_before_the_last_token = await asyncio.to_thread(self.last_token_may_follow.wait, 60)
                 if on_tokens and self._streams:
-                    on_tokens([token], [-0.5])
+                    on_tokens([token], [-0.5], [])
         except asyncio.CancelledError:
             self.cancelled += 1
             raise

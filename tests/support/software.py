@@ -16,8 +16,53 @@ from support.machine import find_program
 from support.venvs import install_packages, make_cached_folder, make_venv, run_command
 
 INSPECT = "inspect-ai==0.3.285"
+GYMNASIUM = ("gymnasium==1.4.0", "cloudpickle==3.1.3", "farama-notifications==0.0.6")
+HARBOR = ("--ignore-requires-python", "harbor==0.26.0")
+"""Harbor's records need no newer Python, as its programs do."""
+OPENENV = "openenv==0.10.0"
+VERIFIERS = "verifiers==0.4.0"
+WEBSOCKETS = "websockets==15.0.1"
+TRL = (
+    "trl==1.16.0",
+    "accelerate==1.15.0",
+    "aiohappyeyeballs==2.7.1",
+    "aiohttp==3.14.5",
+    "aiosignal==1.4.0",
+    "attrs==26.1.0",
+    "charset-normalizer==3.5.3",
+    "datasets==5.2.0",
+    "dill==0.4.1",
+    "frozenlist==1.8.0",
+    "httpcore==1.0.9",
+    "httpx==0.28.1",
+    "multidict==7.2.1",
+    "multiprocess==0.70.19",
+    "pandas==3.1.1",
+    "propcache==0.5.4",
+    "psutil==7.2.2",
+    "python-dateutil==4.0.0",
+    "pytz==2026.6",
+    "requests==2.34.2",
+    "six==1.17.0",
+    "tzdata==2026.6",
+    "urllib3==2.8.0",
+    "xxhash==4.1.0",
+    "yarl==1.25.1",
+)
+"""TRL, and its requirements that `make install` does not install."""
 BITSANDBYTES = "bitsandbytes==0.50.2"
 HARMONY = "openai-harmony==0.0.8"
+AGENT_FRAMEWORKS = (
+    "openai==3.57.0",
+    "langchain==1.5.2",
+    "langchain-openai==1.7.4",
+    "langgraph==1.2.24",
+    "openai-agents==0.24.0",
+    "pydantic-ai-slim[mcp,openai]==2.68.0",
+    "smolagents[openai]==1.26.0",
+    "autogen-agentchat==0.7.5",
+    "autogen-ext[openai]==0.7.5",
+)
 MKDOCS = "mkdocs-material==9.8.1"
 NPM = tuple(f"@modelcontextprotocol/server-{name}@2026.8.31" for name in ("everything", "filesystem", "memory"))
 PYPI = {
@@ -30,6 +75,41 @@ PYPI = {
 def inspect_programs() -> Path:
     """Return the folder of programs of an environment with inspect_ai."""
     return make_venv(f"inspect-{INSPECT.partition('==')[2]}", INSPECT) / "bin"
+
+
+def agent_frameworks_python() -> str:
+    """Return the Python of an environment with the frameworks of agent programs."""
+    return str(make_venv("agent-frameworks-1", *AGENT_FRAMEWORKS) / "bin" / "python")
+
+
+def openenv_python() -> str:
+    """Return the Python of an environment with OpenEnv."""
+    return str(make_venv("openenv-1", OPENENV) / "bin" / "python")
+
+
+def verifiers_python() -> str:
+    """Return the Python of an environment with verifiers."""
+    return str(make_venv("verifiers-1", VERIFIERS) / "bin" / "python")
+
+
+def gymnasium_packages() -> Path:
+    """Return a folder with Gymnasium."""
+    return install_packages("gymnasium", *GYMNASIUM)
+
+
+def harbor_packages() -> Path:
+    """Return a folder with Harbor."""
+    return install_packages("harbor", *HARBOR)
+
+
+def trl_packages() -> Path:
+    """Return a folder with TRL, for this Python's PyTorch and Transformers."""
+    return install_packages("trl", *TRL)
+
+
+def websockets_packages() -> Path:
+    """Return a folder with websockets."""
+    return install_packages("websockets", WEBSOCKETS)
 
 
 def bitsandbytes_packages() -> Path:
@@ -72,8 +152,17 @@ def installers() -> dict[str, tuple[Callable[[], object], ...]]:
     from support import browser, families, llamafactory_cli, skyrl_server, skyrl_venv, trackers_venv, vllm_server
 
     return {
+        "programs": (agent_frameworks_python,),
         "trackers": (trackers_venv.install,),
         "inspect": (inspect_programs,),
+        "environments": (
+            openenv_python,
+            verifiers_python,
+            trl_packages,
+            gymnasium_packages,
+            harbor_packages,
+            websockets_packages,
+        ),
         "qlora": (bitsandbytes_packages,),
         "families": (families.install, harmony_packages),
         "mcp": (_mcp_servers,),

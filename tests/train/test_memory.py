@@ -191,6 +191,23 @@ def test_padded_rows_store_scores_and_linear_attention(folder: Path) -> None:
     assert activations(norms=4) - plain == shape.layers * 300 * 2 * shape.hidden * 8
 
 
+def test_packed_weights_include_the_output_head(folder: Path) -> None:
+    shape, packing = read_model_shape(folder), MACHINE.replace(packs_weights=True, dtype_bytes=2)
+    linear = sum(x.inputs * x.outputs for x in shape.linear)
+    found = part_sizes(plan_memory(shape, config(), WORKLOAD, packing))
+    assert found["packed weights"] == 2 * (linear + shape.vocabulary * shape.hidden)
+
+
+def test_heap_of_a_cpu_keeps_the_memory_of_sampling(folder: Path) -> None:
+    shape = read_model_shape(folder)
+    for machine, load in ((MACHINE, WORKLOAD), (MACHINE, WORKLOAD.replace(samples_locally=False))):
+        found = plan_memory(shape, config(), load, machine)
+        assert part_sizes(found).get("kept after sampling", 0) == found.bytes_in("sampling")
+    on_gpu = plan_memory(shape, config(), WORKLOAD, MACHINE.replace(device="cuda"))
+    assert on_gpu.bytes_in("sampling")
+    assert "kept after sampling" not in part_sizes(on_gpu)
+
+
 def test_peak_is_the_larger_of_sampling_and_training(folder: Path) -> None:
     found = plan_memory(read_model_shape(folder), config(), WORKLOAD, MACHINE)
     sampling, training = found.bytes_in("sampling"), found.bytes_in("training")

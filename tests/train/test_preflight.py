@@ -281,8 +281,14 @@ def test_config_warnings_concern_rl_settings_only() -> None:
     assert config_warnings(config(*average, "algorithm.reference.sync_steps=99")) == []
     (still,) = config_warnings(config(*average))
     assert re.match(r"algorithm\.reference\.sync_steps = 100\b.*\b100 steps\b", still)
-    (narrow,) = config_warnings(config("sampling.top_p=0.5", "sampling.top_k=9"))
-    assert narrow.startswith("sampling.top_p = 0.5, sampling.top_k = 9")
+    filters = ["sampling.top_p=0.5", "sampling.top_k=9"]
+    assert config_warnings(config(*filters)) == []
+    (narrow,) = config_warnings(config(*filters, "sampling.keep_sampling_mask=false"))
+    assert narrow.startswith("sampling.top_p = 0.5, sampling.top_k = 9: ")
+    (narrow,) = config_warnings(config(*filters, "engine.kind=skyrl"))
+    assert narrow.startswith("sampling.top_p = 0.5, sampling.top_k = 9: ")
+    (penalized,) = config_warnings(config(*filters, "sampling.presence_penalty=0.5"))
+    assert penalized.startswith("sampling.presence_penalty = 0.5: ")
 
 
 def test_a_critic_that_warms_up_for_the_whole_run_is_named() -> None:

@@ -384,7 +384,7 @@ class Killed(BaseException):
 @pytest.mark.parametrize(
     ("place", "before"),
     [
-        (understudy.train.loop, "save_checkpoint"),
+        (understudy.train.loop, "start_checkpoint"),
         (understudy.train.loop, "evaluate_step"),
         (understudy.train.evaluation, "write_report"),
         (understudy.train.loop, "log_eval"),
@@ -413,10 +413,10 @@ def test_killed_run_repeats_at_most_one_step_or_evaluation(
         with pytest.raises(Killed):
             train_tiny_run(tmp_path / "run", tiny, *settings)
     resumed = Run.resume(tmp_path / "run")
-    assert resumed.step == (2 if before == "save_checkpoint" else 3)
+    assert resumed.step == (2 if before == "start_checkpoint" else 3)
     evaluated = {path.name: path.stat().st_mtime_ns for path in (resumed.folder / "evaluations").iterdir()}
     train(resumed.config, resumed, ignore_progress)
-    assert len(updated_versions) == 4 + (before == "save_checkpoint")
+    assert len(updated_versions) == 4 + (before == "start_checkpoint")
     assert ("000003 step 3" in evaluated) == (before == "log_eval")
     assert (
         evaluated.items()

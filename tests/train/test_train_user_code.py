@@ -91,3 +91,22 @@ def test_run_does_not_start_if_all_rewards_raise(
     monkeypatch.setattr(Shelf, "reward", reward_that_fails(every=1))
     with pytest.raises(TaskError, match=r"ZeroDivisionError.*test_train_user_code\.py:\d+"):
         train_tiny_run(tmp_path / "run", tiny, *SETTINGS, "steps=2")
+
+
+SEEN: list[str] = []
+
+
+def test_the_start_of_a_run_names_state_that_episodes_share(
+    tiny: Path,  # noqa: F811
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def reward(self: Shelf, transcript: Sequence[Message]) -> float:
+        SEEN.append(transcript[-1].content)
+        return float(transcript[-1].content == "Done.")
+
+    monkeypatch.setattr(Shelf, "reward", reward)
+    reports: list[str] = []
+    train_tiny_run(tmp_path / "run", tiny, *SETTINGS, "steps=0", report=lambda phase, *_: reports.append(phase))
+    (line,) = (line for line in reports if "SEEN" in line)
+    assert line.startswith(f"{__name__}.SEEN has changed")

@@ -24,13 +24,22 @@ ALWAYS_USED = {
     *("sft.steps", "sft.dataset_file", "eval.split", "eval.tasks", "eval.base_tasks", "eval.trials"),
     *("eval.temperature", "eval.seed", "eval.ood_domains"),
     *("limits.max_turns", "limits.max_episode_tokens", "limits.max_message_chars", "limits.max_retries"),
-    *("limits.max_step_seconds", "engine", "engine.kind", "engine.finetune", "engine.max_num_seqs", "engine.device"),
+    *(
+        "limits.max_invalid_replies",
+        "limits.max_step_seconds",
+        "engine",
+        "engine.kind",
+        "engine.finetune",
+        "engine.max_num_seqs",
+        "engine.device",
+    ),
     *("engine.sampler", "engine.dtype", "engine.threads", "engine.batching"),
     *("engine.sharding", "engine.collective_timeout"),  # the number of processes is no key
 }
 """Keys and sections that have an effect in every run, or whose values that have none are refused."""
 CASES = {
     "agent.variables=A": "agent.command=python",
+    "agent.reward=m:f": "agent.command=python",
     "agent.max_seconds=9": "agent.command=python",
     "agent.concurrency=9": "agent.command=python",
     "data.sources=toy:DOMAIN": "data.train=rows.jsonl",
@@ -71,6 +80,7 @@ CASES = {
     "sampling.top_p=0.9": "sampling.temperature=1",
     "sampling.top_k=9": "sampling.temperature=1",
     "sampling.min_p=0.2": "sampling.temperature=1",
+    "sampling.keep_sampling_mask=false": "sampling.min_p=0.2",
     "user.max_attempts=5": "user.kind=llm",
     "user.endpoint=other": "user.kind=llm",
     "sft.learning_rate=0.1": "sft.steps=2",
@@ -105,6 +115,7 @@ CASES = {
 """A setting without effect, and a setting with which it has one."""
 NEEDED = {
     "sampling": ["sampling.temperature=0"],
+    "sampling.keep_sampling_mask": ["sampling.min_p=0"],
     "sft": ["sft.steps=0"],
     "preferences.undesirable_weight": ["preferences.steps=1"],
     "eval.every": ["steps=0"],

@@ -209,3 +209,17 @@ def test_damaged_episode_of_an_evaluation_is_named(folder: Path) -> None:
         stored.episode(2)
     with pytest.raises(ConfigError, match=r"\b4 of 000004 rl\b.*\b1 to 3\b"):
         stored.episode(4)
+
+
+@pytest.mark.parametrize("option", [{}, {"as_json": True}, {"text": True}])
+def test_an_empty_folder_says_what_to_give(tmp_path: Path, option: dict[str, bool]) -> None:
+    with pytest.raises(ConfigError, match=r"is an empty folder.*runs"):
+        view(ViewOptions(paths=(tmp_path,), **option))
+
+
+def test_the_text_of_a_folder_of_runs_needs_one_of_them(tmp_path: Path) -> None:
+    run = tmp_path / "a"
+    run.mkdir()
+    (run / "config.toml").touch()
+    with pytest.raises(ConfigError, match=f"give one, such as {run}"):
+        view(ViewOptions(paths=(tmp_path,), text=True))

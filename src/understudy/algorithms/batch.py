@@ -13,12 +13,38 @@ from typing import Self
 import torch
 from torch import Tensor
 
+from understudy.core.sampling_masks import SamplingMask
 from understudy.core.trajectory import Trajectory
 
 LossOutput = tuple[Tensor, dict[str, Tensor]]
 """A loss to minimise and its metrics, all scalars."""
 MICROBATCH_OVERHEAD = 64
 """Fixed cost of a microbatch in tokens. It makes `plan_microbatches` prefer fewer microbatches."""
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingMasks:
+    """N sampling masks, one after the other: the ids among which tokens were drawn. Mask 0 is empty: all ids."""
+
+    token_ids: Tensor  # [K] int64
+    offsets: Tensor  # [N + 1] int64, where each mask begins, and the end of the last
+
+    @classmethod
+    def from_masks(cls, masks: Sequence[SamplingMask]) -> Self:
+        """Return the masks, after an empty one."""
+        sizes = torch.tensor([0, 0, *map(len, masks)])
+        return cls(torch.tensor([i for mask in masks for i in mask], dtype=torch.int64), sizes.cumsum(0))
+
+    def sizes(self, numbers: Tensor) -> Tensor:
+        """Return the sizes of the masks with these numbers."""
+        return self.offsets[numbers + 1] - self.offsets[numbers]
+
+    def select(self, numbers: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the ids of the masks with these numbers [M], one mask after the other, and each id's index in [M]."""
+        sizes = self.sizes(numbers)
+        owner = torch.repeat_interleave(sizes)
+        first = self.offsets[numbers] - (sizes.cumsum(0) - sizes)
+        return self.token_ids[first[owner] + torch.arange(len(owner))], owner
 
 
 @dataclass(frozen=True)
@@ -35,6 +61,8 @@ class Batch:
     group_ids: Tensor  # [B] int64, the number of each row's group
     episode_ids: Tensor  # [B] int64, the number of each row's episode
     temperature: float = 1.0
+    mask_numbers: Tensor | None = None  # [B, T] int64, the number of each token's mask in `sampling_masks`
+    sampling_masks: SamplingMasks | None = None  # log-probabilities are those over the tokens of a mask
     advantages: Tensor | None = None  # [B, T] float32, token weights included
     ref_logprobs: Tensor | None = None  # [B, T] float32
     anchor_states: Tensor | None = None  # [B, T] int64, the state in which the token's reply started; -1 if none
@@ -55,11 +83,13 @@ class Batch:
         pad_id: int = 0,
         temperature: float = 1.0,
         anchor_states: Sequence[Sequence[int]] | None = None,
+        sampling_masks: Sequence[Sequence[SamplingMask]] = (),
     ) -> Self:
         """Return a batch of rows of token ids, padded on the right with `pad_id`.
 
         `masks`, `logprobs` and `anchor_states` have one entry per token. Log-probabilities and rewards default to 0.
-        Estimators compare episodes with the same group id. By default every row is its own episode, and its own group.
+        `sampling_masks` has those of each row's sampled tokens, or none for a row. Estimators compare episodes with the
+        same group id. By default every row is its own episode, and its own group.
         Raise ValueError if a row's mask has another length than its tokens.
         """
         sizes = [len(row) for row in tokens]
@@ -70,6 +100,12 @@ class Batch:
         def padded(rows: Sequence[Sequence[float]], fill: float, dtype: torch.dtype) -> Tensor:
             return torch.tensor([[*row, *[fill] * (longest - len(row))] for row in rows], dtype=dtype)
 
+        known: dict[SamplingMask, int] = {(): 0}
+        numbers = [
+            _spread([known.setdefault(one, len(known)) for one in of_row], mask)
+            for of_row, mask in zip(sampling_masks, masks, strict=bool(sampling_masks))
+        ]
+        has_masks = len(known) > 1
         return cls(
             tokens=padded(tokens, pad_id, torch.int64),
             lengths=torch.tensor(sizes),
@@ -80,6 +116,8 @@ class Batch:
             episode_ids=torch.tensor(list(range(len(sizes)) if episode_ids is None else episode_ids)),
             temperature=temperature,
             anchor_states=None if anchor_states is None else padded(anchor_states, -1, torch.int64),
+            mask_numbers=padded(numbers, 0, torch.int64) if has_masks else None,
+            sampling_masks=SamplingMasks.from_masks([*known][1:]) if has_masks else None,
         )
 
     def __len__(self) -> int:
@@ -107,6 +145,12 @@ class Batch:
         return dataclasses.replace(self, **tensors)  # type: ignore[arg-type]
 
 
+def _spread(numbers: Sequence[int], mask: Sequence[bool]) -> list[int]:
+    """Return the numbers of a row's sampled tokens for all its tokens, with 0 for the others. They may be none."""
+    own = iter(numbers or [0] * sum(mask))
+    return [next(own) if sampled else 0 for sampled in mask]
+
+
 def collate(
     trajectories: Sequence[Trajectory],
     group_ids: Sequence[int] | None = None,
@@ -130,6 +174,7 @@ def collate(
         pad_id=pad_id,
         temperature=temperature,
         anchor_states=anchor_states,
+        sampling_masks=[row.sampling_masks for row in rows],
     )
 
 

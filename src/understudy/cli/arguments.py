@@ -10,12 +10,12 @@ if TYPE_CHECKING:
     from understudy.runs.config import TrainConfig
 
 TARGET_HELP = (
-    "TARGET is a preset, a domain (also module:attribute, mcp:FILE, tau-bench:PATH#NAME, tau2:PATH#NAME, "
-    "hf:OWNER/NAME, mix:A,B), a file or folder of tasks, a config file, or the folder of a run, a checkpoint or an "
-    "evaluation. domain=NAME without TARGET is the same as NAME, and data.train=FILE the same as FILE. If a name is "
-    "also a path, write ./NAME for the path. "
-    "Presets, algorithms and config files may follow TARGET; their keys win. KEY=VALUE, or --KEY VALUE, sets a key of "
-    "the config, such as seed=1."
+    "TARGET is a preset, a domain (also module:attribute, mcp:FILE, openenv:URL, verifiers:PYTHON#NAME, "
+    "tau-bench:PATH#NAME, tau2:PATH#NAME, hf:OWNER/NAME, mix:A,B), a file or folder of tasks, a config file, or the "
+    "folder of a run, a checkpoint or an evaluation. domain=NAME without TARGET is the same as NAME, and "
+    "data.train=FILE the same as FILE. If a name is also a path, write ./NAME for the path. Presets, algorithms and "
+    "config files may follow TARGET; their keys win. KEY=VALUE, or --KEY VALUE, sets a key of the config, such as "
+    "seed=1."
 )
 """Help of the argument TARGET, shared by every verb that takes it."""
 TargetWords = Annotated[tuple[str, ...], typer.Argument(metavar="TARGET|KEY=VALUE", help=TARGET_HELP)]

@@ -10,6 +10,7 @@ import typer
 from pydantic import Field
 
 from understudy.cli.arguments import SplitName, TargetWords, print_file_summaries
+from understudy.cli.evaluation import fit_limits_to_model
 from understudy.cli.grammar import Options, validate_unused_options
 from understudy.cli.messages import print_message
 from understudy.core.errors import ConfigError
@@ -108,7 +109,8 @@ def _make_spec(resolved: "ResolvedTarget", options: CollectOptions) -> "EvalSpec
 
     if resolved.target.kind == "evaluation" and not options.agent:
         raise ConfigError(f"{resolved.target.text} is an evaluation; give a run, or --agent to play its tasks")
-    config, agent = resolved.config, options.agent or "gold"
+    agent = options.agent or "gold"
+    config = fit_limits_to_model(resolved) if agent == "model" else resolved.config
     validate_endpoint_overrides(agent, config, options.target)
     settings = options.model_dump(include={"tasks", "trials", "split", "seed"})
     played = config.eval.replace(temperature=config.sampling.temperature, **settings)

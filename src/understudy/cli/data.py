@@ -6,7 +6,7 @@ No verb overwrites a file. After Ctrl-C, --resume completes the partial output.
 import contextlib
 import json
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -271,8 +271,8 @@ def convert(options: ConvertOptions) -> None:
 class ExportConversationsOptions(Options):
     """Options of `data export`."""
 
-    trainer: Annotated[Literal["llamafactory", "trl", "openai"], typer.Argument(metavar="TRAINER")]
-    """The trainer that reads the files."""
+    trainer: Annotated[Literal["llamafactory", "trl", "openai", "atif"], typer.Argument(metavar="TRAINER")]
+    """The trainer that reads the files, or `atif` for trajectories."""
     files: Annotated[tuple[Path, ...], typer.Argument(metavar="FILE")]
     """Files or folders of conversations, of any shape that the page Data lists."""
     out: Path
@@ -447,12 +447,14 @@ def freeze(options: FreezeOptions) -> None:
 
 
 def _export_target(options: ExportConversationsOptions) -> "ExportTarget":
+    from understudy.data.conversations.atif import ATIFTarget
     from understudy.data.conversations.llamafactory import LlamaFactoryTarget, resolve_template
     from understudy.data.conversations.openai import OpenAITarget
     from understudy.data.conversations.trl import TRLTarget
 
     if options.trainer != "llamafactory":
-        return TRLTarget() if options.trainer == "trl" else OpenAITarget()
+        targets: dict[str, Callable[[], ExportTarget]] = {"trl": TRLTarget, "openai": OpenAITarget, "atif": ATIFTarget}
+        return targets[options.trainer]()
     if not options.model:
         raise ConfigError(
             "no model is given, and LLaMA-Factory's files are for one model; give --model, a folder or owner/model"

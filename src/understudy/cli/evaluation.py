@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from understudy.rollouts.agent import Agent
     from understudy.runs.config import TrainConfig
     from understudy.runs.eval_spec import EvalSpec
+    from understudy.runs.targets import ResolvedTarget
 
 SCRIPTED_AGENTS = ("gold", "noop", "refusing", "hasty")
 """Agents without a model. Their episodes are cheap to play again, so they are stored only if --out is given."""
@@ -241,7 +242,7 @@ def make_spec(arguments: Sequence[str], agent: str, model: str, repeats: int, ju
     weights = target_weights(resolved) if agent == "model" and not model else None
     for warning in weights.warnings if weights else ():
         print_message(warning, "yellow")
-    config = resolved.config
+    config = fit_limits_to_model(resolved) if agent == "model" else resolved.config
     validate_endpoint_overrides(agent, config, arguments, judge_failures)
     for setting in split_arguments(arguments)[1]:
         if with_full_key(TrainConfig, setting).partition("=")[0].partition(".")[0] in _TRAINING_KEYS:
@@ -255,6 +256,16 @@ def make_spec(arguments: Sequence[str], agent: str, model: str, repeats: int, ju
         judge_failures=judge_failures,
         config=config,
     )
+
+
+def fit_limits_to_model(resolved: "ResolvedTarget") -> "TrainConfig":
+    """Return the config with a preset's limits in tokens of the model, as a run would have them. Print what changed."""
+    from understudy.train.token_limits import fit_token_limits
+
+    config, line = fit_token_limits(resolved.presets, resolved.config)
+    if line:
+        print_message(line)
+    return config
 
 
 def _display_name(agent: str, config: "TrainConfig") -> str:

@@ -39,6 +39,7 @@ from understudy.train.planning import bench, fitting
 from understudy.train.planning.memory import MemoryPlan, format_measured_peak, summarize_memory_plan
 from understudy.train.planning.preflight import PreflightReport, run_preflight
 from understudy.train.processes import BRIEF_VARIABLE, TEMP_FOLDER_VARIABLE, exit_with_parent, run_processes
+from understudy.train.token_limits import fit_token_limits
 
 if TYPE_CHECKING:
     from understudy.train.planning.gpu import GPUPlan
@@ -244,11 +245,12 @@ def plan_for_gpu(settings: Sequence[str], gpu: str, processes: int = 1) -> "GPUP
 
 def run_plan(settings: Sequence[str], target: float, seconds: float) -> "TrainingPlan":
     """Measure the model of a config and return a plan of its training."""
-    config = resolve(settings).config
+    resolved = resolve(settings)
     try:
         from understudy.train.planning.plan import plan_training
     except ModuleNotFoundError as e:
         raise missing_package_error(e, "planning") from e
+    config, _ = fit_token_limits(resolved.presets, resolved.config)
     return run_async(plan_training(config, target, seconds))
 
 
@@ -310,18 +312,23 @@ def open_run(settings: Sequence[str], out: Path | None, resume: Path | None, pro
 def _complete(resolved: ResolvedTarget) -> tuple[TrainConfig, list[str]]:
     """Return the config of a new run with numbers for `epochs` and learning rates, and lines that name them.
 
-    A line also names a preset that was made for a model of another size.
+    A line also names a preset that was made for a model of another size, and limits that are raised for its tokens.
     """
     config, length = resolve_epochs(resolved.config)
     config, rates = resolve_learning_rates(config)
-    return config, [*preset_size_notes(resolved.presets, config), *(line for line in (length, rates) if line)]
+    config, limits = fit_token_limits(resolved.presets, config)
+    return config, [*preset_size_notes(resolved.presets, config), *(line for line in (length, rates, limits) if line)]
 
 
 def _resumed_config(settings: Sequence[str], folder: Path) -> TrainConfig:
     """Return the config of a run that is resumed with further settings."""
     stored = read_run_config(folder)
     names, overrides = split_arguments(settings)
-    config = resolve(settings).config if names else parse_config(dump_toml(stored), overrides)
+    if names:
+        resolved = resolve(settings)
+        config, _ = fit_token_limits(resolved.presets, resolved.config)
+    else:
+        config = parse_config(dump_toml(stored), overrides)
     config, _ = resolve_epochs(config)
     return keep_learning_rates(config, stored)
 

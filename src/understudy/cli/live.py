@@ -322,6 +322,7 @@ def format_outcome(episode: Trajectory) -> str:
         StopReason.DONE: "",
         StopReason.MAX_TURNS: ", reached limits.max_turns",
         StopReason.MAX_TOKENS: ", had no room for a reply",
+        StopReason.INVALID_REPLIES: ", reached limits.max_invalid_replies",
     }
     replies = _count(episode.num_turns, "reply", "replies")
     if episode.score is None:

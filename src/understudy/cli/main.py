@@ -40,7 +40,7 @@ from understudy.train.processes import TERMINATED_STATUS
 
 if TYPE_CHECKING:
     from understudy.data.checks.adversarial.suite import AdversarialReport
-    from understudy.data.checks.check import AdversarialOptions, DomainReport, ProgressTracker
+    from understudy.data.checks.check import AdversarialOptions, DomainReport, ProblemGroup, ProgressTracker
     from understudy.envs.task_source import TaskSource
     from understudy.runs.config import TrainConfig
     from understudy.runs.weights import ModelWeights
@@ -245,6 +245,7 @@ class PlayOptions(Options):
 def play(options: PlayOptions) -> None:
     """Play an episode as the agent or the user, or watch one."""
     from understudy.cli import play as plays
+    from understudy.cli.evaluation import fit_limits_to_model
     from understudy.envs.users import UserSimulatorFactory
     from understudy.evaluation import forks
     from understudy.evaluation.evaluate import replace_users
@@ -263,7 +264,8 @@ def play(options: PlayOptions) -> None:
         raise ConfigError(f"{given} has no effect when you are the agent; add --as user or --watch")
     resolved = resolve([*options.target, *([f"model={model}"] if model else ())])
     left = forks.resolve_fork(resolved.target, options.fork, resolved.config, task) if options.fork else None
-    config = left.config if left else resolved.config
+    plays_model = not plays_agent and (model or agent == "model")
+    config = left.config if left else fit_limits_to_model(resolved) if plays_model else resolved.config
     source = config.open_source()
     print_file_summaries(source)
     source = replace_users(source, UserSimulatorFactory(config.user, config.endpoints))
@@ -689,16 +691,18 @@ def _format_domain_report(report: "DomainReport", target: str) -> str:
         else f"{s.split:<12}{0:>6}{'-':>10}{'-':>7}{'-':>8}{'-':>12}"
         for s in report.splits
     ]
+    groups = report.problem_groups
     unused = (
         [
             f"warning: tools that no gold episode calls: {', '.join(report.unused_tools)}; begin the name of a "
             "helper that is no tool with _"
         ]
-        if report.unused_tools
+        if report.unused_tools and not any(group.kind == "gold_fails" for group in groups)
         else []
     )
-    groups = report.problem_groups
-    cut = [f"… and {len(groups) - MAX_PROBLEMS} more; --json lists all"] if len(groups) > MAX_PROBLEMS else []
+    blocking = {(group.kind, group.family) for group in groups if group.blocks_training and group.family}
+    shown = [group for group in groups if group.blocks_training or (group.kind, group.family) not in blocking]
+    cut = [f"… and {len(shown) - MAX_PROBLEMS} more; --json lists all"] if len(shown) > MAX_PROBLEMS else []
     warnings = [f"warning: {text}" for text in report.warnings]
     attacks = [_format_adversarial_report(attack) for attack in report.adversarial]
     attacks += [
@@ -708,9 +712,7 @@ def _format_domain_report(report: "DomainReport", target: str) -> str:
     ]
     failing = next((g for g in groups if g.kind in ("gold_not_rewarded", "gold_fails") and g.example_task), None)
     watch = [f"see it: understudy play {target} --watch --task {failing.example_task}"] if failing else []
-    problems = [
-        f"{'blocks training' if group.blocks_training else 'advice'}: {group}" for group in groups[:MAX_PROBLEMS]
-    ]
+    problems = [_format_group(group, groups) for group in shown[:MAX_PROBLEMS]]
     counts = (
         [f"{report.num_blocking_tasks} tasks block training; {report.num_advised_tasks} other tasks have advice"]
         if groups
@@ -724,6 +726,15 @@ def _format_domain_report(report: "DomainReport", target: str) -> str:
     return "\n".join(
         [head, *body, *attacks, *unused, *problems, *cut, *watch, *warnings, _verdict(report), *counts, accepts]
     )
+
+
+def _format_group(group: "ProblemGroup", groups: Sequence["ProblemGroup"]) -> str:
+    """Return a line on a group, with the number of the tasks that have its problem and do not block training."""
+    others = [each for each in groups if each.family and (each.kind, each.family) == (group.kind, group.family)]
+    count = sum(each.num_tasks for each in others if not each.blocks_training)
+    if not group.blocks_training:
+        return f"advice: {group}"
+    return f"blocks training{f' (advice for {count} other tasks)' if count else ''}: {group}"
 
 
 def _format_adversarial_report(report: "AdversarialReport") -> str:
@@ -746,7 +757,7 @@ def _num_tasks(report: "DomainReport") -> int:
 
 def _verdict(report: "DomainReport") -> str:
     if report.problems:
-        found = f"{len(report.problems)} problems; --json lists each"
+        found = f"{len(report.problems)} problem{'s' * (len(report.problems) > 1)}; --json lists each"
         if not report.unsound:
             return found
         loaded = _num_tasks(report)

@@ -10,11 +10,11 @@ from typing import Literal
 from understudy.core.errors import ConfigError, did_you_mean
 from understudy.core.event_loop import run_async
 from understudy.core.messages import Message, ToolSpec
-from understudy.core.tasks import Scenario, Split, Task
+from understudy.core.tasks import SPLITS, Scenario, Split, Task
 from understudy.core.terminal import PersonLeft, print_conversation, read_line
 from understudy.core.trajectory import Trajectory
 from understudy.envs.environment import Environment
-from understudy.envs.task_source import TaskSource, explain_failed_parts, find_task
+from understudy.envs.task_source import TaskSource, describe_no_tasks, explain_failed_parts, find_task
 from understudy.envs.tools import UserTools
 from understudy.envs.users import HumanUser, UserFactory
 from understudy.formats.typed_calls import format_tool_list, parse_typed_reply
@@ -152,13 +152,17 @@ def select_task(source: TaskSource, name: str = "", split: Split = "train") -> T
     if name and (task := find_task(source, name)):
         return task
     tasks = {task.id: task for task in source.tasks(split)}
-    if not tasks:
-        raise ConfigError(f"domain {source.name} has no {split} tasks in this slice")
     if name:
-        close = difflib.get_close_matches(name, tasks, n=3, cutoff=0.3) or list(tasks)[:3]
+        known = [task.id for each in dict.fromkeys((split, *SPLITS)) for task in source.tasks(each)]
+        if ends := [each for each in known if each.endswith(f"/{name}")]:
+            raise ConfigError(f"unknown task {name!r}; did you mean {' or '.join(map(repr, ends[:3]))}?")
+        close = difflib.get_close_matches(name, known, n=3, cutoff=0.3) or known[:3]
         raise ConfigError(
-            f"unknown task {name!r}; the {split} split has {len(tasks)}, such as {', '.join(map(repr, close))}"
+            f"unknown task {name!r}; {source.name} has {len(known)}, such as {', '.join(map(repr, close))}"
         )
+    if not tasks:
+        others = [each for each in SPLITS if source.tasks(each)]
+        raise ConfigError(describe_no_tasks(source, split, [f"give --split {' or '.join(others)}"] if others else []))
     return next(iter(tasks.values()))
 
 

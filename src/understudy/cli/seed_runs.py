@@ -20,6 +20,7 @@ from understudy.runs.storage.status import read_run_status
 from understudy.runs.targets import resolve, split_arguments
 from understudy.train.model_size import keep_learning_rates
 from understudy.train.processes import BRIEF_VARIABLE, STOPPED_STATUSES, run_process
+from understudy.train.token_limits import fit_token_limits
 
 _WRONG_ARGUMENT = 2
 """The exit status of a run that other seeds would repeat: a wrong argument or setting."""
@@ -101,7 +102,9 @@ def _find_run(words: Sequence[str], seed: int, folder: Path) -> SeedRun:
     if not is_run_folder(folder):
         validate_new_folder(folder)
         return SeedRun(seed, folder, "new")
-    stored, (config, _) = read_run_config(folder), resolve_epochs(resolve([*words, f"seed={seed}"]).config)
+    stored, resolved = read_run_config(folder), resolve([*words, f"seed={seed}"])
+    config, _ = resolve_epochs(resolved.config)
+    config, _ = fit_token_limits(resolved.presets, config)
     config = keep_learning_rates(config, stored)
     steps = [f"steps: {stored.steps} and {config.steps}"] if stored.steps != config.steps else []
     if changed := [*steps, *fixed_differences(stored, config)]:

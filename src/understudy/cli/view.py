@@ -78,8 +78,14 @@ def _as_text(folder: Path, step: int | None, episode: int | None) -> str:
     from understudy.evaluation import explain_stored as why
     from understudy.evaluation.reports.files import format_unfinished, is_evaluation, read_report
     from understudy.evaluation.reports.text import report_to_text
+    from understudy.runs.run import is_run_folder
     from understudy.viewer import run_text
+    from understudy.viewer.library import RunLibrary
 
+    if folder.is_dir() and not (is_run_folder(folder) or is_evaluation(folder)):
+        library = RunLibrary([folder])  # which refuses a folder without runs
+        first = next(iter([*library.runs().values(), *library.evaluations().values()]))
+        raise ConfigError(f"{folder} contains runs or evaluations; give one, such as {folder / first.name}")
     if is_evaluation(folder):
         if step is not None:
             raise ConfigError(

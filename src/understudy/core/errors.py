@@ -14,13 +14,15 @@ other exception is a bug of the package and propagates.
 """
 
 import difflib
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 _MAX_NAMES = 8
 """The largest number of names that an error text lists."""
+_WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+|\d+")
 ToolErrorKind = Literal[
     "refused", "unknown_tool", "invalid_arguments", "malformed", "unconfirmed", "forbidden", "tool_exception"
 ]
@@ -43,10 +45,12 @@ class ExceptionReport:
     location: str
     """File and line of the user's code, such as `sums.py:12`."""
     traceback: str
+    hint: str = ""
+    """What to write instead, if that is known."""
 
     def __str__(self) -> str:
         """Return the report in one line."""
-        return f"{self.what} raised {self.exception} ({self.location})"
+        return f"{self.what} raised {self.exception} ({self.location})" + (f"; {self.hint}" if self.hint else "")
 
 
 class ToolError(Exception):
@@ -133,8 +137,24 @@ def no_such_path(text: str) -> str:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return the end of an error text: `name`, the closest known name, and all allowed names."""
+    """Return the end of an error text: `name`, the closest known name by letters and words, and all allowed names."""
     allowed = sorted(known)
-    close = difflib.get_close_matches(name, allowed, n=1, cutoff=0.5)
-    hint = f"did you mean {close[0]!r}? " if close else ""
-    return f"{name!r}; {hint}allowed: {', '.join(allowed)}"
+    hint = f"did you mean {close!r}? " if (close := _find_closest(name, allowed)) else ""
+    return f"{name!r}; {hint}allowed: {', '.join(allowed) or 'none'}"
+
+
+def _find_closest(name: str, allowed: Sequence[str]) -> str:
+    """Return the name with the most letters and words of `name`; empty if no name shares half of its letters or a long
+    word."""
+    words = _long_words(name)
+    scores = dict[str, float]()
+    for each in difflib.get_close_matches(name, allowed, n=_MAX_NAMES, cutoff=0.5):
+        scores[each] = difflib.SequenceMatcher(None, each, name).ratio()
+    for each in allowed:
+        if shared := words & _long_words(each):
+            scores[each] = scores.get(each, 0.0) + len(shared) / len(words | _long_words(each))
+    return max(scores, key=lambda each: scores[each], default="")
+
+
+def _long_words(name: str) -> set[str]:
+    return {word.lower() for word in _WORD.findall(name) if len(word) > 3}

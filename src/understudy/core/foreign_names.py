@@ -7,8 +7,9 @@ import difflib
 import functools
 import inspect
 import re
-from collections.abc import Callable, Collection, Mapping
-from typing import ParamSpec, TypeVar
+import warnings
+from collections.abc import Callable, Collection, Coroutine, Generator, Mapping
+from typing import Any, ParamSpec, TypeVar, cast
 
 from understudy.core.errors import did_you_mean
 
@@ -154,11 +155,50 @@ def explained_arguments(*, positional: str = "", keyword: str = "") -> Callable[
             except TypeError as e:
                 problem = _explain_arguments(signature, str(e), kwargs, positional, keyword)
                 raise TypeError(f"{function.__name__}: {problem}") from None
-            return function(*args, **kwargs)
+            result = function(*args, **kwargs)
+            # A caller who forgets `await` is told so at the first use of the result.
+            return cast(R, AwaitedCall(function.__name__, result)) if inspect.iscoroutine(result) else result
 
         return call
 
     return decorate
+
+
+class AwaitedCall(Coroutine[Any, Any, Any]):
+    """A coroutine that says how to await it where a caller uses it as its result, or drops it."""
+
+    def __init__(self, name: str, coroutine: Coroutine[Any, Any, Any]) -> None:
+        self._coroutine, self._is_awaited = coroutine, False
+        self._remedy = f"write `await {name}(…)` in a coroutine or a notebook, or asyncio.run({name}(…))"
+        self._problem = f"{name}(…) was not awaited, so nothing has run"
+
+    def __getattr__(self, attribute: str) -> Any:
+        """Raise AttributeError, which says how to get the result."""
+        raise AttributeError(f"there is no {attribute!r} before the result is awaited: {self._remedy}")
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        """Run the coroutine."""
+        self._is_awaited = True
+        return self._coroutine.__await__()
+
+    def send(self, value: Any) -> Any:
+        """Continue the coroutine with a value."""
+        self._is_awaited = True
+        return self._coroutine.send(value)
+
+    def throw(self, *error: Any) -> Any:
+        """Continue the coroutine with an exception."""
+        return self._coroutine.throw(*error)
+
+    def close(self) -> None:
+        """End the coroutine."""
+        self._coroutine.close()
+
+    def __del__(self) -> None:
+        """Warn if the coroutine was never started, in place of Python, which does not say what to write."""
+        if not self._is_awaited and inspect.getcoroutinestate(self._coroutine) == inspect.CORO_CREATED:
+            self._coroutine.close()
+            warnings.warn(f"{self._problem}: {self._remedy}", RuntimeWarning, stacklevel=2)
 
 
 def _explain_arguments(

@@ -77,6 +77,8 @@ def describe_validation(error: ValidationError, model: type[BaseModel] | None = 
     if first["type"] == "frozen_instance":
         return field, f"records are frozen; write a changed copy, as in self._state.TABLE[key] = row.replace({field}=…)"
     value, text = first["input"], first["msg"].removeprefix("Value error, ")
+    if first["type"] == "string_too_short":
+        text = "it is empty; give it a text"
     if text.startswith("Input should be"):
         needed = (
             text.removeprefix("Input should be")

@@ -13,6 +13,13 @@ class Record(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, ser_json_inf_nan="strings")
 
+    def __contains__(self, item: object) -> bool:
+        """Raise TypeError: pydantic would look for `item` in the pairs of names and values, and never find it."""
+        fields = ", ".join(type(self).model_fields)
+        raise TypeError(
+            f"'{type(self).__name__}' object holds nothing that `in` finds; name one of its fields: {fields}"
+        )
+
     def replace(self, **changes: Any) -> Self:
         """Return a copy with some fields changed.
 

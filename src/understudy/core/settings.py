@@ -129,7 +129,7 @@ def parse_overrides(config_type: type[C], overrides: Sequence[str], values: Mapp
 def _apply(config_type: type[Record], values: dict[str, Any], overrides: Sequence[str]) -> None:
     """Set overrides in nested values."""
     for override in sorted(overrides, key=lambda each: not _sets_kind(config_type, each)):
-        _override(_Section(config_type, config_type, f"override {_shown(override)}"), values, override)
+        _override(_Section(config_type, config_type, f"override {shown_setting(override)}"), values, override)
 
 
 def _validated(config_type: type[C], values: Mapping[str, Any]) -> C:
@@ -451,7 +451,7 @@ def _override(section: _Section, values: dict[str, Any], override: str) -> None:
     *sections, key = name.strip().split(".")
     if not equals or not key:
         raise ConfigError(
-            f"override {_shown(override)} is not of the form key=value, such as seed=1 or limits.max_turns=20"
+            f"override {shown_setting(override)} is not of the form key=value, such as seed=1 or limits.max_turns=20"
         )
     if _sets_kind(section.record, override):
         _set_kind(section, values, sections, text.strip())
@@ -465,13 +465,13 @@ def _override(section: _Section, values: dict[str, Any], override: str) -> None:
         if inner is None and table_record(section.record, part):
             table = f"{section.path}{part}"
             raise ConfigError(
-                f"override {_shown(override)}: {table} is a table of sections; set {table}.NAME.KEY=VALUE"
+                f"override {shown_setting(override)}: {table} is a table of sections; set {table}.NAME.KEY=VALUE"
             )
         if inner is None and _is_mapping(section.record, part):
             _set_entry(section, values, part, f"{'.'.join([*sections, key])}={text}")
             return
         if inner is None:
-            raise ConfigError(f"override {_shown(override)}: {section.path}{part} is a value, not a section")
+            raise ConfigError(f"override {shown_setting(override)}: {section.path}{part} is a value, not a section")
         section, values = inner, values.setdefault(part, {})
     section.check_key(key)
     if records := field_records(section.record, key):
@@ -480,7 +480,7 @@ def _override(section: _Section, values: dict[str, Any], override: str) -> None:
         others += [each for each in matching_keys(section.root, key) if each != path]
         keys = dict.fromkeys(f"{path}.{name}" for record in records for name in record.model_fields)
         hint = f"; did you mean {others[0]}={text.strip()}?" if others else f"; set one of its keys: {', '.join(keys)}"
-        raise ConfigError(f"override {_shown(override)}: {path} is a section, not a value{hint}")
+        raise ConfigError(f"override {shown_setting(override)}: {path} is a section, not a value{hint}")
     if _is_mapping(section.record, key) and not text.strip().startswith("{"):
         _set_entry(section, values, key, text)
         return
@@ -502,7 +502,7 @@ def _set_entry(section: _Section, values: dict[str, Any], key: str, entry: str) 
     values.setdefault(key, {})[name.strip()] = _value(str if is_text else Any, text.strip())
 
 
-def _shown(override: str) -> str:
+def shown_setting(override: str) -> str:
     """Return an override as errors quote it, without secrets."""
     name, equals, _ = override.partition("=")
     return repr(f"{name}={MASK}" if equals and is_secret_name(name) else mask_secrets(override))

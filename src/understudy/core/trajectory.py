@@ -2,12 +2,14 @@
 
 `tokens` is one flat, append-only sequence of prompt tokens and sampled tokens. Text is never tokenized twice.
 `logprobs[t]` is the log-probability of `tokens[t]` given `tokens[:t]` under the model that sampled it, at the sampling
-temperature. It is 0.0 where `mask` is False. `mask[0]` is always False.
+temperature. It is 0.0 where `mask` is False. `mask[0]` is always False. Where a sampling mask was recorded, the
+log-probability is normalized over the tokens of the mask.
 
 An episode has one sequence, or several: an agent may call a second model, or rewrite its history. Each sampled token is
 in the mask of one sequence, after exactly the tokens that it was sampled from.
 """
 
+import itertools
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -20,7 +22,8 @@ from pydantic_core import from_json
 
 from understudy.core.errors import ExceptionReport, Fault
 from understudy.core.files import open_bytes
-from understudy.core.messages import Message, ToolSpec
+from understudy.core.messages import Message, ToolSpec, message_to_openai
+from understudy.core.sampling_masks import SamplingMask, SamplingMasks
 from understudy.core.tasks import Score
 
 
@@ -32,6 +35,8 @@ class StopReason(StrEnum):
     MAX_TURNS = "max_turns"
     MAX_TOKENS = "max_tokens"
     """No room for a reply: the episode reached `limits.max_episode_tokens` or filled the model's context."""
+    INVALID_REPLIES = "invalid_replies"
+    """`limits.max_invalid_replies` replies in a row had calls that cannot be parsed."""
     FAULT = "fault"
     """The infrastructure failed; `Trajectory.fault` names the component."""
 
@@ -49,6 +54,7 @@ class TokenSequence:
     logprobs: list[float]
     given_replies: list[int]
     tools: list[ToolSpec] | None
+    sampling_masks: list[SamplingMask]
 
     def observe(self, messages: Iterable[Message], tokens: Sequence[int] = ()) -> None:
         """Append messages that the agent sees, and their tokens if there are any. Raise TypeError for other objects."""
@@ -62,17 +68,31 @@ class TokenSequence:
         self.mask += [False] * len(tokens)
         self.logprobs += [0.0] * len(tokens)
 
-    def act(self, message: Message, tokens: Sequence[int] = (), logprobs: Sequence[float] = ()) -> None:
+    def act(
+        self,
+        message: Message,
+        tokens: Sequence[int] = (),
+        logprobs: Sequence[float] = (),
+        sampling_masks: Sequence[SamplingMask] = (),
+    ) -> None:
         """Append a reply of the agent with its tokens exactly as sampled.
 
         Raise TypeError if the reply is no Message, and ValueError if its role is not "assistant", if the number of
-        `logprobs` differs from that of `tokens`, or if no prompt token comes before them.
+        `logprobs`, or of `sampling_masks` if there are any, differs from that of `tokens`, if a mask lacks its token,
+        or if no prompt token comes before them.
         """
         _require_message("act", message)
         if message.role != "assistant":
             raise ValueError(f'act(message) got a message of role "{message.role}"; a reply has the role "assistant"')
         if len(tokens) != len(logprobs) or (tokens and not self.tokens):
             raise ValueError(f"{len(tokens)} sampled tokens, {len(logprobs)} logprobs, after {len(self.tokens)} tokens")
+        if sampling_masks and len(sampling_masks) != len(tokens):
+            raise ValueError(f"{len(tokens)} sampled tokens, {len(sampling_masks)} sampling masks")
+        if outside := [t for t, mask in zip(tokens, sampling_masks, strict=False) if mask and t not in mask]:
+            raise ValueError(f"the sampled token {outside[0]} is not in its sampling mask")
+        if sampling_masks or self.sampling_masks:
+            unmasked = () if self.sampling_masks else [()] * sum(self.mask)
+            self.sampling_masks += [*unmasked, *(sampling_masks or [()] * len(tokens))]
         self.messages.append(message)
         self.tokens += tokens
         self.mask += [True] * len(tokens)
@@ -83,6 +103,13 @@ class TokenSequence:
         """Indices of the agent's replies in `messages`."""
         given = set(self.given_replies)
         return [i for i, message in enumerate(self.messages) if message.role == "assistant" and i not in given]
+
+    @property
+    def num_invalid_replies(self) -> int:
+        """Number of the last replies in a row that have a call which cannot be parsed."""
+        replies = (self.messages[i] for i in reversed(self.reply_indices))
+        invalid = (any(call.parse_error for call in reply.tool_calls) for reply in replies)
+        return sum(1 for _ in itertools.takewhile(bool, invalid))
 
     def reply_spans(self) -> Iterator[tuple[int, int]]:
         """Yield the agent's turns as [start, end) spans of `tokens`."""
@@ -105,6 +132,7 @@ class Branch(TokenSequence):
     logprobs: list[float] = field(default_factory=list)
     given_replies: list[int] = field(default_factory=list)
     """As in `Trajectory`."""
+    sampling_masks: SamplingMasks = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -137,6 +165,7 @@ class Trajectory(TokenSequence):
     """Indices in `messages` of assistant messages that were not sampled here, such as the environment's greeting."""
     tools: list[ToolSpec] | None = None
     """The tools in the prompt of the last reply. None for those of the environment."""
+    sampling_masks: SamplingMasks = field(default_factory=list)
     branches: list[Branch] = field(default_factory=list)
     """The other sequences of the episode, in the order of their first reply."""
 
@@ -169,20 +198,30 @@ class Trajectory(TokenSequence):
         reply: Message,
         tokens: Sequence[int],
         logprobs: Sequence[float],
+        sampling_masks: Sequence[SamplingMask] = (),
     ) -> None:
         """Append a reply to the sequence that its prompt continues. If there is none, open a branch.
 
-        `messages` and `prompt` are the conversation before the reply and all its tokens. Of the first `num_known`
-        messages, the prompt has the tokens of an earlier call, its reply included.
+        `messages` and `prompt` are the conversation before the reply and all its tokens. A model behind an API has no
+        tokens. Of the first `num_known` messages, the prompt has the tokens of an earlier call, its reply included.
         """
-        for sequence in self.sequences:
-            if len(sequence.messages) == num_known and list(prompt[: len(sequence.tokens)]) == sequence.tokens:
-                break
-        else:
+        sequence = self.find_sequence(messages, prompt, num_known)
+        if sequence is None:
             self.branches.append(sequence := Branch())
         sequence.observe(messages[len(sequence.messages) :], prompt[len(sequence.tokens) :])
-        sequence.act(reply, tokens, logprobs)
+        sequence.act(reply, tokens, logprobs, sampling_masks)
         sequence.tools = list(tools)
+
+    def find_sequence(
+        self, messages: Sequence[Message], prompt: Sequence[int], num_known: int
+    ) -> "Trajectory | Branch | None":
+        """Return the sequence that the prompt of a call continues. The arguments are those of `add_call`."""
+        for sequence in self.sequences:
+            if len(sequence.messages) != num_known or list(prompt[: len(sequence.tokens)]) != sequence.tokens:
+                continue
+            if prompt or all(map(_equal_wires, sequence.messages, messages)):
+                return sequence
+        return None
 
     def add_exceptions(self, reports: Iterable[ExceptionReport]) -> None:
         """Append the reports of exceptions from places in the code that have none yet."""
@@ -215,6 +254,10 @@ def sampled_spans(mask: Sequence[bool]) -> Iterator[tuple[int, int]]:
         elif not sampled and start is not None:
             yield start, i
             start = None
+
+
+def _equal_wires(one: Message, other: Message) -> bool:
+    return message_to_openai(one) == message_to_openai(other)
 
 
 def _require_message(method: str, message: object) -> None:

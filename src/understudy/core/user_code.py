@@ -8,11 +8,12 @@ import asyncio
 import dis
 import functools
 import inspect
+import re
 import signal
 import sysconfig
 import threading
 import traceback
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -250,7 +251,30 @@ def report_exception(error: BaseException, component: Fault, what: str, called: 
     """Return the report of an exception of user code. `called` is the user's object that was called."""
     _close_unawaited(error)
     location = locate_exception(error, called)
-    return ExceptionReport(component, what, describe_exception(error), location, format_traceback(error))
+    text, trace = describe_exception(error), format_traceback(error)
+    return ExceptionReport(component, what, text, location, trace, _find_hint(error))
+
+
+_USES: Mapping[str, str] = {
+    "Message": "a Message has message.content (its text), message.role and message.tool_calls",
+    "ToolCall": "a ToolCall has call.name and call.arguments, a dict",
+    "ToolExample": "an example has example.prompt, example.answer and example.info, the dict of further data",
+    "Task": "a Task has task.id, task.scenario, task.gold and task.outputs",
+    "State": "a State has its tables as attributes, such as self._state.TABLE[key]",
+}
+"""How to read the objects that user code gets, by their class."""
+_WRONG_OBJECT = re.compile(r"'(\w+)' object|(?:not|got|type) '(\w+)'|not (\w+)(?: found|$)")
+_OF_MESSAGES = re.compile(r"'(?:list|tuple)' object has no attribute '(?:content|role|tool_calls|lower|strip|split)'")
+
+
+def _find_hint(error: BaseException) -> str:
+    """Return how to read an object of the package that user code has used as a dict or a text, or ""."""
+    if not isinstance(error, TypeError | AttributeError):
+        return ""
+    if _OF_MESSAGES.search(str(error)):
+        return "a transcript is a list of messages: the text of the last one is transcript[-1].content"
+    found = _WRONG_OBJECT.search(str(error))
+    return _USES.get(next(filter(None, found.groups()), ""), "") if found else ""
 
 
 def _is_out_of_memory(error: BaseException) -> bool:
@@ -278,7 +302,7 @@ def locate_exception(error: BaseException, called: object = None) -> str:
     innermost frame.
     """
     frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if not _is_installed(frame.filename)]
+    own = [frame for frame in frames if not is_installed(frame.filename)]
     definition = None if own else locate_definition(called)
     if definition or not frames:
         return definition or "no location"
@@ -286,7 +310,7 @@ def locate_exception(error: BaseException, called: object = None) -> str:
     return f"{Path(last.filename).name}:{last.lineno}"
 
 
-def _is_installed(file: str) -> bool:
+def is_installed(file: str) -> bool:
     """Return whether a file is of an installed package, also of a parent environment or of the user's site."""
     folders = Path(file).parts
     return file.startswith((*_INSTALLED, "<")) or "site-packages" in folders or "dist-packages" in folders
@@ -304,12 +328,14 @@ def locate_definition(called: object) -> str | None:
         return locate_definition(called.func)
     if inspect.ismethod(called):
         return locate_definition(called.__func__) or locate_definition(called.__self__)
+    if inspect.isfunction(called):
+        called = inspect.unwrap(called)
     defined: Any = called if inspect.isfunction(called) or isinstance(called, type) else type(called)
     try:
         file, (_, index) = inspect.getsourcefile(defined), inspect.findsource(defined)
     except (OSError, TypeError, SyntaxError):  # it is built in, or its file is gone or has changed
         return None
-    return None if file is None or _is_installed(file) else f"{Path(file).name}:{index + 1}"
+    return None if file is None or is_installed(file) else f"{Path(file).name}:{index + 1}"
 
 
 def format_traceback(error: BaseException) -> str:

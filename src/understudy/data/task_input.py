@@ -183,7 +183,7 @@ def absolute_reference(reference: str) -> str:
     """Return the reference with an absolute path, because rows are read in other folders."""
     kind, _, rest = reference.partition(":")
     path, sharp, domain = rest.partition("#")
-    whole = Path(path).expanduser().resolve()
+    whole = Path(path).expanduser().absolute()  # not resolved: the Python of a virtual environment is a link
     return f"{kind}:{whole}{sharp}{domain}" if kind in SOURCE_MODULES and whole.exists() else reference
 
 

@@ -18,6 +18,7 @@ from pydantic import AfterValidator, Field
 from understudy.algorithms.config import CriticConfig, LossConfig
 from understudy.core.errors import ConfigError, RolloutError
 from understudy.core.records import Record
+from understudy.core.sampling_masks import SamplingMask
 from understudy.engines.reference_config import FROZEN_REFERENCE, ReferenceConfig
 
 if TYPE_CHECKING:
@@ -74,11 +75,20 @@ class SamplingParams(Record):
     """Subtract this from the logits of tokens that occur in the reply. 0 disables it."""
     stop: tuple[Annotated[str, Field(min_length=1)], ...] = ()
     """Strings that end a reply. The token that completes one is the last of the reply."""
+    keep_sampling_mask: bool = True
+    """Record which tokens `top_p`, `top_k` and `min_p` kept, and normalize log-probabilities over them, when sampling
+    and in training. If false, log-probabilities are those of all tokens, and filters bias the gradient."""
 
     @property
     def has_filters(self) -> bool:
         """True if tokens are not drawn from the plain softmax at `temperature`."""
         return (self.top_p, self.top_k, self.min_p) != (1.0, 0, 0.0) or self.has_penalties
+
+    @property
+    def records_masks(self) -> bool:
+        """True if the sampling mask of each token is recorded. Greedy decoding draws nothing."""
+        cuts = (self.top_p, self.top_k, self.min_p) != (1.0, 0, 0.0)
+        return self.keep_sampling_mask and cuts and self.temperature > 0
 
     @property
     def has_penalties(self) -> bool:
@@ -90,8 +100,9 @@ class SamplingParams(Record):
 class Completion:
     """A sampled reply, including its stop token or the token that completes a stop string.
 
-    `logprobs` are those of the unfiltered softmax at the sampling temperature, even if top-p, top-k, min-p or a
-    penalty was applied. The trainer computes the same quantity, so importance ratios compare like with like.
+    `logprobs` are those of the softmax at the sampling temperature, without penalties, over the tokens of the sampling
+    mask, or over all tokens where no mask is recorded. The trainer computes the same quantity, so importance ratios
+    compare like with like.
     """
 
     tokens: list[int]
@@ -99,6 +110,8 @@ class Completion:
     finish_reason: Literal["stop", "length"]
     weights_version: int = 0
     """Number of updates of the weights that sampled the reply."""
+    sampling_masks: Sequence[SamplingMask] = ()
+    """One for each token, or none at all."""
 
     @property
     def context_full(self) -> bool:
@@ -159,8 +172,9 @@ class Sampler(Protocol):
         """
 
 
-TokenCallback = Callable[[Sequence[int], Sequence[float]], None]
-"""Receives new tokens of a reply and their log-probabilities as soon as they are sampled."""
+TokenCallback = Callable[[Sequence[int], Sequence[float], Sequence[SamplingMask]], None]
+"""Receives new tokens of a reply, their log-probabilities and their sampling masks, if there are any, as soon as they
+are sampled."""
 
 
 class StreamingSampler(Sampler, Protocol):
@@ -222,7 +236,8 @@ class ConstrainedSampler(Protocol):
     ) -> Completion:
         """Sample like `StreamingSampler.sample`, from the allowed tokens only.
 
-        Log-probabilities are those of the whole softmax, as without a constraint.
+        With `sampling.keep_sampling_mask`, the sampling masks are those of grammar and filters together. Otherwise
+        log-probabilities are those of the whole softmax, as without a constraint.
         """
 
 
@@ -305,6 +320,17 @@ class Critic(Protocol):
 
     async def compute_values(self, batch: "Batch") -> "Batch":
         """Return the batch with the critic's `values` of its sampled tokens. Raise ValueError without a critic."""
+
+
+@runtime_checkable
+class SavesInBackground(Protocol):
+    """Optional part of an engine: a checkpoint is written while the engine samples."""
+
+    def prepare_save(self) -> Callable[[Path], None]:
+        """Return a function that writes what `save` would write now. It must be called once, in any thread.
+
+        Methods that change the weights or the optimizer wait until it has returned.
+        """
 
 
 def require_reference(engine: Trainer) -> Reference:

@@ -4,6 +4,7 @@ A package may also hold `policy.md`, `policy_brief.md` and the frozen tasks `tas
 frozen tasks of a module `it_desk.py` are in the folder `it_desk_tasks` beside it.
 """
 
+import contextlib
 import dataclasses
 import functools
 import inspect
@@ -15,6 +16,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from pydantic_core import from_json
 
 from understudy.core.errors import TaskError, ToolError
 from understudy.core.messages import Message, ToolCall, ToolSpec, format_call
@@ -295,7 +298,7 @@ class Domain(StatefulSource):
         with user_code("grader", "the reward function", self.grade):
             graded = (self.grade or score_episode)(task, state, changes, gate, transcript, ended)
             graded = await graded if inspect.isawaitable(graded) else graded
-        score = to_score(graded)
+        score = to_score(graded, self.grade)
         if not self._is_english:
             return apply_policy(score, gate.violations, self.reward_policy)
         gold_words = self._run_gold(task).gold_words
@@ -313,6 +316,10 @@ class Domain(StatefulSource):
         new = self.build_world().tables()
         rows = [(name, key, row) for name, table in self._world.tables().items() for key, row in table.items()]
         return [f"{name}.{key}" for name, key, row in rows if new[name].get(key) != row]
+
+    def episode_code(self) -> Sequence[object]:
+        """Return its toolkits, reward function and user factory."""
+        return (self.toolkit, self.user_tools, self.grade, self.user_factory)
 
     def find_unstable_parts(self) -> Sequence[str]:
         """Return a sentence if `build_world` returns other rows each time, and one for each family whose tasks differ
@@ -456,11 +463,30 @@ class Domain(StatefulSource):
             results += made
         return state
 
-    def _make_gold_calls(self, task: Task, state: State) -> Iterator[_GoldResult]:
+    def default_values(self, task: Task) -> Mapping[str, str]:
+        """Return the fields that results of the gold calls leave out because they have their default, and its text."""
+        runs = list[list[_GoldResult]]()
+        with contextlib.suppress(TaskError):  # a gold call is refused
+            for shown in (True, False):
+                runs.append(list(self._make_gold_calls(task, self.initial_state(task), shown)))
+        if len(runs) < 2:
+            return {}
+        rows = [next(iter(table.values())) for table in self._world.tables().values() if table]
+        owners = {name: type(row).__name__ for row in rows for name in getattr(type(row), "model_fields", ())}
+        pairs = zip(*runs, strict=True)
+        left_out = (each for full, short in pairs for each in _list_left_out(_to_value(full), _to_value(short)))
+        return {f"{owners[name]}.{name}" if name in owners else name: str(value) for name, value in left_out}
+
+    def _make_gold_calls(self, task: Task, state: State, keeps_defaults: bool = False) -> Iterator[_GoldResult]:
         """Make the gold calls of agent and user on a state, and yield each result. Raise `TaskError` if a tool rejects
-        one."""
+        one.
+
+        With `keeps_defaults`, results of the agent show fields that have their default.
+        """
         user_toolkit = self.user_tools(state) if self.user_tools else None
         toolkits = {"assistant": self.toolkit(state), "user": user_toolkit}
+        if keeps_defaults:
+            vars(toolkits["assistant"])["_keeps_defaults"] = True
         for role, call in ((message.role, call) for message in task.gold for call in message.tool_calls):
             toolkit = toolkits[role]
             if toolkit is None:
@@ -621,6 +647,27 @@ def _definition(domain: Domain) -> tuple[object, ...]:
     """Return the parts of a domain that make its tasks and episodes."""
     parts = ("build_world", "toolkit", "generate", "task_list", "policy", "user_tools", "grade", "confirm_writes")
     return tuple(getattr(domain, part) for part in parts)
+
+
+def _to_value(result: _GoldResult) -> Any:
+    """Return the value of a result that is JSON, else its text."""
+    try:
+        return from_json(result.text)
+    except ValueError:
+        return result.text
+
+
+def _list_left_out(full: Any, short: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the keys of the objects in `full` that those of `short` do not have, with their plain values."""
+    if isinstance(full, dict) and isinstance(short, dict):
+        for key, value in full.items():
+            if key in short:
+                yield from _list_left_out(value, short[key])
+            elif not isinstance(value, dict | list | bool | None):
+                yield str(key), value
+    elif isinstance(full, list) and isinstance(short, list):
+        for one, other in zip(full, short, strict=False):
+            yield from _list_left_out(one, other)
 
 
 def _success_checks(task: Task) -> list[SuccessCheck]:

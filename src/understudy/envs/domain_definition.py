@@ -25,7 +25,8 @@ def find_policy_problem(policy: object) -> str:
     is_name = name.endswith((".md", ".txt")) and len(name.split()) == 1
     if isinstance(policy, PurePath) or is_name or (0 < len(name) < MAX_NAME_LENGTH and Path(name).is_file()):
         return (
-            f"{name!r} is the name of a file: pass its text, Path(__file__).with_name({Path(name).name!r}).read_text()"
+            f"{name!r} is the name of a file: pass its text, after `from pathlib import Path`: "
+            f"Path(__file__).with_name({Path(name).name!r}).read_text()"
         )
     return ""
 

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from understudy.core.errors import TaskError, did_you_mean
+from understudy.core.tasks import task_fingerprint
 from understudy.core.user_code import task_code
 from understudy.envs.domain import Domain
 from understudy.envs.domain_definition import find_policy_problem
@@ -16,10 +17,15 @@ def validate_domain(domain: Domain) -> None:
     """Raise `TaskError` with everything that is missing or wrong in the definition. Tasks are not played."""
     if isinstance(domain.build_world, State):
         raise TaskError(f"build_world of {domain.name} is a state: pass the function that returns it, without ()")
+    for field in ("build_world", "toolkit", "user_tools", "user_factory", "grade"):
+        value = getattr(domain, field)
+        if value is not None and not callable(value) and not isinstance(value, Toolkit):
+            raise TaskError(f"{field} of {domain.name} is {value!r:.100}: pass a function or a class")
     with task_code(f"build_world of {domain.name}", domain.build_world):
         state = domain.build_world()
     if problems := list(_find_problems(domain, state)):
-        raise TaskError(f"domain {domain.name!r} cannot be used:" + "".join(f"\n- {text}" for text in problems))
+        listed = f" {problems[0]}" if len(problems) == 1 else "".join(f"\n- {text}" for text in problems)
+        raise TaskError(f"domain {domain.name!r} cannot be used:{listed}")
 
 
 def _find_problems(domain: Domain, state: object) -> Iterator[str]:
@@ -46,6 +52,9 @@ def _find_tool_problems(domain: Domain, state: State) -> Iterator[str]:
             continue
         if isinstance(make, Toolkit):
             yield f"{field} is an object of {type(make).__name__}: pass the class, {field}={type(make).__name__}"
+            continue
+        if isinstance(make, type) and not issubclass(make, Toolkit):
+            yield f"{field} is the class {make.__name__}, which is no toolkit: write `class {make.__name__}(Toolkit):`"
             continue
         with task_code(f"{field} of {domain.name}", make):
             tools: object = make(state.fork())
@@ -95,6 +104,12 @@ def _find_task_problems(domain: Domain) -> Iterator[str]:
         for family, function in sorted(domain.generate.items()):
             if callable(function) and (wrong := _find_other_parameters(function)):
                 yield f"the function of family {family!r} takes {wrong}: define it with one argument, rng"
-    for task in domain.task_list:
+    places = dict[str, int]()
+    for number, task in enumerate(domain.task_list):
+        key = task.id or task_fingerprint(task)
+        if key in places:
+            what = f"have the same id {task.id!r}" if task.id else "are equal"
+            yield f"entries {places[key]} and {number} of task_list {what}: remove one, or give each its own id"
+        places.setdefault(key, number)
         if task.domain not in ("", domain.name):
             yield f"the listed task {task.id!r} is of the domain {task.domain!r}: leave out its domain"

@@ -8,7 +8,7 @@ tool calls: if a reply has both text and calls, only the calls count.
 import inspect
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from understudy.core.errors import ExceptionReport, RolloutError, ToolError, did_you_mean
 from understudy.core.json_values import replace_surrogates
@@ -58,6 +58,14 @@ class Environment(Protocol):
         """Release the resources of the episode."""
 
 
+@runtime_checkable
+class ExtendableEnvironment(Protocol):
+    """Environment that can get the calls of one reply one after the other, as programs make them."""
+
+    async def extend_reply(self, call: ToolCall) -> StepResult | None:
+        """Run a further call of the last reply. Return None if that is not possible."""
+
+
 class ToolEnvironment:
     """Environment made of a domain policy, tools, a user and a grader.
 
@@ -98,13 +106,21 @@ class ToolEnvironment:
             return StepResult(score=await self.grade(ended=True))
         return self._observe(Message(role="user", content=answer))
 
+    async def extend_reply(self, call: ToolCall) -> StepResult:
+        """Run a further call of the last reply, which had other calls, as if `step` had got all of them at once."""
+        results = add_call_to_last_reply(self.transcript, call)
+        errors: list[ToolError] = []
+        answer = await self._answer(call, errors)
+        self.transcript += results
+        return self._observe(answer, errors=errors)
+
     async def grade(self, ended: bool) -> Score:
         """Return the score of the transcript and state so far."""
         with user_code("grader", "the reward function", self._grade):
             score = self._grade(self.transcript, ended)
             if inspect.isawaitable(score):
                 score = await score
-        return to_score(score)
+        return to_score(score, self._grade)
 
     async def close(self) -> None:
         """Do nothing: there are no resources to release."""
@@ -149,6 +165,14 @@ class ToolEnvironment:
             error_kinds=tuple(error.kind for error in errors),
             exceptions=tuple(error.report for error in errors if error.report),
         )
+
+
+def add_call_to_last_reply(transcript: list[Message], call: ToolCall) -> list[Message]:
+    """Add a call to the last reply of a transcript. Remove and return the results that follow the reply."""
+    place = next(i for i in range(len(transcript) - 1, -1, -1) if transcript[i].role == "assistant")
+    reply, *results = transcript[place:]
+    transcript[place:] = [reply.replace(tool_calls=(*reply.tool_calls, call))]
+    return results
 
 
 @dataclass(frozen=True, slots=True)

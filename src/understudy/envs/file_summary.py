@@ -28,9 +28,10 @@ class FileSummary(Record):
     """What a reader should know, such as how tasks were assigned to splits."""
 
     def lines(self) -> list[str]:
-        """Return one or two lines of text."""
+        """Return a line with the counts, and one for each note."""
         played = f"played by {_counts(self.played_by)}" if self.played_by else "no tasks"
-        lines = ["; ".join([f"{self.name}: {_counts(self.rows)}, {played}; {_counts(self.splits)}", *self.notes])]
+        lines = [f"{self.name}: {_counts(self.rows)}, {played}; {_counts(self.splits)}"]
+        lines += [f"{self.name}: {note}" for note in self.notes]
         if self.refused:
             total = sum(self.refused.values())
             lines.append(f"{self.name}: {total} refused: {_counts(self.refused)}; the first: {self.refusals[0]}")

@@ -25,6 +25,7 @@ from typing import Any, SupportsFloat
 from understudy.core.errors import RolloutError, ToolError
 from understudy.core.messages import ERROR_PREFIX, Message, ToolCall
 from understudy.core.tasks import Score
+from understudy.core.user_code import locate_definition
 from understudy.envs.calculator import evaluate_expression
 from understudy.envs.dates import normalize_dates
 from understudy.envs.state import State
@@ -418,25 +419,32 @@ def extract_numbers(text: str) -> frozenset[float]:
     return frozenset(_value(number) for number in _NUMBER.findall(text))
 
 
-def to_score(graded: object) -> Score:
+def to_score(graded: object, grader: object = None) -> Score:
     """Return what a grader returned as a `Score`: a score unchanged, a number as the reward of one.
 
     Raise RolloutError with fault "grader" if the reward is not a number from 0 to 1.
     """
     if isinstance(graded, Score):
-        to_reward(graded.reward)
+        to_reward(graded.reward, grader)
         return graded
-    return Score(reward=to_reward(graded))
+    return Score(reward=to_reward(graded, grader))
 
 
-def to_reward(value: object) -> float:
-    """Return a reward as a float. Raise RolloutError with fault "grader" if it is not a number from 0 to 1."""
+def to_reward(value: object, grader: object = None) -> float:
+    """Return a reward as a float. Raise RolloutError with fault "grader" if it is not a number from 0 to 1.
+
+    The error says where `grader` is defined, the function that returned the value.
+    """
     try:
         reward = float(value) if isinstance(value, SupportsFloat) else math.nan
     except (TypeError, ValueError, OverflowError, RuntimeError):  # an array or a tensor of several numbers, or 10**400
         reward = math.nan
     if not 0.0 <= reward <= 1.0:
-        raise RolloutError(f"the reward is {value!r:.100}; a reward must be a number from 0 to 1", "grader")
+        where = locate_definition(grader) if grader else None
+        rule = "a reward must be a number from 0 to 1" + (f" ({where})" if where else "")
+        remedies = ((type(None), "; end the function with `return`"), (list | tuple, "; return one for the episode"))
+        remedy = next((text for kind, text in remedies if isinstance(value, kind)), "")
+        raise RolloutError(f"{rule}; it is {value!r:.100}{remedy}", "grader")
     return reward
 
 

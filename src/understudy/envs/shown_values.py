@@ -29,7 +29,7 @@ from pydantic_core import from_json
 from understudy.core.messages import Message, ToolCall, ToolSpec
 from understudy.core.tasks import Scenario, Task
 from understudy.envs.dates import normalize_dates
-from understudy.envs.rewards import MAX_FREE_TERM, extract_numbers
+from understudy.envs.rewards import MAX_FREE_TERM, extract_numbers, is_number
 from understudy.envs.task_source import TaskSource
 
 MAX_DATE_OFFSET = 400
@@ -70,12 +70,16 @@ _ISO_DATE = re.compile(r"(?<!\d)(\d{4}-\d\d-\d\d)(?!\d)")
 _TIME = re.compile(r"(?<!\d)t?\d{1,2}:\d\d(?::\d\d)?(?:\.\d+)?(?:z|[+-]\d\d:?\d\d)?(?!\d)")
 
 
+OUTPUT = "output"
+
+
 class UnshownValue(NamedTuple):
-    """A value of a gold call that nothing shows before the call."""
+    """A value of a gold call that nothing shows before the call, or one that the agent must tell."""
 
     tool: str
+    """The tool of the call; empty for a value to tell."""
     argument: str
-    """The argument; of an object in it, the innermost key."""
+    """The argument; of an object in it, the innermost key. `OUTPUT` for a value to tell."""
     value: str
 
     @property
@@ -186,8 +190,12 @@ class ShownValues:
 def find_unshown_value(
     source: TaskSource, task: Task, messages: Sequence[Message], required: Sequence[ToolCall]
 ) -> UnshownValue | None:
-    """Return the first value that an agent cannot know of the `required` calls of a gold episode, or None."""
-    if not required:
+    """Return the first value of a gold episode that an agent cannot know, or None.
+
+    It is one of the `required` calls, or a number that the agent must tell.
+    """
+    numbers = [output for output in task.outputs if is_number(output)]
+    if not required and not numbers:
         return None
     before = source.task_policy(task), schema_text(source.tool_specs), *user_texts(task.scenario)
     shown = ShownValues(before, source.lookup_text(task))
@@ -203,7 +211,8 @@ def find_unshown_value(
                     return unshown
             if not (unshown and unshown.is_id):
                 shown.add(message.content, map(str, leaf_values(call.arguments)))
-    return None
+    untold = (each for each in numbers if not any(shown.shows(part) for part in each.split("|")))
+    return next((UnshownValue("", OUTPUT, each) for each in untold), None)
 
 
 def pair_results(messages: Sequence[Message]) -> Iterator[tuple[int, ToolCall]]:

@@ -15,9 +15,10 @@ from understudy.core.user_code import name_definition, task_code
 from understudy.envs.docstrings import find_unknown_parameters
 from understudy.envs.environment import Environment
 from understudy.envs.file_summary import FileSummary
-from understudy.envs.rewards import SHOWN_ONLY, FactRules, missing_facts
+from understudy.envs.rewards import SHOWN_ONLY, FactRules, missing_facts, states_fact
 from understudy.envs.state import State
 from understudy.envs.users import User, UserFactory
+from understudy.envs.users.scripted import explain_unconfirmed
 
 
 class Slice(Record):
@@ -171,6 +172,11 @@ class TaskSource:
         return False
 
     @property
+    def lacks_gold(self) -> bool:
+        """Whether nobody knows the gold solutions of its tasks, which RL does not need."""
+        return False
+
+    @property
     def families(self) -> Sequence[str]:
         """The task families."""
         return tuple(dict.fromkeys(task.family for split in SPLITS for task in self.tasks(split)))
@@ -218,6 +224,10 @@ class TaskSource:
         """Return the rows of a shared world, as `table.id`, that an episode has changed for all others."""
         return ()
 
+    def episode_code(self) -> Sequence[object]:
+        """Return the classes and functions that play and grade its episodes; `check` finds what state they share."""
+        return (type(self),)
+
     def find_unstable_parts(self) -> Sequence[str]:
         """Return a sentence for each thing that differs each time it is made, such as the tasks of a family."""
         return ()
@@ -230,6 +240,10 @@ class TaskSource:
         """Return what the tools of a task can show although no gold call asks for it; "" if gold makes all calls."""
         return ""
 
+    def default_values(self, task: Task) -> Mapping[str, str]:
+        """Return the fields that results of the gold calls leave out because they have their default, and its text."""
+        return {}
+
     def gold_writes(self, task: Task) -> tuple[ToolCall, ...]:
         """Return the agent's gold calls that change the state, or may change it, in order. See `reports_writes`."""
         return ()
@@ -237,6 +251,13 @@ class TaskSource:
     def required_calls(self, task: Task) -> tuple[ToolCall, ...]:
         """Return the gold calls that the reward requires: those that write, unless a source requires reads too."""
         return self.gold_writes(task)
+
+
+def describe_no_tasks(source: TaskSource, split: str, remedies: Sequence[str] = ()) -> str:
+    """Return an error text: a source has no tasks of a split, and what to do; another slice only if there is one."""
+    is_sliced = any(each.task_slice != FULL_SLICE for each in (source, *list_sources(source)))
+    choices = [*remedies, *(["set another slice"] if is_sliced else [])] or [f"add some whose split is {split}"]
+    return f"{source.name} has no {split} tasks{' in this slice' * is_sliced}; {', or '.join(choices)}"
 
 
 def list_hidden_tasks(source: TaskSource) -> list[Task]:
@@ -429,9 +450,25 @@ def explain_failed_parts(source: TaskSource, task: Task, episode: Trajectory) ->
     if episode.score is None:
         return
     if episode.score.parts.get("facts_told", 1.0) < 1.0:
-        yield from (f"not told: {fact!r}" for fact in find_missing_facts(source, task, episode.messages)[:1])
+        for fact in find_missing_facts(source, task, episode.messages)[:1]:
+            field = find_default(find_source(source, task.domain), task, fact)
+            yield f"not told: {fact!r}" + (f", {explain_default(field)}" if field else "")
     for violation in episode.score.violations[:1]:
-        yield f"{violation.kind} in message {violation.message}: {violation.text!r:.200}"
+        earlier = [m for m in episode.messages[: violation.message] if m.role == "assistant" and not m.tool_calls]
+        unconfirmed = violation.kind == "unconfirmed" and task.scenario.goals
+        why = explain_unconfirmed(task.scenario, [m.content for m in earlier]) if unconfirmed else ""
+        yield f"{violation.kind} in message {violation.message}: {why or repr(violation.text)[:200]}"
+
+
+def find_default(source: TaskSource, task: Task, value: str) -> str:
+    """Return the field that has a value as its default, if results of the gold calls leave it out, else ""."""
+    defaults = source.default_values(task)
+    return next((field for field, default in defaults.items() if states_fact(value, default)), "")
+
+
+def explain_default(field: str) -> str:
+    """Return the end of an error text on a value that is the default of `field`."""
+    return f"which is the default of {field}, and results leave out defaults: remove the default of {field}"
 
 
 def list_file_summaries(source: TaskSource) -> Sequence[FileSummary]:

@@ -22,6 +22,7 @@ from understudy.core.errors import TaskError, ToolError, did_you_mean
 from understudy.core.event_loop import BACKGROUND_LOOP
 from understudy.core.json_values import replace_surrogates
 from understudy.core.messages import ToolCall, ToolSpec
+from understudy.core.shared_state import find_shared_default
 from understudy.core.user_code import tool_code, tool_time_limit
 from understudy.envs.docstrings import parse_docstring
 from understudy.envs.state import State
@@ -120,6 +121,9 @@ class ToolkitBase:
                 problems += _find_parameter_problems(method)
         if problems:
             raise TaskError("; ".join(problems))
+        mixins = [each for each in cls.__mro__ if not issubclass(each, ToolkitBase)]
+        if shared := find_shared_default(cls, [cls, *mixins]):
+            raise TaskError(shared)
         models, specs = dict(cls._models), list[ToolSpec]()
         for name in {**models, **methods}:
             with _naming_the_tool(f"{cls.__name__}.{name}", getattr(cls, name)):
@@ -161,7 +165,10 @@ class Toolkit(ToolkitBase, tools=False):
     A tool may be a coroutine. Results leave out fields of rows that equal their defaults.
     """
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: State | None = None) -> None:
+        if state is None:
+            name = type(self).__name__
+            raise TaskError(f"{name}() makes tools without a state; pass the class {name} itself, without ()")
         self._state = state
 
     def __getattr__(self, name: str) -> Any:
@@ -360,7 +367,7 @@ def _with_description(hint: Any) -> Any:
 
 
 def _spec(name: str, method: Callable[..., Any], model: type[BaseModel]) -> ToolSpec:
-    schema: dict[str, Any] = _simplify_schema(model.model_json_schema())
+    schema: dict[str, Any] = simplify_schema(model.model_json_schema())
     schema.pop("description", None)
     shown = {field: info.alias or field for field, info in model.model_fields.items()}
     description, of_parameters = parse_docstring(inspect.getdoc(method) or "", shown)
@@ -375,10 +382,10 @@ def _aliases(method: Callable[..., Any]) -> Iterator[tuple[str, str]]:
         yield from ((name, argument) for note in notes if isinstance(note, Alias) for name in note.names)
 
 
-def _simplify_schema(schema: Any) -> Any:
+def simplify_schema(schema: Any) -> Any:
     """Return the schema, type first, without generated titles and `additionalProperties: false`."""
     if isinstance(schema, list):
-        return [_simplify_schema(item) for item in schema]
+        return [simplify_schema(item) for item in schema]
     if not isinstance(schema, dict):
         return schema
     simplified = {key: _simplify_keyword(key, value) for key, value in schema.items() if not _is_redundant(key, value)}
@@ -390,8 +397,8 @@ def _simplify_keyword(key: str, value: Any) -> Any:
     if key in ("default", "examples", "example", "const", "enum"):
         return value
     if key in ("properties", "$defs"):
-        return {name: _simplify_schema(inner) for name, inner in value.items()}
-    return _simplify_schema(value)
+        return {name: simplify_schema(inner) for name, inner in value.items()}
+    return simplify_schema(value)
 
 
 def _is_redundant(key: str, value: Any) -> bool:

@@ -17,7 +17,7 @@ from understudy.core.foreign_names import explained_arguments
 from understudy.core.messages import ERROR_PREFIX, Message, ToolSpec, format_call
 from understudy.core.tasks import SPLITS, Split, Task
 from understudy.core.trajectory import StopReason, Trajectory
-from understudy.envs.task_source import TaskSource
+from understudy.envs.task_source import TaskSource, describe_no_tasks
 from understudy.envs.users import UserSimulatorFactory
 from understudy.evaluation.result import FULL_REWARD, EvalResult, summarize_episodes
 from understudy.formats import ChatFormat
@@ -184,14 +184,14 @@ async def play_demonstrations(
         failed = min(failures, key=lambda episode: episode.stop_reason not in limits_reached)
         earned = f"earns {failed.reward:g}" if failed.score else "has no score"
         if failed.stop_reason in limits_reached:
-            cause = _limit_hint(failed.stop_reason, await play_all(_NO_LIMITS), limits)
+            cause = _limit_hint(failed.stop_reason, await play_all(NO_LIMITS), limits)
             raise GoldCutOffError(f"the gold episode of task {failed.task_id} {earned}; {cause}")
         cause = failed.error or "see: understudy check"
         raise TaskError(f"the gold episode of task {failed.task_id} {earned}; {cause}")
     return episodes
 
 
-_NO_LIMITS = EpisodeLimits(max_turns=1000, max_episode_tokens=1 << 24)
+NO_LIMITS = EpisodeLimits(max_turns=1000, max_episode_tokens=1 << 24)
 
 
 def _limit_hint(reached: StopReason, unlimited: Sequence[Trajectory], limits: EpisodeLimits) -> str:
@@ -224,9 +224,7 @@ async def validate_room(
     tasks = list(itertools.islice(source.stream("train", seed), NUM_SIZED_TASKS))
     with_gold, gold = [task for task in tasks if task.gold_turns], list[Trajectory]()
     try:
-        gold = await play_demonstrations(
-            source, with_gold, format, limits.replace(max_turns=_NO_LIMITS.max_turns), seed
-        )
+        gold = await play_demonstrations(source, with_gold, format, limits.replace(max_turns=NO_LIMITS.max_turns), seed)
     except GoldCutOffError:
         raise
     except (ConfigError, TaskError):
@@ -279,9 +277,7 @@ async def validate_noop_reward(source: TaskSource, seed: int = 0, allow_noop_sol
     validate_train_tasks(source, seed)
     tasks = source.tasks("train")
     episodes = await play_episodes(RolloutRequest(source, NoopAgent()), tasks)
-    scores = [
-        (task.id, episode.reward if episode.score else None) for task, episode in zip(tasks, episodes, strict=True)
-    ]
+    scores = [(task, episode.reward if episode.score else None) for task, episode in zip(tasks, episodes, strict=True)]
     if refusal := find_noop_refusal(source.name, scores, episodes[0].error if episodes else "", allow_noop_solvable):
         raise TaskError(refusal)
     rewards = [reward for _, reward in scores if reward is not None]
@@ -294,28 +290,35 @@ def validate_train_tasks(source: TaskSource, seed: int = 0) -> None:
         return
     counts = {split: len(source.tasks(split)) for split in SPLITS}
     others = ", ".join(f"{count} {split}" for split, count in counts.items() if count)
-    why = f" (it has {others}); give some the split train, or set another slice" if others else "; set another slice"
-    raise ConfigError(f"{source.name} has no train tasks in this slice{why}")
+    remedies = [f"give some of its {others} tasks the split train"] if others else []
+    raise ConfigError(describe_no_tasks(source, "train", remedies))
 
 
 def find_noop_refusal(
-    name: str, rewards: Sequence[tuple[str, float | None]], first_error: str, allow_noop_solvable: bool = False
+    name: str, rewards: Sequence[tuple[Task, float | None]], first_error: str, allow_noop_solvable: bool = False
 ) -> str | None:
     """Return why training refuses tasks, by the reward of doing nothing on each (None without a score), or None.
 
-    `rewards` has the ids of the train tasks of the source `name`.
+    `rewards` has the train tasks of the source `name`.
     """
     if rewards and all(reward is None for _, reward in rewards):
+        error = first_error.removeprefix(f"task {rewards[0][0].id}: ")
         return (
-            f"{name}: no episode of doing nothing has a score; in that of task {rewards[0][0]}, {first_error}; "
+            f"{name}: no episode of doing nothing has a score; in that of task {rewards[0][0].id}, {error}; "
             "correct it, and see all problems with: understudy check"
         )
     free = [task for task, reward in rewards if reward is not None and reward >= FULL_REWARD]
     if not free or allow_noop_solvable:
         return None
+    families = sorted({task.family for task, _ in rewards} - {task.family for task in free})
+    remedies = [
+        "correct the reward or the tasks (see: understudy check)",
+        *([f"leave them out with slice.families={','.join(families)}"] if families else []),
+        *(["allow them with allow_noop_solvable=true"] if len(free) < len(rewards) else []),
+    ]
     return (
-        f"doing nothing solves {len(free)} of the {len(rewards)} train tasks of {name} ({', '.join(free[:3])}); "
-        "leave them out with slice.families, or allow them with allow_noop_solvable=true"
+        f"doing nothing solves {len(free)} of the {len(rewards)} train tasks of {name} "
+        f"({', '.join(task.id for task in free[:3])}); {', or '.join(remedies)}"
     )
 
 
@@ -347,8 +350,8 @@ def eval_tasks(source: TaskSource, config: EvalConfig) -> list[Task]:
     tasks = select_tasks(source, config.split, config.tasks, config.seed)
     if not tasks:
         others = [split for split in SPLITS if select_tasks(source, split, 1)]
-        choice = f"set eval.split to {' or '.join(others)}, or another slice" if others else "set another slice"
-        raise ConfigError(f"{source.name} has no {config.split} tasks in this slice; {choice}")
+        remedies = [f"set eval.split to {' or '.join(others)}"] if others else []
+        raise ConfigError(describe_no_tasks(source, config.split, remedies))
     return tasks
 
 

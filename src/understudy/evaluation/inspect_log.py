@@ -30,7 +30,7 @@ from understudy.runs.storage.episode_store import EPISODES_FILE, read_episodes
 from understudy.runs.storage.task_store import TASKS_FILE, read_stored_tasks
 
 LOG_VERSION = 2
-_LIMITS = {StopReason.MAX_TURNS: "message", StopReason.MAX_TOKENS: "token"}
+_LIMITS = {StopReason.MAX_TURNS: "message", StopReason.MAX_TOKENS: "token", StopReason.INVALID_REPLIES: "custom"}
 
 
 def write_inspect_log(folder: Path, file: Path) -> None:
@@ -158,8 +158,9 @@ def _sample(
         "working_time": episode.timings.get("agent", 0.0),
     }
     if episode.stop_reason in _LIMITS:
-        reached = episode.num_turns if episode.stop_reason is StopReason.MAX_TURNS else episode.num_tokens
-        sample["limit"] = {"type": _LIMITS[episode.stop_reason], "limit": reached}
+        reached = {StopReason.MAX_TURNS: episode.num_turns, StopReason.MAX_TOKENS: episode.num_tokens}
+        limit = reached.get(episode.stop_reason, episode.num_invalid_replies)
+        sample["limit"] = {"type": _LIMITS[episode.stop_reason], "limit": limit}
     return sample
 
 

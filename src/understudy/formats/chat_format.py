@@ -43,6 +43,15 @@ def mark_truncated_call(parsed: ParsedMessage, truncated: bool) -> Message:
     return message.replace(tool_calls=(*calls, ToolCall(name=last.name, parse_error=reason)))
 
 
+def reply_status(message: Message, repairs: Mapping[str, int]) -> ParseStatus:
+    """Return the status of a reply that an endpoint has parsed."""
+    if any(call.parse_error for call in message.tool_calls):
+        return "malformed"
+    if message.tool_calls:
+        return "repaired" if repairs else "tool_calls"
+    return "text" if message.content.strip() else "empty"
+
+
 def reply_events(parsed: ParsedMessage, truncated: bool) -> Iterator[tuple[str, int]]:
     """Yield the events to count for a reply: its status, and its repairs and malformed calls by kind."""
     yield "truncated" if truncated else parsed.status, 1

@@ -54,6 +54,7 @@ def compile_template(
     """
     try:
         from jinja2 import TemplateError, nodes
+        from jinja2.exceptions import SecurityError
         from jinja2.ext import Extension, loopcontrols
         from jinja2.sandbox import ImmutableSandboxedEnvironment
     except ModuleNotFoundError as error:
@@ -87,6 +88,11 @@ def compile_template(
         wire_tools = [tool_to_openai(tool) for tool in tools] or None
         try:
             return template.render(messages=wire_messages, tools=wire_tools, add_generation_prompt=prompt, **variables)
+        except SecurityError as error:
+            reason = f"{str(error).removesuffix('.')}, also in transformers"
+            if "of 'list' object" in reason:
+                reason += "; in chat_template.jinja, replace ns.ids.append(x) by {% set ns.ids = ns.ids + [x] %}"
+            raise ConfigError(f"{folder} has a chat template that fails: {reason}") from error
         except (TemplateError, TypeError, ValueError, LookupError, ArithmeticError, AttributeError) as error:
             raise ConfigError(f"{folder} has a chat template that fails: {error}") from error
 

@@ -107,7 +107,8 @@ def _derive_format(
             )
         except ConfigError as error:
             errors.append(error)
-    raise ConfigError(f"{folder} has {errors[0]}; set format.tool_format=json to write tools and calls as text") from (
+    reason = str(errors[0]).removeprefix(f"{folder} has ")
+    raise ConfigError(f"{folder} has {reason}; set format.tool_format=json to write tools and calls as text") from (
         errors[0]
     )
 

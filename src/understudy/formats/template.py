@@ -40,6 +40,7 @@ _SCHEMA = {"type": "object", "properties": {"x": {"type": "string"}}}
 _TOOLS = (ToolSpec(name="f", description="what f does", parameters=_SCHEMA),)
 _THOUGHT = re.compile(r"(?:<think>\s*+(?>(?:</think>\s*+)?)|</think>\s*+)\Z")
 _EMPTY_THOUGHT = re.compile(r"(?>(?:<think>\s*+)?)</think>\s*+|<think>\s*+")
+_OPENING = re.compile(r"<think>\s*+|(?=</think>)")
 _CLOSING = "\n</think>\n\n"
 _NAME = re.compile(r"[\w.-]{1,64}")
 _ID = re.compile(r"\"id\": ?\"([A-Za-z0-9]{9})\"|\[CALL_ID\]([A-Za-z0-9]{9})\b")
@@ -196,7 +197,10 @@ class TemplateFormat:
         after = self._render([_USER, reply], _TOOLS, prompt=False, keep_thoughts=True).removesuffix(self._tail)
         start, closing = len(self._prompt_text), ""
         if not after.startswith(self._prompt_text):
-            start, closing = len(self._prompt_stem), "" if "</think>" in self._prefill else _CLOSING
+            start = len(self._prompt_stem)
+            if "</think>" not in self._prefill:  # it opens a thought, which the reply goes on with, or else closes
+                opening = _OPENING.match(after, start)
+                start, closing = opening.end() if opening else start, "" if opening else _CLOSING
         if not (after.startswith(self._prompt_text) or (self._prefill and after.startswith(self._prompt_stem))):
             raise ConfigError(
                 f"a chat template whose prompt ends with {self._prompt_text[-40:]!r}, but with a reply it renders "

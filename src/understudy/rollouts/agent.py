@@ -7,7 +7,7 @@
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from understudy.clients.chat import ChatModel, ModelUsage
@@ -17,7 +17,7 @@ from understudy.core.tasks import Task
 from understudy.core.trajectory import Trajectory
 from understudy.engines.interface import Sampler, SamplingParams
 from understudy.formats import ChatFormat, ParsedMessage
-from understudy.formats.chat_format import ParseStatus, mark_truncated_call, reply_events
+from understudy.formats.chat_format import mark_truncated_call, reply_events, reply_status
 from understudy.rollouts.supervised import append_rendered_turn
 
 MAX_REPAIR_PENALTY = 0.5
@@ -87,7 +87,7 @@ class EngineAgent:
         if parsed.repairs:
             episode.penalty = min(MAX_REPAIR_PENALTY, episode.penalty + self._repair_penalty)
         message = assign_call_ids(mark_truncated_call(parsed, truncated or cut), episode.num_turns)
-        episode.act(message, completion.tokens, completion.logprobs)
+        episode.act(message, completion.tokens, completion.logprobs, completion.sampling_masks)
         episode.weights_version = completion.weights_version
         return message
 
@@ -119,7 +119,7 @@ class APIAgent:
                 raise
             return None
         raw_message = Message(role="assistant", content=reply.refusal) if reply.refusal else reply.message
-        status = _status(raw_message, reply.repairs)
+        status = reply_status(raw_message, reply.repairs)
         parsed = ParsedMessage(raw_message, status, reply.hallucinated_turn, reply.repairs, reply.parse_errors)
         for event, count in reply_events(parsed, truncated=reply.finish_reason == "length"):
             _count(episode, event, count)
@@ -240,14 +240,6 @@ def _turn_seed(episode: Trajectory) -> int:
 
 def _count(episode: Trajectory, event: str, count: int = 1) -> None:
     episode.event_counts[event] = episode.event_counts.get(event, 0) + count
-
-
-def _status(message: Message, repairs: Mapping[str, int]) -> ParseStatus:
-    if any(call.parse_error for call in message.tool_calls):
-        return "malformed"
-    if message.tool_calls:
-        return "repaired" if repairs else "tool_calls"
-    return "text" if message.content.strip() else "empty"
 
 
 def _describe_unfinished(task: Task, messages: Sequence[Message]) -> str:

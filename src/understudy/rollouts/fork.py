@@ -123,7 +123,9 @@ class _ForkedAgent:
         num_tokens = len(episode.tokens)
         start, end = self._spans[episode.num_turns] if self._spans else (num_tokens, num_tokens)
         episode.observe(new_messages, self._record.tokens[num_tokens:start])
-        episode.act(reply, self._record.tokens[start:end], self._record.logprobs[start:end])
+        first, record = sum(self._record.mask[:start]), self._record
+        masks = record.sampling_masks[first : first + end - start]
+        episode.act(reply, record.tokens[start:end], record.logprobs[start:end], masks)
 
 
 def _validate_same_history(

@@ -1,11 +1,12 @@
 """Programs that play episodes: a command, a function or a server, unchanged, with any client of the OpenAI API.
 
 A program finds the endpoint and its key in the variables that such clients read, and calls the model as it likes. Its
-session records each sampled reply (`serve.sessions`). The tools of the environment, and its user, are an MCP server. An
-episode ends when the user leaves, or when the program ends: then its last text is its answer.
+session records each sampled reply (`serve.sessions`). The tools of the environment, and its user, are an MCP server
+(`program_tools`). An episode ends when the user leaves, or when the program ends: then its last text is its answer.
 """
 
 import asyncio
+import dataclasses
 import inspect
 import json
 import os
@@ -21,19 +22,23 @@ from typing import Any
 import httpx2
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from understudy.clients.chat import ChatModel
 from understudy.core.errors import ConfigError, RolloutError, ToolError
 from understudy.core.imports import import_object
-from understudy.core.messages import ERROR_PREFIX, Message, ToolCall, ToolSpec, message_to_openai
+from understudy.core.messages import Message, message_to_openai
 from understudy.core.tasks import Score, Task
 from understudy.core.trajectory import StopReason, Stopwatch, Trajectory
 from understudy.core.user_code import user_code, wait_limit
 from understudy.engines.interface import SamplingParams
 from understudy.rollouts.agent import MAX_REPAIR_PENALTY
 from understudy.rollouts.program_config import ProgramConfig
+from understudy.rollouts.program_reward import UNUSED_RESULT, RecordedEpisode, compute_reward, validate_reward
+from understudy.rollouts.program_tools import EpisodeTools
 from understudy.rollouts.rollout import EpisodeEnvironment, EpisodeLimits
 from understudy.serve.generation import ServedModel
+from understudy.serve.recording import Session, SessionLimits
 from understudy.serve.server import serve_in_loop
-from understudy.serve.sessions import Session, SessionLimits, SessionServer
+from understudy.serve.sessions import RESULT_PATH, SessionServer
 from understudy.sources.mcp.server import PATH, ServedSession, ServerDefinition, build_http_app
 
 MAX_MCP_SESSIONS = 4096
@@ -41,11 +46,6 @@ MAX_MCP_SESSIONS = 4096
 OUTPUT_BYTES = 4000
 """Bytes at the end of a program's output of which an error shows the last lines."""
 _ERROR_LINES = 5
-SEND_MESSAGE = ToolSpec(
-    name="send_message",
-    description="Send a message to the user, and get the user's answer.",
-    parameters={"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]},
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +62,8 @@ class ProgramEpisode:
     """The key of the episode."""
     mcp_url: str
     """Address of the MCP server with the tools of the episode."""
+    result_url: str
+    """Address to which the program may post a reward, as the JSON `{"reward": 0.5}`."""
 
     @property
     def variables(self) -> dict[str, str]:
@@ -72,51 +74,8 @@ class ProgramEpisode:
             "UNDERSTUDY_TASK": self.task,
             "UNDERSTUDY_PROMPT": json.dumps(self.prompt),
             "UNDERSTUDY_MCP_URL": self.mcp_url,
+            "UNDERSTUDY_RESULT_URL": self.result_url,
         }
-
-
-class EpisodeTools:
-    """The tools of an episode for its program: those of the environment, and `send_message`, which is a reply in words.
-
-    Each call is one step of the environment, and the calls of a program are answered one after the other.
-    """
-
-    def __init__(self, environment: EpisodeEnvironment) -> None:
-        self._environment = environment
-        self._turn = asyncio.Lock()
-        self._num_calls = 0
-        self.score: Score | None = None
-        """The score, once the user or the environment has ended the episode."""
-        self.failure: RolloutError | None = None
-        """The fault that ended the episode."""
-
-    def specs(self) -> Sequence[ToolSpec]:
-        """Return the tools."""
-        return [*self._environment.tools, SEND_MESSAGE]
-
-    async def call(self, call: ToolCall) -> str:
-        """Run a call. Raise ToolError if the tool refuses it, or if the episode has ended."""
-        if call.name == SEND_MESSAGE.name:
-            return await self.step(Message(role="assistant", content=str(call.arguments.get("text", ""))))
-        self._num_calls += 1
-        call = call.replace(id=call.id or f"mcp_{self._num_calls}")
-        return await self.step(Message(role="assistant", tool_calls=(call,)))
-
-    async def step(self, reply: Message) -> str:
-        """Return the environment's answer to a reply as a text. Raise ToolError as `call` does."""
-        async with self._turn:
-            if self.score is not None or self.failure:
-                raise ToolError("the episode has ended")
-            try:
-                step = await self._environment.step(reply)
-            except RolloutError as e:
-                self.failure = e
-                raise ToolError("the environment failed; the episode has ended") from e
-        self.score = step.score
-        text = "\n".join(message.content for message in step.messages)
-        if step.error_kinds:
-            raise ToolError(text.removeprefix(ERROR_PREFIX))
-        return text if step.score is None else text or "The conversation has ended."
 
 
 class ProgramAgent:
@@ -126,7 +85,12 @@ class ProgramAgent:
     """
 
     def __init__(
-        self, config: ProgramConfig, model: ServedModel, sampling: SamplingParams, *, repair_penalty: float = 0.0
+        self,
+        config: ProgramConfig,
+        model: ServedModel | ChatModel,
+        sampling: SamplingParams,
+        *,
+        repair_penalty: float = 0.0,
     ) -> None:
         self._config, self._repair_penalty = config, repair_penalty
         self._sessions = SessionServer(model, sampling)
@@ -139,13 +103,13 @@ class ProgramAgent:
     ) -> None:
         """Play an episode. Raise RolloutError with the fault "agent" if the program fails or calls no model."""
         start = await environment.start()
-        tools = EpisodeTools(environment)
-        bounds = SessionLimits(limits.max_turns, limits.max_episode_tokens)
+        bounds = SessionLimits(limits.max_turns, limits.max_episode_tokens, limits.max_invalid_replies)
         async with self._slots, self._endpoint() as url, self._sessions.open_session(episode, bounds) as opened:
             key, session = opened
-            self._tools[key] = tools
+            self._tools[key] = tools = EpisodeTools(environment, session)
             prompt = [message_to_openai(message) for message in start.messages]
-            given = ProgramEpisode(task.id, prompt, f"{url}/v1", key, f"{url}{PATH}?episode={key}")
+            mcp_url, result_url = (f"{url}{path}?episode={key}" for path in (PATH, RESULT_PATH))
+            given = ProgramEpisode(task.id, prompt, f"{url}/v1", key, mcp_url, result_url)
             try:
                 with Stopwatch(episode.timings, "program"):
                     text = await self._run(given, session, tools)
@@ -153,15 +117,35 @@ class ProgramAgent:
                 del self._tools[key]
         if failure := tools.failure or session.failure:
             raise failure
-        if tools.score is None and session.stop_reason is None:
-            with suppress(ToolError):
-                await tools.step(Message(role="assistant", content=session.final_text if text is None else text))
-            if tools.failure:
-                raise tools.failure
+        answer = session.final_text if text is None else text
+        episode.score = await self._score(task, environment, limits, episode, session, tools, answer)
         repaired = episode.event_counts.get("repaired", 0)
         episode.penalty = min(MAX_REPAIR_PENALTY, repaired * self._repair_penalty)
-        episode.score = tools.score or await environment.grade(ended=False)
         episode.stop_reason = StopReason.DONE if tools.score else session.stop_reason or StopReason.DONE
+
+    async def _score(
+        self,
+        task: Task,
+        environment: EpisodeEnvironment,
+        limits: EpisodeLimits,
+        episode: Trajectory,
+        session: Session,
+        tools: EpisodeTools,
+        answer: str,
+    ) -> Score:
+        """Return the score of a played episode (`program_reward`)."""
+        if session.posted and (tools.was_used or self._config.reward):
+            session.count(UNUSED_RESULT)
+        if not tools.was_used and self._config.reward:
+            return await compute_reward(self._config.reward, RecordedEpisode(task, episode, answer), limits)
+        if not tools.was_used and session.posted:
+            return session.posted
+        if tools.score is None and session.stop_reason is None:
+            with suppress(ToolError):
+                await tools.step(Message(role="assistant", content=answer))
+            if tools.failure:
+                raise tools.failure
+        return tools.score or await environment.grade(ended=False)
 
     async def _run(self, given: ProgramEpisode, session: Session, tools: EpisodeTools) -> str | None:
         """Run the program to its end. Return the answer that it gives itself, or None.
@@ -219,6 +203,7 @@ class ProgramAgent:
 
     def _find_tools(self, parameters: Mapping[str, str]) -> ServedSession:
         if tools := self._tools.get(parameters.get("episode", "")):
+            tools.count_client()
             return ServedSession(tools)
         raise ConfigError("no running episode has this address; use the value of UNDERSTUDY_MCP_URL")
 
@@ -234,6 +219,8 @@ def validate_program(config: ProgramConfig) -> None:
             raise ConfigError(f"agent.command = {config.command!r}: there is no program {words[:1]} on the PATH")
     if config.function and not callable(import_object(config.function)):
         raise ConfigError(f"agent.function = {config.function!r} is not a function")
+    if config.reward:
+        validate_reward(config.reward)
 
 
 async def _run_command(config: ProgramConfig, given: ProgramEpisode) -> None:
@@ -263,10 +250,9 @@ async def _run_command(config: ProgramConfig, given: ProgramEpisode) -> None:
 
 async def _request(url: str, given: ProgramEpisode) -> str | None:
     """Send an episode to a server. Return the `text` of its JSON response, if it has one."""
-    names = ("task", "prompt", "base_url", "api_key", "mcp_url")
     async with httpx2.AsyncClient(timeout=None, trust_env=False, verify=False) as client:  # on this machine, as checked
         try:
-            answer = await client.post(url, json={name: getattr(given, name) for name in names})
+            answer = await client.post(url, json=dataclasses.asdict(given))
         except httpx2.RequestError as e:
             raise RolloutError(f"the program at {url} cannot be reached: {type(e).__name__} {e}", "agent") from e
     if answer.is_error:

@@ -22,6 +22,10 @@ class ProgramConfig(Record):
     """A function as `module:attribute`, which gets a `ProgramEpisode`. It is a coroutine, or runs in a thread."""
     url: str = ""
     """Address of a server on this machine. Each episode is a POST request to it, and ends with the response."""
+    reward: str = ""
+    """A function as `module:attribute` that returns the reward of a recorded episode, a number from 0 to 1. It gets a
+    `RecordedEpisode` of `rollouts.program_reward`. Episodes in which the program uses the environment's tools or user
+    are graded by the environment."""
     variables: tuple[str, ...] = ()
     """Names of environment variables with keys that `command` gets. Other variables `*_API_KEY` are left out."""
     max_seconds: float = Field(default=600.0, gt=0.0)
@@ -45,8 +49,9 @@ class ProgramConfig(Record):
                 f"agent.url = {self.url!r}: the program must run on this machine, as it calls the model at 127.0.0.1; "
                 "give an address such as http://127.0.0.1:9000/play"
             )
-        if self.function and ":" not in self.function:
-            raise ConfigError(f"agent.function = {self.function!r}: give module:attribute")
+        for key, reference in (("function", self.function), ("reward", self.reward)):
+            if reference and ":" not in reference:
+                raise ConfigError(f"agent.{key} = {reference!r}: give module:attribute")
         return self
 
 

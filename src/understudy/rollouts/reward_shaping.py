@@ -16,10 +16,10 @@ from pydantic import Field, model_validator
 
 from understudy.clients.chat import DEFAULT_ENDPOINT, ChatModel
 from understudy.core.errors import ConfigError, RolloutError
-from understudy.core.messages import Message, ToolSpec, message_to_openai
+from understudy.core.messages import Message, ToolCall, ToolSpec, message_to_openai
 from understudy.core.records import Record
 from understudy.core.tasks import Score, Task
-from understudy.envs.environment import Environment, StepResult
+from understudy.envs.environment import Environment, ExtendableEnvironment, StepResult, add_call_to_last_reply
 from understudy.rollouts.rollout import EnvironmentFactory
 
 MAX_BONUS = 0.5
@@ -142,6 +142,14 @@ class _ShapedEnvironment:
     async def step(self, reply: Message) -> StepResult:
         self._transcript.append(reply)
         return await self._record(await self._inner.step(reply))
+
+    async def extend_reply(self, call: ToolCall) -> StepResult | None:
+        if not isinstance(self._inner, ExtendableEnvironment):
+            return None
+        results = add_call_to_last_reply(self._transcript, call)
+        step = await self._inner.extend_reply(call)
+        self._transcript += results
+        return step and await self._record(step)
 
     async def grade(self, ended: bool) -> Score:
         return await self._with_bonus(await self._inner.grade(ended))

@@ -13,14 +13,14 @@ from pydantic import Field
 
 from understudy.core.errors import ConfigError, Fault, RolloutError, TaskError
 from understudy.core.json_values import replace_surrogates
-from understudy.core.messages import Message, ToolSpec
+from understudy.core.messages import Message, ToolCall, ToolSpec
 from understudy.core.records import Record
 from understudy.core.secrets import mask_secrets
 from understudy.core.tasks import Score, Task
 from understudy.core.trajectory import StopReason, Stopwatch, Trajectory
 from understudy.core.user_code import name_definition, user_code, wait_limit
 from understudy.engines.process_group import SINGLE_PROCESS, ProcessGroup
-from understudy.envs.environment import Environment, StepResult
+from understudy.envs.environment import Environment, ExtendableEnvironment, StepResult
 from understudy.rollouts.agent import Agent
 
 EpisodeCallback = Callable[[Trajectory], None]
@@ -47,6 +47,8 @@ class EpisodeLimits(Record):
     max_episode_tokens: int = Field(default=8192, ge=1)
     """Maximum number of tokens of an episode. An episode that reaches it gets no further reply. The limit does not
     apply to a model behind an API, whose tokens are unknown; the endpoint has its own limit."""
+    max_invalid_replies: int = Field(default=0, ge=0)
+    """An episode ends after so many replies in a row that have a call which cannot be parsed. 0 sets no limit."""
     max_message_chars: int = Field(default=250_000, ge=1)
     """Maximum number of characters of one message, with the arguments of its calls. A longer reply of the agent ends
     the episode as its token limit does. A longer result of a tool, or message of a user, is a fault of its sender:
@@ -244,7 +246,22 @@ class EpisodeEnvironment:
 
     async def step(self, reply: Message) -> StepResult:
         """Answer one reply of the agent."""
-        step = await self._answer("step", "a step of the environment", reply, reply)
+        return self._note(await self._answer("step", "a step of the environment", reply, reply))
+
+    async def extend_reply(self, call: ToolCall) -> StepResult | None:
+        """Run a further call of the last reply. Return None if the environment takes whole replies only."""
+        if not isinstance(self._environment, ExtendableEnvironment):
+            return None
+        with Stopwatch(self._episode.timings, "environment"):
+            async with _limited("environment", "a call of a tool", self._limits):
+                step = await self._environment.extend_reply(call)
+        if step is None:
+            return None
+        if step.score is None:
+            _validate_lengths(step.messages, Message(role="assistant", tool_calls=(call,)), self._limits)
+        return self._note(step)
+
+    def _note(self, step: StepResult) -> StepResult:
         for kind in step.error_kinds:
             self._episode.event_counts[kind] = self._episode.event_counts.get(kind, 0) + 1
         self._episode.add_exceptions(step.exceptions)
@@ -325,6 +342,8 @@ def _message_chars(message: Message) -> int:
 
 
 def _limit_reached(episode: Trajectory, limits: EpisodeLimits) -> StopReason | None:
+    if 0 < limits.max_invalid_replies <= episode.num_invalid_replies:
+        return StopReason.INVALID_REPLIES
     if episode.num_turns >= limits.max_turns:
         return StopReason.MAX_TURNS
     return StopReason.MAX_TOKENS if episode.num_tokens >= limits.max_episode_tokens else None

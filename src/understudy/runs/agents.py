@@ -72,17 +72,20 @@ def make_agent(name: str, config: TrainConfig, checkpoint: Path | None = None, b
 
 
 def make_player(name: str, config: TrainConfig, checkpoint: Path | None = None, budget: Budget | None = None) -> Player:
-    """Return what plays whole episodes under a name: the config's program for `model`, else the agent of the name.
+    """Return what plays whole episodes under a name: the config's program for `model` and `api`, else the agent of the
+    name.
 
     Raise ConfigError as `make_agent` does, and if there is no such program.
     """
-    if name != "model" or not config.agent.name:
+    if name not in ("model", "api") or not config.agent.name:
         return make_agent(name, config, checkpoint, budget)
-    from understudy.rollouts.program import validate_program
+    from understudy.rollouts.program import ProgramAgent, validate_program  # MCP takes long to import
 
     validate_program(config.agent)
+    if name == "api":
+        return ProgramAgent(config.agent, _open_agent_model(config, budget), config.sampling)
     engine, format = open_model(config, checkpoint)
-    return make_model_player(config, engine, format, _eval_sampling(config))
+    return make_model_player(config, engine, format, eval_sampling(config))
 
 
 def make_model_player(
@@ -167,11 +170,12 @@ def _open_agent_model(config: TrainConfig, budget: Budget | None) -> ChatModel:
 def make_model_agent(config: TrainConfig, checkpoint: Path | None = None) -> EngineAgent:
     """Return an agent that samples from the config's model as evaluations do."""
     engine, format = open_model(config, checkpoint)
-    return EngineAgent(engine, format, _eval_sampling(config))
+    return EngineAgent(engine, format, eval_sampling(config))
 
 
-def _eval_sampling(config: TrainConfig) -> SamplingParams:
-    return config.sampling.replace(temperature=config.eval.temperature)
+def eval_sampling(config: TrainConfig) -> SamplingParams:
+    """Return the sampling parameters of evaluations, whose replies are not trained on."""
+    return config.sampling.replace(temperature=config.eval.temperature, keep_sampling_mask=False)
 
 
 def validate_model_format(config: TrainConfig, source: TaskSource, tasks: Sequence[Task]) -> tuple[str, ...]:

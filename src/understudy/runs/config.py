@@ -5,6 +5,7 @@
 The docstring under a field is its only documentation; `settings.dump_toml` writes it as a comment above the key.
 """
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
@@ -55,6 +56,7 @@ from understudy.runs.health import HealthCheck, HealthConfig
 from understudy.runs.other_names import OTHER_NAMES
 from understudy.runs.presets import DEFAULT_PRESET, preset_names, preset_text
 from understudy.runs.trackers import TrackerName, TrackingConfig
+from understudy.sources.environments import verifiers
 from understudy.sources.loading import load_source
 from understudy.sources.mixture import parse_weight
 from understudy.sources.task_files.config import NO_DATA, DataConfig
@@ -367,6 +369,18 @@ class TrainConfig(Record):
         model = given.get("model", cls.model_fields["model"].default)
         return merge_nested(given, {"algorithm": {"reference": {"model": model}}})
 
+    @model_validator(mode="before")
+    @classmethod
+    def _name_program(cls, given: Any) -> Any:
+        """Set `agent.function` if the environment is one of verifiers, which plays its episodes itself."""
+        domain = given.get("domain", "") if isinstance(given, Mapping) else ""
+        names = [domain] if isinstance(domain, str) else [*domain]
+        if not any(str(name).removeprefix("mix:").startswith(verifiers.PREFIX) for name in names):
+            return given
+        if len(names) > 1 or names[0].startswith("mix:"):
+            raise ConfigError(f"{verifiers.PREFIX} names an environment that is trained alone; leave out the others")
+        return merge_nested({"agent": {"function": verifiers.PROGRAM}}, given)
+
     @model_validator(mode="after")
     def _validate_no_secrets(self) -> Self:
         validate_no_secrets(self.model_dump(), "config")  # it is stored with the run and sent to trackers
@@ -434,6 +448,10 @@ class TrainConfig(Record):
         return engine.replace(vllm=engine.vllm.replace(max_model_len=longest))
 
 
+PROVENANCE_FILE = "provenance.json"
+"""The file beside the config of a run."""
+
+
 @dataclass(frozen=True)
 class ConfigLayer:
     """The TOML text of a config that overrides another one."""
@@ -443,19 +461,41 @@ class ConfigLayer:
     text: str
 
 
+ADDED_KEYS: Mapping[str, Mapping[str, Any]] = {
+    "sampling": {"keep_sampling_mask": False},
+    "limits": {"max_invalid_replies": 0},
+}
+"""Keys that stored configs of earlier versions lack, and the values with which their runs ran."""
+
+
+def missing_added_keys(values: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return the added keys that the values of a stored config lack."""
+    return {
+        section: {key: value for key, value in keys.items() if key not in values.get(section, {})}
+        for section, keys in ADDED_KEYS.items()
+    }
+
+
 def load_config(
     source: str | Path = DEFAULT_PRESET, overrides: Sequence[str] = (), layers: Sequence[ConfigLayer] = ()
 ) -> TrainConfig:
     """Load the config of a preset's name or of a TOML file, with `a.b=value` overrides.
 
-    Defaults come first, then the file, then the layers in their order, then the overrides.
+    Defaults come first, then the file, then the layers in their order, then the overrides. In the config that an
+    earlier version stored with a run, keys that it did not know have the values with which it ran.
     """
     if str(source) in preset_names():
         return parse_config(preset_text(str(source)), overrides, str(source), layers)
     path = Path(source)
     if path.suffix != ".toml" and not path.exists():
         raise ConfigError(f"unknown preset {did_you_mean(str(source), preset_names())}, or the path of a .toml file")
-    return parse_config(read_text(path), overrides, str(source), layers)
+    text = read_text(path)
+    if (path.parent / PROVENANCE_FILE).is_file():
+        missing = missing_added_keys(parse_values(text, str(source)))
+        added = ((section, key, value) for section, keys in missing.items() for key, value in keys.items())
+        lines = "\n".join(f"{section}.{key} = {json.dumps(value)}" for section, key, value in added)
+        layers = [ConfigLayer(str(source), lines), *layers]
+    return parse_config(text, overrides, str(source), layers)
 
 
 def parse_config(

@@ -4,7 +4,7 @@ import itertools
 import math
 
 from understudy.core.errors import ConfigError
-from understudy.envs.task_source import TaskSource
+from understudy.envs.task_source import TaskSource, describe_no_tasks
 from understudy.runs.config import TrainConfig
 
 
@@ -28,7 +28,7 @@ def count_train_tasks(source: TaskSource, seed: int) -> int:
     """Return the number of training tasks. Raise ConfigError if the source generates tasks without end, or has none."""
     listed = {task.id for task in source.tasks("train")}
     if not listed:
-        raise ConfigError(f"{source.name} has no train tasks in this slice; set another slice")
+        raise ConfigError(describe_no_tasks(source, "train"))
     two_epochs = itertools.islice(source.stream("train", seed), 2 * len(listed) + 1)
     if any(task.id not in listed for task in two_epochs):
         raise ConfigError(f"{source.name} generates training tasks without end, so it has no epochs; set steps instead")

@@ -1,10 +1,13 @@
 """The spec of an evaluation, stored as `spec.json` in its folder: which agent plays which tasks, and how."""
 
 from pathlib import Path
+from typing import Any
+
+from pydantic import field_validator
 
 from understudy.core.records import Record
 from understudy.core.version import __version__
-from understudy.runs.config import TrainConfig
+from understudy.runs.config import TrainConfig, missing_added_keys
 from understudy.runs.storage.episode_store import EPISODES_FILE, REPORT_FILE, SPEC_FILE, read_store_spec
 
 
@@ -23,6 +26,14 @@ class EvalSpec(Record):
     """True if the failure judge is asked for the cause of each failure."""
     version: str = __version__
     config: TrainConfig
+
+    @field_validator("config", mode="before")
+    @classmethod
+    def _read_earlier(cls, stored: Any) -> Any:
+        """Give keys that the earlier version of a stored spec did not know the values with which it played."""
+        if not isinstance(stored, dict):
+            return stored
+        return stored | {name: stored.get(name, {}) | keys for name, keys in missing_added_keys(stored).items()}
 
 
 def read_spec(folder: Path) -> EvalSpec:

@@ -58,7 +58,7 @@ from understudy.core.settings import dump_toml, missing_keys, parse_values, read
 from understudy.core.trajectory import Trajectory, write_trajectories
 from understudy.rollouts.group import Group
 from understudy.runs import metrics
-from understudy.runs.config import TrainConfig, load_config
+from understudy.runs.config import ADDED_KEYS, PROVENANCE_FILE, TrainConfig, load_config
 from understudy.runs.metrics import RecordKind
 from understudy.runs.phases import has_checkpoint_after
 from understudy.runs.provenance import Provenance, collect_provenance, provenance_changes
@@ -77,7 +77,7 @@ from understudy.runs.storage.task_store import TASKS_FILE, TaskStore, read_store
 from understudy.runs.storage.trained_episodes import TRAINED_FOLDER, EpisodeTrainingData, trained_file
 from understudy.sources.dataset_files import digest_file
 
-CONFIG_FILE, HEALTH_FILE, PROVENANCE_FILE = "config.toml", "health.jsonl", "provenance.json"
+CONFIG_FILE, HEALTH_FILE = "config.toml", "health.jsonl"
 MODEL_FOLDER = "model"
 """Folder of the trained model in a run, and of the exported model in a checkpoint of SkyRL."""
 _STARTS = TypeAdapter(Annotated[list[Provenance], Field(min_length=1)])
@@ -210,13 +210,17 @@ class Run:
         """Return the folder of an evaluation of the weights after `step`. The set of held-out tasks has no name."""
         return self.folder / "evaluations" / " ".join(filter(None, (f"{step:06}", stage, eval_set)))
 
+    def checkpoint_folder(self, step: int) -> Path:
+        """Return the folder of the checkpoint that this run writes after a step."""
+        return self.folder / "checkpoints" / step_name(step)
+
     @contextlib.contextmanager
     def write_checkpoint(self, step: int) -> Iterator[Path]:
         """Yield a temporary folder to save the checkpoint of a step to.
 
         It becomes the last checkpoint if the block succeeds.
         """
-        final = self.folder / "checkpoints" / step_name(step)
+        final = self.checkpoint_folder(step)
         with self._writing(), write_checkpoint(final, step) as partial:
             yield partial
         self.step, self.last_checkpoint = step, final
@@ -373,7 +377,8 @@ def validate_config_file(folder: Path) -> None:
     text = read_text(file)
     if text.strip() and not _has_changed_config(folder):
         return
-    if lost := missing_keys(load_config(file), parse_values(text, str(file))):
+    added = {f"{section}.{key}" for section, keys in ADDED_KEYS.items() for key in keys}
+    if lost := [key for key in missing_keys(load_config(file), parse_values(text, str(file))) if key not in added]:
         raise ConfigError(f"{file} is damaged: it has lost {len(lost)} keys, such as {lost[0]!r}; {remedy}")
 
 

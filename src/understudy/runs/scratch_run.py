@@ -7,7 +7,8 @@ import shutil
 from pathlib import Path
 
 from understudy.clients.cost import COST_FILE
-from understudy.runs.run import PROVENANCE_FILE, Run, list_run_evaluations
+from understudy.runs.config import PROVENANCE_FILE
+from understudy.runs.run import Run, list_run_evaluations
 from understudy.runs.storage.episode_store import REPORT_FILE
 
 COPIED_FILES = (PROVENANCE_FILE, COST_FILE, "metrics.jsonl")

@@ -11,6 +11,7 @@ from understudy.runs.agents import open_model
 from understudy.runs.weights import ModelWeights
 from understudy.serve.generation import ServedModel
 from understudy.serve.options import ServeConfig
+from understudy.serve.request_log import RequestLog
 from understudy.serve.server import make_serve_app, open_socket, run_server
 
 
@@ -18,6 +19,8 @@ def serve_model(weights: ModelWeights, config: ServeConfig, on_message: Callable
     """Serve a model until Ctrl-C. `on_message` receives warnings and the address."""
     key, listener = require_api_key(config.api_key_var), open_socket(config)
     with listener:
+        if config.log:
+            RequestLog(config.log)  # a file that cannot be written is refused before the model is loaded
         model = load_served_model(weights, config)
         slow = detect_machine(weights.config.engine.export_engine_config).warnings
         for line in (*weights.warnings, *slow, model.sampler_note):

@@ -1,9 +1,9 @@
 """Resolve what a command works on: TARGET, further configs, and `key=value` settings.
 
     preset        the name of a preset (`understudy list`)
-    domain        the name of a domain, `module:attribute`, `mcp:FILE`, `mix:A,B`, a benchmark such as `tau2:PATH#NAME`,
-                  `hf:OWNER/NAME` (a data set of tasks), or the path of an MCP environment's TOML file: all of its
-                  tasks, with the default of every key
+    domain        the name of a domain, `module:attribute`, `mcp:FILE`, `openenv:URL`, `verifiers:PYTHON#NAME`,
+                  `mix:A,B`, a benchmark such as `tau2:PATH#NAME`, `hf:OWNER/NAME` (a data set of tasks), or the path of
+                  an MCP environment's TOML file: all of its tasks, with the default of every key
     config        the path of a TOML file
     run           the folder of a run
     checkpoint    RUN/checkpoints/STEP
@@ -30,13 +30,13 @@ from understudy.algorithms.presets import algorithm_presets
 from understudy.core.errors import ConfigError, did_you_mean, no_such_path
 from understudy.core.files import RETRY_HINT
 from understudy.core.foreign_names import explained_arguments
-from understudy.core.settings import dump_toml, loads_toml, matching_keys, read_text, with_full_key
+from understudy.core.settings import dump_toml, loads_toml, matching_keys, read_text, shown_setting, with_full_key
 from understudy.envs.task_source import FULL_SLICE, TaskSource, with_reward_policy
-from understudy.runs.config import ConfigLayer, TrainConfig, load_config, parse_config
+from understudy.runs.config import PROVENANCE_FILE, ConfigLayer, TrainConfig, load_config, parse_config
 from understudy.runs.eval_spec import is_eval_folder, read_spec
 from understudy.runs.foreign_configs import YAML_SUFFIXES, explain_yaml
 from understudy.runs.presets import DEFAULT_PRESET, preset_names, preset_text
-from understudy.runs.run import CONFIG_FILE, PROVENANCE_FILE, is_run_folder, validate_config_file
+from understudy.runs.run import CONFIG_FILE, is_run_folder, validate_config_file
 from understudy.sources.loading import list_names, load_source
 from understudy.sources.readers import SUFFIXES, explain_suffix
 from understudy.sources.references import list_domains
@@ -45,8 +45,8 @@ from understudy.sources.task_files.files import is_task_file
 TargetKind = Literal["preset", "domain", "config", "run", "checkpoint", "evaluation", "tasks", "model"]
 TARGET_KINDS: Mapping[TargetKind, str] = {
     "preset": "a preset",
-    "domain": "a domain (also module:attribute, mcp:FILE, tau-bench:PATH#NAME, tau2:PATH#NAME, hf:OWNER/NAME or "
-    "mix:A,B)",
+    "domain": "a domain (also module:attribute, mcp:FILE, openenv:URL, verifiers:PYTHON#NAME, tau-bench:PATH#NAME, "
+    "tau2:PATH#NAME, hf:OWNER/NAME or mix:A,B)",
     "config": "a config file (.toml)",
     "run": "the folder of a run (with config.toml)",
     "checkpoint": "a checkpoint (RUN/checkpoints/STEP)",
@@ -116,6 +116,7 @@ def resolve(arguments: Sequence[str] = ()) -> ResolvedTarget:
     `retail_quick`. Raise ConfigError for a TARGET that does not exist or has no config, and for a wrong setting.
     """
     names, settings = split_arguments(arguments)
+    _refuse_repeated_keys(settings)
     what, domain = "".join(names[:1]), _setting_text(settings, "domain")
     layers = [read_layer(name, what) for name in names[1:]]
     alone = domain or _setting_text(settings, "data.train")
@@ -130,6 +131,20 @@ def resolve(arguments: Sequence[str] = ()) -> ResolvedTarget:
             )
     presets = (text for text in (target.text if target.kind == "preset" else "", *names[1:]) if text in preset_names())
     return ResolvedTarget(target, _load_target_config(target, settings, layers), tuple(presets))
+
+
+def _refuse_repeated_keys(settings: Sequence[str]) -> None:
+    """Raise ConfigError if settings give two values to a key of `data` or `slice`, whose author may mean both.
+
+    Of other keys the last value counts.
+    """
+    given = dict[str, str]()
+    for setting in settings:
+        key, _, value = with_full_key(TrainConfig, setting).partition("=")
+        key, value = key.strip(), value.strip()
+        if key.startswith(("data.", "slice.")) and given.setdefault(key, value) != value:
+            both = " and ".join(shown_setting(f"{key}={each}") for each in (given[key], value))
+            raise ConfigError(f"{key} is given twice, as {both}; give it once")
 
 
 def has_target(arguments: Sequence[str]) -> bool:

@@ -14,6 +14,7 @@ from understudy.core.errors import ConfigError, RolloutError
 from understudy.serve.access import error_response, json_response
 from understudy.serve.generation import ReplyChunk, ServedModel, build_prompt, generate_reply
 from understudy.serve.options import ServeConfig
+from understudy.serve.request_log import RequestLog
 from understudy.serve.requests import ApiError, ChatCompletionRequest, parse_request, read_object
 from understudy.serve.responses import ResponseBuilder, sse_event
 
@@ -27,6 +28,7 @@ class ChatCompletionsApp:
     def __init__(self, model: ServedModel, config: ServeConfig) -> None:
         self._model = model
         self._config = config
+        self._log = RequestLog(config.log) if config.log else None
         self._in_flight = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -71,7 +73,7 @@ class ChatCompletionsApp:
 
     async def _response(self, request: ChatCompletionRequest, prompt: list[int], receive: Receive) -> Response:
         """Return the response with all replies. Raise ClientDisconnect if the client disconnects first."""
-        builder = ResponseBuilder(self._model, len(prompt))
+        builder = ResponseBuilder(self._model.name, self._model.vocabulary, len(prompt))
         chunks: list[ReplyChunk] = []
         sampling = asyncio.ensure_future(self._sample(request, prompt, chunks.append))
         disconnect = asyncio.ensure_future(_wait_for_disconnect(receive))
@@ -87,7 +89,7 @@ class ChatCompletionsApp:
 
     async def _events(self, request: ChatCompletionRequest, prompt: list[int]) -> AsyncGenerator[bytes, None]:
         """Yield the replies as server-sent events while they are sampled. Events of several replies are interleaved."""
-        builder = ResponseBuilder(self._model, len(prompt))
+        builder = ResponseBuilder(self._model.name, self._model.vocabulary, len(prompt))
         queue = asyncio.Queue[ReplyChunk | None]()
         sampling = asyncio.ensure_future(self._sample(request, prompt, queue.put_nowait))
         sampling.add_done_callback(lambda _: queue.put_nowait(None))
@@ -109,12 +111,18 @@ class ChatCompletionsApp:
     async def _sample(
         self, request: ChatCompletionRequest, prompt: list[int], put: Callable[[ReplyChunk], None]
     ) -> None:
-        """Sample all replies concurrently, each with its own seed. `put` receives their chunks."""
+        """Sample all replies concurrently, each with its own seed, and log them. `put` receives their chunks."""
+        chunks: list[ReplyChunk] = []
+
+        def on_chunk(chunk: ReplyChunk) -> None:
+            chunks.append(chunk)
+            put(chunk)
+
         seed = random.SystemRandom().getrandbits(62) if request.seed is None else request.seed
         sampling = request.sampling(request.max_reply_tokens or self._model.sampler.context_length - len(prompt))
         replies = [
             asyncio.ensure_future(
-                generate_reply(self._model, request, prompt, sampling, index, (seed + index) % _SEEDS, put)
+                generate_reply(self._model, request, prompt, sampling, index, (seed + index) % _SEEDS, on_chunk)
             )
             for index in range(request.n)
         ]
@@ -125,6 +133,8 @@ class ChatCompletionsApp:
         finally:
             for reply in replies:
                 reply.cancel()
+        if self._log:
+            self._log.add(request, prompt, chunks)
 
 
 async def read_body(received: Received, limit: int) -> bytes:

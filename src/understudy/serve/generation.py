@@ -9,6 +9,7 @@ from pathlib import Path
 
 from understudy.core.errors import ConfigError
 from understudy.core.messages import Message, ToolCall
+from understudy.core.sampling_masks import SamplingMask
 from understudy.engines.interface import ConstrainedSampler, SamplingParams, StreamingSampler, TokenConstraint
 from understudy.formats import ChatFormat, FormatTokenizer
 from understudy.serve.constraints import build_constraint
@@ -31,6 +32,10 @@ class ServedModel:
     """The file of the tokenizer, which constrained replies need."""
     cache: ConversationCache = field(default_factory=ConversationCache)
 
+    def sampler_for(self, request: ChatCompletionRequest) -> StreamingSampler:
+        """Return the sampler of the reply to a request."""
+        return self.sampler
+
 
 @dataclass(frozen=True, slots=True)
 class ReplyChunk:
@@ -44,6 +49,7 @@ class ReplyChunk:
     tokens: Sequence[int]
     logprobs: Sequence[float]
     reply_end: ReplyEnd | None = None
+    sampling_masks: Sequence[SamplingMask] = ()
 
 
 async def build_prompt(
@@ -94,33 +100,35 @@ async def generate_reply(
     index: int,
     seed: int,
     on_chunk: Callable[[ReplyChunk], None],
+    raw_malformed: bool = False,
 ) -> int | None:
     """Sample one reply, pass its chunks to `on_chunk`, and store its tokens in the cache.
 
-    Return the version of the weights. It is None if a stop string of the request ended the sampling. Raise ApiError if
-    the reply cannot be constrained as requested.
+    `raw_malformed` is that of the StreamingParser. Return the version of the weights. It is None if a stop string of
+    the request ended the sampling. Raise ApiError if the reply cannot be constrained as requested.
     """
     constraint = _build_constraint(model, request)
     parser = StreamingParser(
-        model.format, model.vocabulary, request.callable_tools, request.stop, request.parallel_tool_calls
+        model.format, model.vocabulary, request.callable_tools, request.stop, request.parallel_tool_calls, raw_malformed
     )
 
-    def on_tokens(tokens: Sequence[int], logprobs: Sequence[float]) -> None:
+    def on_tokens(tokens: Sequence[int], logprobs: Sequence[float], masks: Sequence[SamplingMask]) -> None:
         text = ""
         count = 0
         while count < len(tokens) and not parser.stopped:
             text += parser.feed(tokens[count])
             count += 1
         if count:
-            on_chunk(ReplyChunk(index, text, tokens[:count], logprobs[:count]))
+            on_chunk(ReplyChunk(index, text, tokens[:count], logprobs[:count], sampling_masks=masks[:count]))
         if parser.stopped:
             running.cancel()
 
     stops = model.format.stop_token_ids
-    if constraint and isinstance(model.sampler, ConstrainedSampler):
-        reply = model.sampler.sample_constrained(prompt, sampling, seed, constraint, stops, on_tokens)
+    sampler = model.sampler_for(request)
+    if constraint and isinstance(sampler, ConstrainedSampler):
+        reply = sampler.sample_constrained(prompt, sampling, seed, constraint, stops, on_tokens)
     else:
-        reply = model.sampler.sample(prompt, sampling, seed, stops, on_tokens)
+        reply = sampler.sample(prompt, sampling, seed, stops, on_tokens)
     running = asyncio.ensure_future(reply)
     try:
         await asyncio.wait([running])
@@ -131,7 +139,8 @@ async def generate_reply(
         completion = running.result()
         version = completion.weights_version
         num_received = len(parser.tokens)
-        on_tokens(completion.tokens[num_received:], completion.logprobs[num_received:])
+        rest = completion.tokens[num_received:], completion.logprobs[num_received:]
+        on_tokens(*rest, completion.sampling_masks[num_received:])
         truncated = completion.finish_reason == "length" and not parser.stopped
     reply_end = parser.finish(truncated)
     tokens = [*prompt, *parser.tokens]

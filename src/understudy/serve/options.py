@@ -1,6 +1,7 @@
 """Options of the server."""
 
 from ipaddress import ip_address
+from pathlib import Path
 
 from pydantic import Field
 
@@ -19,6 +20,8 @@ class ServeConfig(Record):
     """Name of the environment variable with the key that clients must send. Empty requires no key."""
     concurrency: int = Field(default=16, ge=1)
     """Largest number of replies in progress. Requests beyond it get status 429."""
+    log: Path | None = None
+    """Append each request with its replies, their token ids and log-probabilities to this JSONL file."""
     max_body_bytes: int = Field(default=4 << 20, ge=1)
     """Largest size of a request body in bytes."""
 

@@ -265,6 +265,7 @@ class ChatCompletionRequest(_Wire):
             top_k=max(0, self.top_k),
             min_p=self.min_p,
             repetition_penalty=self.repetition_penalty,
+            keep_sampling_mask=False,
         )
 
     @property

@@ -9,7 +9,7 @@ from typing import Any
 
 from understudy.core.messages import Message, ToolCall
 from understudy.formats import FormatTokenizer
-from understudy.serve.generation import ReplyChunk, ServedModel
+from understudy.serve.generation import ReplyChunk
 from understudy.serve.streaming_parser import ReplyEnd
 
 _MIN_LOGPROB = -9999.0
@@ -20,7 +20,10 @@ _MIN_LOGPROB = -9999.0
 class ResponseBuilder:
     """Builder of the response to one request. It counts the tokens sampled so far."""
 
-    model: ServedModel
+    name: str
+    """The name of the model."""
+    vocabulary: FormatTokenizer | None
+    """None for a model whose tokens are unknown, which has no log-probabilities."""
     prompt_tokens: int
     completion_tokens: int = 0
     """Sampled tokens in all chunks so far."""
@@ -40,11 +43,11 @@ class ResponseBuilder:
         """Return the complete response from all chunks of all replies."""
         self.completion_tokens += sum(len(part.tokens) for part in parts)
         ends = sorted((part.index, part.reply_end) for part in parts if part.reply_end)
-        choices = [_choice(index, end, "message", _message_to_wire(end.message)) for index, end in ends]
+        choices = [_choice(index, end, "message", message_to_wire(end.message)) for index, end in ends]
         if logprobs:
             for choice in choices:
                 own = [part for part in parts if part.index == choice["index"]]
-                choice["logprobs"] = _logprobs(self.model.vocabulary, own)
+                choice["logprobs"] = _logprobs(self.vocabulary, own)
         return {**self._head("chat.completion"), "choices": choices, "usage": self.usage}
 
     def first_chunk(self, index: int) -> dict[str, Any]:
@@ -56,7 +59,7 @@ class ResponseBuilder:
         self.completion_tokens += len(part.tokens)
         if part.text or (logprobs and part.tokens):
             choice = _choice(part.index, None, "delta", {"content": part.text})
-            yield self._chunk([choice | ({"logprobs": _logprobs(self.model.vocabulary, [part])} if logprobs else {})])
+            yield self._chunk([choice | ({"logprobs": _logprobs(self.vocabulary, [part])} if logprobs else {})])
         if part.reply_end:
             for i, call in enumerate(part.reply_end.message.tool_calls):
                 yield self._chunk([_choice(part.index, None, "delta", {"tool_calls": [{"index": i, **_call(call)}]})])
@@ -70,7 +73,7 @@ class ResponseBuilder:
         return {**self._head("chat.completion.chunk"), "choices": choices}
 
     def _head(self, kind: str) -> dict[str, Any]:
-        return {"id": self.response_id, "object": kind, "created": self.created, "model": self.model.name}
+        return {"id": self.response_id, "object": kind, "created": self.created, "model": self.name}
 
 
 def sse_event(value: Any) -> bytes:
@@ -82,7 +85,8 @@ def _choice(index: int, end: ReplyEnd | None, key: str, said: Mapping[str, Any])
     return {"index": index, key: said, "logprobs": None, "finish_reason": end.finish_reason if end else None}
 
 
-def _message_to_wire(message: Message) -> dict[str, Any]:
+def message_to_wire(message: Message) -> dict[str, Any]:
+    """Return a reply in the wire format."""
     calls = {"tool_calls": [_call(call) for call in message.tool_calls]} if message.tool_calls else {}
     content = None if calls and not message.content else message.content
     return {"role": "assistant", "content": content, "refusal": None, **calls}
@@ -98,8 +102,9 @@ def _call(call: ToolCall) -> dict[str, Any]:
     return wire | ({"malformed": call.parse_error} if call.parse_error else {})
 
 
-def _logprobs(vocabulary: FormatTokenizer, parts: Sequence[ReplyChunk]) -> dict[str, Any]:
+def _logprobs(vocabulary: FormatTokenizer | None, parts: Sequence[ReplyChunk]) -> dict[str, Any]:
     """Return every sampled token with its log-probability, including tokens of calls and the stop token."""
+    assert vocabulary is not None
     sampled = [pair for part in parts for pair in zip(part.tokens, part.logprobs, strict=True)]
     return {"content": [_token(vocabulary.decode([token]), logprob) for token, logprob in sampled], "refusal": None}
 

@@ -1,20 +1,12 @@
-"""Sessions: the endpoint of the programs that play episodes. One session records one episode.
+"""Sessions: the endpoint of the programs that play episodes. One session records one episode (`recording`).
 
 A program sends the key of its session as its API key, to `/v1/chat/completions` or `/v1/responses`, and any model name.
-Its replies are sampled as the run samples, whatever it asks for: sampling parameters of a request are dropped and
-counted, and so are constraints (`tool_choice`, `response_format`), under which tokens would have other probabilities.
-Only the length of a reply and stop strings are the program's.
 """
 
-import asyncio
-import hashlib
-import math
 import secrets
-from array import array
-from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from starlette.applications import Starlette
@@ -23,228 +15,41 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from understudy.core.errors import ConfigError, RolloutError
-from understudy.core.trajectory import StopReason, Trajectory
+from understudy.clients.chat import ChatModel
+from understudy.core.trajectory import Trajectory
 from understudy.engines.interface import SamplingParams
-from understudy.formats.chat_format import mark_truncated_call, reply_events
+from understudy.formats import FormatTokenizer
 from understudy.serve.access import AccessMiddleware, error_response, json_response
 from understudy.serve.completions import read_body
-from understudy.serve.conversation_cache import ConversationCache
-from understudy.serve.generation import (
-    ReplyChunk,
-    ServedModel,
-    build_prompt,
-    generate_reply,
-    to_wire_calls,
-    with_call_ids,
-)
+from understudy.serve.generation import ServedModel
 from understudy.serve.options import ServeConfig
-from understudy.serve.requests import ApiError, ChatCompletionRequest, parse_request, read_object
+from understudy.serve.recording import Session, SessionLimits
+from understudy.serve.relay import RelaySession
+from understudy.serve.requests import ApiError, read_object
 from understudy.serve.responses import ResponseBuilder, sse_event
 from understudy.serve.responses_api import ResponsesRequest, response_events, to_response
 
-_OVERRIDDEN = (
-    "temperature",
-    "top_p",
-    "top_k",
-    "min_p",
-    "repetition_penalty",
-    "presence_penalty",
-    "frequency_penalty",
-    "logit_bias",
-    "seed",
-)
-"""Sampling parameters of a request, which are those of the run."""
-_WITHOUT_EFFECT = ("store", "service_tier")
-OVERRIDDEN, UNCONSTRAINED = "program/overridden", "program/unconstrained"
-"""Events: requests whose sampling parameters were dropped, and whose constraints were."""
-
-
-@dataclass(frozen=True, slots=True)
-class SessionLimits:
-    """Limits of a session. A request beyond one is refused, and ends the episode with its stop reason."""
-
-    max_replies: int
-    max_tokens: int
-    """Maximum number of tokens of all sequences. A session that reaches it gets no further reply."""
-
-
-@dataclass(frozen=True, slots=True)
-class SampledReplies:
-    """The replies to one request."""
-
-    prompt_tokens: int
-    chunks: Sequence[ReplyChunk]
-
-
-class Session:
-    """One episode of a program. Each sampled reply is appended to `episode`.
-
-    A reply's seed is a hash of the episode's seed, its prompt, and how often the same prompt was sampled before. So the
-    order in which parallel requests arrive changes no reply.
-    """
-
-    def __init__(
-        self, model: ServedModel, sampling: SamplingParams, episode: Trajectory, limits: SessionLimits
-    ) -> None:
-        self.episode = episode
-        self.stop_reason: StopReason | None = None
-        """The limit that a request has exceeded."""
-        self.failure: RolloutError | None = None
-        """The failure of the engine that ended the session."""
-        self.conversations: dict[str, list[dict[str, Any]]] = {}
-        """The messages up to each response of the Responses API, by its id."""
-        self.num_requests = 0
-        self.final_text = ""
-        """The text of the last reply without calls."""
-        self._model = replace(model, cache=ConversationCache())  # a program never gets another one's tokens
-        self._sampling, self._limits = sampling, limits
-        self._num_replies = 0
-        self._prompts = Counter[bytes]()
-        self._responses: dict[bytes, asyncio.Task[Response]] = {}
-        self._running = set[asyncio.Task[Response]]()
-
-    async def respond(self, body: bytes, is_retry: bool, answer: Callable[[], Awaitable[Response]]) -> Response:
-        """Return the response to a request. A retry gets the recorded response, or waits for it.
-
-        Sampling goes on if the client disconnects, because it will retry.
-        """
-        digest = hashlib.sha256(body).digest()
-        task = self._responses.get(digest) if is_retry else None
-        if task is None:
-            self.num_requests += 1
-            task = self._responses[digest] = asyncio.ensure_future(answer())
-            self._running.add(task)
-            task.add_done_callback(self._running.discard)
-        return await asyncio.shield(task)
-
-    async def sample(self, body: Mapping[str, Any]) -> tuple[ChatCompletionRequest, SampledReplies]:
-        """Return the parsed request of a chat-completions body, and its replies. Raise ApiError if it is refused."""
-        request = self._parse(body)
-        self._reserve(request.n)
-        prompt, num_known = await self._build_prompt(request)
-        longest = min(self._sampling.max_response_tokens, self._model.sampler.context_length - len(prompt))
-        sampling = self._sampling.replace(max_response_tokens=min(longest, request.max_reply_tokens or longest))
-        chunks: list[ReplyChunk] = []
-        replies = (self._sample_reply(request, prompt, sampling, index) for index in range(request.n))
-        for tokens, logprobs, chunks_of_reply in await asyncio.gather(*replies):
-            self._record(request, prompt, num_known, tokens, logprobs, chunks_of_reply[-1])
-            chunks += chunks_of_reply
-        return request, SampledReplies(len(prompt), chunks)
-
-    async def close(self) -> None:
-        """Stop the replies that are being sampled."""
-        running = list(self._running)
-        for task in running:
-            task.cancel()
-        await asyncio.gather(*running, return_exceptions=True)
-
-    def _count(self, event: str, count: int = 1) -> None:
-        self.episode.event_counts[event] = self.episode.event_counts.get(event, 0) + count
-
-    def _parse(self, body: Mapping[str, Any]) -> ChatCompletionRequest:
-        if any(body.get(key) is not None for key in _OVERRIDDEN):
-            self._count(OVERRIDDEN)
-        request = parse_request({key: body[key] for key in body.keys() - {*_OVERRIDDEN, *_WITHOUT_EFFECT}})
-        request.validate_lengths(ServeConfig().max_message_chars)
-        if request.is_constrained:
-            self._count(UNCONSTRAINED)
-            free = ChatCompletionRequest.model_fields
-            request = request.replace(tool_choice="auto", response_format=free["response_format"].default)
-        return request
-
-    def _reserve(self, count: int) -> None:
-        """Raise ApiError if `count` more replies exceed a limit."""
-        if self.failure:
-            raise ApiError(str(self.failure), code="overloaded", status=503)
-        if self.episode.num_tokens >= self._limits.max_tokens:
-            raise self._refuse_long(f"{self.episode.num_tokens} tokens; limits.max_episode_tokens")
-        if self._num_replies + count > self._limits.max_replies:
-            self.stop_reason = self.stop_reason or StopReason.MAX_TURNS
-            text = f"the episode has {self._num_replies} replies; limits.max_turns = {self._limits.max_replies}"
-            raise ApiError(text, code="episode_limit_reached")
-        self._num_replies += count
-
-    async def _build_prompt(self, request: ChatCompletionRequest) -> tuple[list[int], int]:
-        try:
-            prompt, num_known = await build_prompt(self._model, request, self._sampling.replace(max_response_tokens=1))
-        except ApiError as refusal:
-            if refusal.code == "context_length_exceeded":
-                self.stop_reason = self.stop_reason or StopReason.MAX_TOKENS
-            raise
-        if len(prompt) >= self._limits.max_tokens:
-            raise self._refuse_long(f"{len(prompt)} tokens in one prompt; limits.max_episode_tokens")
-        return prompt, num_known
-
-    def _refuse_long(self, problem: str) -> ApiError:
-        self.stop_reason = self.stop_reason or StopReason.MAX_TOKENS
-        text = f"the episode has {problem} = {self._limits.max_tokens}"
-        return ApiError(text, "messages", "context_length_exceeded")
-
-    async def _sample_reply(
-        self, request: ChatCompletionRequest, prompt: Sequence[int], sampling: SamplingParams, index: int
-    ) -> tuple[list[int], list[float], list[ReplyChunk]]:
-        """Return the tokens of one reply, their log-probabilities, and its chunks."""
-        own: list[ReplyChunk] = []
-        try:
-            version = await generate_reply(
-                self._model, request, prompt, sampling, index, self._seed(prompt), own.append
-            )
-            logprobs = [logprob for chunk in own for logprob in chunk.logprobs]
-            if not all(map(math.isfinite, logprobs)):
-                raise RolloutError("the sampler gave a log-probability that is not a finite number", "engine")
-        except RolloutError as e:
-            self.failure = self.failure or e
-            raise ApiError(str(e), code="overloaded", status=503) from e
-        except ConfigError as e:
-            self.failure = self.failure or RolloutError(str(e), "engine")
-            raise ApiError(str(e), code="overloaded", status=503) from e
-        if version is not None:
-            self.episode.weights_version = version
-        return [token for chunk in own for token in chunk.tokens], logprobs, own
-
-    def _record(
-        self,
-        request: ChatCompletionRequest,
-        prompt: Sequence[int],
-        num_known: int,
-        tokens: Sequence[int],
-        logprobs: Sequence[float],
-        last: ReplyChunk,
-    ) -> None:
-        """Append a reply to the episode."""
-        assert last.reply_end is not None
-        parsed = self._model.format.parse(tokens, request.callable_tools)
-        truncated = last.reply_end.finish_reason == "length"
-        cut = not truncated and tokens[-1] not in self._model.format.stop_token_ids
-        for event, count in reply_events(parsed, truncated):
-            self._count(event, count)
-        if cut:
-            self._count("stop_string")
-        reply = with_call_ids(mark_truncated_call(parsed, truncated or cut), [*prompt, *tokens])
-        if not last.reply_end.message.tool_calls:
-            self.final_text = last.reply_end.message.content
-        messages = [to_wire_calls(message) for message in request.conversation]
-        self.episode.add_call(messages, request.callable_tools, prompt, num_known, reply, tokens, logprobs)
-
-    def _seed(self, prompt: Sequence[int]) -> int:
-        digest = hashlib.sha256(array("I", prompt).tobytes()).digest()
-        self._prompts[digest] += 1
-        seed = hashlib.sha256(digest + f"{self.episode.seed}/{self._prompts[digest]}".encode()).digest()
-        return int.from_bytes(seed[:7])
+RESULT_PATH = "/result"
+"""Path of the address to which a program posts the reward of its episode."""
 
 
 class SessionServer:
     """The sessions of the episodes that are being played, by their keys, and their endpoint."""
 
-    def __init__(self, model: ServedModel, sampling: SamplingParams) -> None:
+    def __init__(self, model: ServedModel | ChatModel, sampling: SamplingParams) -> None:
         self._model, self._sampling = model, sampling
+        self._name = model.name if isinstance(model, ServedModel) else model.config.model
+        self._vocabulary = model.vocabulary if isinstance(model, ServedModel) else None
         self._sessions: dict[str, Session] = {}
 
     @asynccontextmanager
     async def open_session(self, episode: Trajectory, limits: SessionLimits) -> AsyncIterator[tuple[str, Session]]:
         """Yield the key and the session of an episode. At the end, its key is refused and its sampling stops."""
-        key, session = f"sk-{secrets.token_urlsafe(24)}", Session(self._model, self._sampling, episode, limits)
+        key = f"sk-{secrets.token_urlsafe(24)}"
+        if isinstance(self._model, ServedModel):
+            session = Session(self._model, self._sampling, episode, limits)
+        else:
+            session = RelaySession(self._model, episode, limits)
         self._sessions[key] = session
         try:
             yield key, session
@@ -258,6 +63,7 @@ class SessionServer:
             Route("/v1/models", self._models),
             Route("/v1/chat/completions", self._answer(_complete), methods=["POST"]),
             Route("/v1/responses", self._answer(_respond), methods=["POST"]),
+            Route(RESULT_PATH, self._take_result, methods=["POST"]),
         ]
         return AccessMiddleware(Starlette(routes=routes, exception_handlers={ApiError: _refuse}), ServeConfig(), "")
 
@@ -268,13 +74,22 @@ class SessionServer:
             raise ApiError("no running episode has this API key", code="invalid_api_key", status=401)
         return self._sessions[key]
 
+    async def _take_result(self, request: Request) -> Response:
+        session = self._sessions.get(request.query_params.get("episode", "")) or self.find_session(request)
+        try:
+            session.post_result(read_object(await read_body(request, ServeConfig().max_body_bytes)))
+        except ClientDisconnect:
+            return Response(status_code=400)  # nobody receives it
+        return json_response({"status": "ok"})
+
     async def _models(self, request: Request) -> Response:
         self.find_session(request)
-        return json_response({"object": "list", "data": [{"id": self._model.name, "object": "model", "created": 0}]})
+        return json_response({"object": "list", "data": [{"id": self._name, "object": "model", "created": 0}]})
 
     def _answer(self, endpoint: "_Endpoint") -> Callable[[Request], Awaitable[Response]]:
         async def answer(request: Request) -> Response:
             session = self.find_session(request)
+            make = partial(endpoint, self._vocabulary, session)
             try:
                 body = await read_body(request, ServeConfig().max_body_bytes)
             except ClientDisconnect:
@@ -282,19 +97,23 @@ class SessionServer:
             retries = request.headers.get("x-stainless-retry-count", "0")
             is_retry = retries.isdecimal() and int(retries) > 0
             return await session.respond(
-                request.url.path.encode() + body, is_retry, lambda: endpoint(self._model, session, read_object(body))
+                request.url.path.encode() + body,
+                is_retry,
+                lambda: make(read_object(body)),
+                request.is_disconnected,
             )
 
         return answer
 
 
-_Endpoint = Callable[[ServedModel, Session, dict[str, Any]], Awaitable[Response]]
+_Endpoint = Callable[[FormatTokenizer | None, Session, dict[str, Any]], Awaitable[Response]]
 
 
-async def _complete(model: ServedModel, session: Session, body: dict[str, Any]) -> Response:
+async def _complete(vocabulary: FormatTokenizer | None, session: Session, body: dict[str, Any]) -> Response:
     """Answer a request of the chat completions API."""
+    session.count("program/chat")
     request, sampled = await session.sample(body)
-    builder = ResponseBuilder(replace(model, name=request.model), sampled.prompt_tokens)
+    builder = ResponseBuilder(request.model, vocabulary, sampled.prompt_tokens)
     if not request.stream:
         return json_response(builder.response(sampled.chunks, request.logprobs))
     events = [builder.first_chunk(index) for index in range(request.n)]
@@ -305,14 +124,15 @@ async def _complete(model: ServedModel, session: Session, body: dict[str, Any]) 
     return _stream([*map(sse_event, events), sse_event("[DONE]")])
 
 
-async def _respond(model: ServedModel, session: Session, body: dict[str, Any]) -> Response:
+async def _respond(_: FormatTokenizer | None, session: Session, body: dict[str, Any]) -> Response:
     """Answer a request of the Responses API.
 
     A reply that reaches the run's length limit is sent as complete: clients raise an exception for `incomplete`, which
     they expect only if they set a limit.
     """
+    session.count("program/responses")
     request = ResponsesRequest.parse(body, session.conversations)
-    _, sampled = await session.sample(request.chat_body)
+    sampled = (await session.sample(request.chat_body))[1]
     (message,) = (chunk.reply_end.message for chunk in sampled.chunks if chunk.reply_end)
     at_limit = any(chunk.reply_end and chunk.reply_end.finish_reason == "length" for chunk in sampled.chunks)
     truncated = at_limit and body.get("max_output_tokens") is not None

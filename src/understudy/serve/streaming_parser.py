@@ -70,7 +70,8 @@ class ReplyEnd:
 class StreamingParser:
     """Parser of one reply, token by token.
 
-    `stop` are strings that end the reply. Without `parallel_tool_calls`, only the first call is returned.
+    `stop` are strings that end the reply. Without `parallel_tool_calls`, only the first call is returned. With
+    `raw_malformed`, a reply with a malformed call is returned as text without calls, as vLLM does.
     """
 
     def __init__(
@@ -80,11 +81,12 @@ class StreamingParser:
         tools: Sequence[ToolSpec],
         stop: Sequence[str] = (),
         parallel_tool_calls: bool = True,
+        raw_malformed: bool = False,
     ) -> None:
         self._format = format
         self._tools = tools
         self._stop = stop
-        self._parallel_tool_calls = parallel_tool_calls
+        self._parallel_tool_calls, self._raw_malformed = parallel_tool_calls, raw_malformed
         self._vocabulary = vocabulary
         self._detokenizer = IncrementalDetokenizer(vocabulary)
         self._openings = _WITH_CALLS if tools else _WITHOUT
@@ -120,6 +122,8 @@ class StreamingParser:
         else:
             visible = parse_text((THINK if self._thinking else "") + text).text
             message = Message(role="assistant", content=visible)
+        if self._raw_malformed and any(call.parse_error for call in message.tool_calls):
+            message = Message(role="assistant", content=text[self._begin :].strip())
         if not self._parallel_tool_calls and len(message.tool_calls) > 1:
             message = message.replace(tool_calls=message.tool_calls[:1])
             is_complete = False

@@ -131,7 +131,10 @@ def _jsonl(path: Path) -> Iterator[Item[Any] | RowError]:
             try:
                 yield Item(f"{path}:{number}", from_json(line, allow_inf_nan=False))
             except ValueError as e:
-                yield RowError(f"{path}:{number}", "", f"not JSON: {e}{_explain_text(line)}", "unreadable")
+                hint = _explain_text(line) or (_explain_first_line(line, path) if number == 1 else "")
+                yield RowError(f"{path}:{number}", "", f"not JSON: {e}{hint}", "unreadable")
+                if number == 1 and hint and line.strip() in (b"[", b"{"):
+                    return  # the other lines are parts of the same value
 
 
 def _explain_text(text: bytes) -> str:
@@ -142,6 +145,15 @@ def _explain_text(text: bytes) -> str:
         return "; a line ends after its object: remove the comma"
     if _NAN.search(text):
         return "; JSON has no NaN: write null, or leave the key out"
+    return ""
+
+
+def _explain_first_line(line: bytes, path: Path) -> str:
+    """Return the end of an error for a file whose first line opens a list, or an object of several lines."""
+    if line.lstrip().startswith(b"["):
+        return f"; a JSON list of rows needs the suffix .json: rename the file to {path.stem}.json"
+    if line.strip() == b"{":
+        return "; each line holds one whole object: write it with json.dumps(row), without indent"
     return ""
 
 

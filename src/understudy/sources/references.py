@@ -1,12 +1,15 @@
 """`load_reference` returns a single task source by a reference: neither a file of tasks nor a mixture.
 
-A reference is the folder name of a shipped domain, `module:attribute` for any other `TaskSource`,
-`tau-bench:PATH#domain` or `tau2:PATH#domain` for a benchmark in your own checkout, or `mcp:file.toml` for an MCP
-environment.
+A reference is the folder name of a shipped domain, `module:attribute` for any other `TaskSource` or a class with
+`reset` and `step`, `tau-bench:PATH#domain` or `tau2:PATH#domain` for a benchmark in your own checkout, `mcp:file.toml`
+for an MCP environment, `openenv:URL` for a server of OpenEnv, or `verifiers:PYTHON#NAME` for an environment of
+verifiers.
 """
 
+import difflib
 import importlib
 import inspect
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -17,7 +20,8 @@ from understudy.envs.domain import Domain
 from understudy.envs.domain_validation import validate_domain
 from understudy.envs.task_source import REQUIRED_MEMBERS, TaskSource, find_contract_error
 from understudy.envs.tools import ToolkitBase
-from understudy.sources.tool_dataset import explain_foreign_class
+from understudy.sources.environments.gym import is_gym_class, source_of_class
+from understudy.sources.tool_dataset import explain_foreign_class, is_trl_class
 
 BENCHMARK_MODULES: Mapping[str, str] = {
     "tau-bench": "understudy.sources.benchmarks.tau_bench",
@@ -27,8 +31,10 @@ BENCHMARK_MODULES: Mapping[str, str] = {
 SOURCE_MODULES: Mapping[str, str] = {
     **BENCHMARK_MODULES,
     "mcp": "understudy.sources.mcp.source",
+    "openenv": "understudy.sources.environments.openenv",
+    "verifiers": "understudy.sources.environments.verifiers",
 }
-"""The module whose `open_domain` opens a source, for each prefix: the benchmarks and `mcp:`."""
+"""The module whose `open_domain` opens a source, for each prefix: the benchmarks, `mcp:` and other frameworks."""
 
 
 def list_domains() -> list[str]:
@@ -52,18 +58,29 @@ def load_reference(reference: str) -> TaskSource:
             raise ConfigError(f"unknown domain {did_you_mean(reference, list_domains())}; {others}")
         module, attribute = f"{domains.__name__}.{reference}", "DOMAIN"
     found = import_object(f"{module}:{attribute}", wanted=TaskSource)
+    if is_gym_class(found) and not is_trl_class(found) and not issubclass(found, TaskSource | ToolkitBase):
+        return source_of_class(attribute, found)
+    if is_trl_class(found):
+        raise ConfigError(
+            f"{reference!r} is an environment without rows: give a file and data.reward={reference}, or name a "
+            f"ToolDataset(name, policy, examples, {attribute})"
+        )
     is_foreign = isinstance(found, type) and not issubclass(found, TaskSource | ToolkitBase)
-    if is_foreign and any(hasattr(found, name) for name in ("reset", "get_reward")):
+    if is_foreign and hasattr(found, "reset"):
         raise ConfigError(explain_foreign_class(found))
     if isinstance(found, type):
-        raise ConfigError(f"{reference!r} is a class; name an instance of it, such as SOURCE = {attribute}(...)")
+        named = _suggest_instance(module, attribute) or f"name an instance of it, such as SOURCE = {attribute}(...)"
+        raise ConfigError(f"{reference!r} is a class; {named}")
     if not isinstance(found, TaskSource):
+        suggested = _suggest_instance(module, attribute)
         if inspect.isfunction(found):
-            raise ConfigError(f"{reference!r} is a function; name what it returns, such as SOURCE = {attribute}(...)")
+            named = suggested or f"name what it returns, such as SOURCE = {attribute}(...)"
+            raise ConfigError(f"{reference!r} is a function; {named}")
         if type(found).__module__ == "builtins":
             kind = type(found).__name__
             raise ConfigError(
-                f"{reference!r} is no source of tasks, but of the type {kind}; name a ToolDataset or a Domain"
+                f"{reference!r} is no source of tasks, but of the type {kind}; "
+                f"{suggested or 'name a ToolDataset or a Domain'}"
             )
         raise ConfigError(
             f"{reference!r} is a {type(found).__name__} and not a TaskSource; derive its class from "
@@ -74,6 +91,14 @@ def load_reference(reference: str) -> TaskSource:
     elif error := find_contract_error(found):
         raise ConfigError(f"{reference!r}: {error}")
     return found
+
+
+def _suggest_instance(module: str, attribute: str) -> str:
+    """Return the question whether one of the sources of a module was meant, or an empty text if it has none."""
+    names = [name for name, value in vars(sys.modules[module]).items() if isinstance(value, TaskSource)]
+    close = difflib.get_close_matches(attribute.lower(), [name.lower() for name in names], 1)
+    meant = next((name for name in names if name.lower() in close), names[0] if len(names) == 1 else "")
+    return f"did you mean '{module}:{meant}'?" if meant else f"name one of {', '.join(names)}" if names else ""
 
 
 def load_domain(name: str) -> Domain:

@@ -26,16 +26,20 @@ _TEXT_CALL = re.compile(r'\s*\{\s*"(function_call|tool_calls?)"\s*:')
 _TEXT_RESULT = re.compile(r"\s*(?:Function result:|\[tool[-_ ]response\])\s*", re.IGNORECASE)
 _MEDIA = ("image", "video", "audio")
 
-_CALL_NAMES, _CALL_ARGUMENTS = ("name", "tool"), ("arguments", "params", "parameters", "kwargs", "args", "input")
+_CALL_NAMES = ("name", "tool")
+ARGUMENT_KEYS = ("arguments", "params", "parameters", "kwargs", "args", "input")
+"""Names of a call's arguments."""
 _CALL_LABELS = {"id", "type", "server"}
 """Keys of a call in a text, beside one of its name and one of its arguments."""
 _ROLES = {
     "developer": "system",
     **dict.fromkeys(("function", "tool_response"), "tool"),
-    **dict.fromkeys(("function_call", "tool_call"), "assistant"),
+    **dict.fromkeys(("function_call", "tool_call", "gpt", "model"), "assistant"),
+    "human": "user",
 }
-"""Other names of roles: OpenAI's newer name of the system message, and older and ms-swift's ones of results and calls.
-"""
+"""Other names of roles: OpenAI's newer name of the system message, older and ms-swift's ones of results and calls, and
+those of ShareGPT and Gemini."""
+ROLES = ("system", "user", "assistant", "tool")
 _CALL_ROLES = ("function_call", "tool_call")
 _MESSAGE_KEYS = ("role", "content", "tool_calls", "tool_call_id", "reasoning_content")
 _IGNORED = ("name", "cache_control")
@@ -352,7 +356,7 @@ def _calls_of(value: Any) -> list[WireMessage]:
     if isinstance(value.get("function"), dict) and value.keys() <= {"function", *_CALL_LABELS}:
         return _calls_of(value["function"])
     name = next((value[key] for key in _CALL_NAMES if key in value), None)
-    given = [key for key in _CALL_ARGUMENTS if key in value]
+    given = [key for key in ARGUMENT_KEYS if key in value]
     arguments = value[given[0]] if len(given) == 1 else None
     is_call = isinstance(name, str) and isinstance(arguments, dict | str) and name
     if not is_call or len(value.keys() - _CALL_LABELS) != 2 or (isinstance(arguments, str) and arguments[:1] != "{"):
@@ -459,7 +463,7 @@ def _normalize_call(call: Any) -> Any:
     if isinstance(call.get("function"), str) and (function := decode_list(call["function"])) is not call["function"]:
         call = {**call, "function": function}
     if "function" not in call and "arguments" not in call:
-        given = [key for key in _CALL_ARGUMENTS if call.get(key) is not None]
+        given = [key for key in ARGUMENT_KEYS if call.get(key) is not None]
         call = {**call, "arguments": call[given[0]] if given else {}}
         call = {key: value for key, value in call.items() if key not in given}
     if isinstance(call.get("arguments"), str) and "function" not in call:

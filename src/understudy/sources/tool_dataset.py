@@ -39,12 +39,15 @@ from understudy.envs.rewards import product_score, to_reward
 from understudy.envs.task_source import FULL_SLICE, Slice, TaskSource, validate_slice
 from understudy.envs.tools import ToolkitBase
 from understudy.envs.users import User, UserFactory, make_user
+from understudy.sources.environments.gym import UNIT_RANGE, parse_reward_range, scale_reward
 
 _SIGNS = re.compile(r"[\s,'%€$£¥₹]")
 """Signs in numbers that float() does not read."""
 _FINAL_ANSWER = re.compile(r"\n####\s*(?P<hashes>\S.*)\Z|\\boxed\{(?P<boxed>[^{}]*)\}")
 """Matches the final answer in a text with its reasoning, as GSM8K and MATH mark it."""
 _SHOWN_ANSWERS = 3
+_OWN_OF_TRL = ("reset", "get_reward")
+"""Methods of an environment of TRL that are no tools."""
 
 
 def _answer_text(value: Any) -> Any:
@@ -202,7 +205,8 @@ class ToolDataset(TaskSource):
     """The system message of the agent. If it is empty, there is none."""
     examples: Sequence[ToolExample]
     episode_class: type[ToolEpisode]
-    """Called with the example to make each episode."""
+    """Called with the example to make each episode. A class for TRL's `environment_factory` becomes one: `reset` gets
+    `info`."""
     user_factory: UserFactory | None = None
     """Makes users who answer the agent's texts; None means `ToolEpisode.env_response`."""
     task_slice: Slice = FULL_SLICE
@@ -212,8 +216,13 @@ class ToolDataset(TaskSource):
 
     def __post_init__(self, tools: Sequence[Callable[..., Any]]) -> None:
         episode_class: object = self.episode_class
+        if is_trl_class(episode_class):
+            episode_class = episode_of_trl(episode_class)
+            object.__setattr__(self, "episode_class", episode_class)
         if isinstance(episode_class, type) and not issubclass(episode_class, ToolEpisode):
             raise TaskError(explain_foreign_class(episode_class))
+        if not isinstance(episode_class, type) and isinstance(self.examples, type):
+            raise TaskError(f"examples and episode_class of {self.name} are swapped; give the list of examples first")
         if not isinstance(episode_class, type):
             raise TaskError(
                 f"the episode_class of {self.name} is {episode_class!r:.100}; pass the class itself, a subclass of "
@@ -292,6 +301,10 @@ class ToolDataset(TaskSource):
         if task.domain != self.name:
             raise TaskError(f"task {task.id} is of the domain {task.domain!r}, and {self.name} cannot play it")
         return ToolExample.from_task(task)
+
+    def episode_code(self) -> Sequence[object]:
+        """Return the class of episodes, with its tools and reward, and the user factory."""
+        return (self.episode_class, self.user_factory)
 
     def environment(self, task: Task, user: User | None = None, seed: int = 0) -> ToolEnvironment:
         """Return a new episode of `task`. `user` replaces the user of `user_factory`."""
@@ -379,10 +392,61 @@ def _is_unread_number(text: str) -> bool:
 def explain_foreign_class(episode_class: type) -> str:
     """Return what to change in a class that is no `ToolEpisode`, such as an environment of TRL."""
     how = ""
-    if hasattr(episode_class, "reset") or hasattr(episode_class, "get_reward"):
-        how = " (docs/migration.md: `reset` becomes `__init__`, `get_reward` becomes `reward(transcript)`)"
+    if hasattr(episode_class, "reset"):
+        how = ", or define get_reward in it, as for TRL's environment_factory"
     name = episode_class.__name__
     return f"{name} is no subclass of ToolEpisode; derive it from ToolEpisode{how}"
+
+
+def is_trl_class(value: object) -> bool:
+    """Return whether a value is a class with `reset` and `get_reward`."""
+    return isinstance(value, type) and all(callable(getattr(value, name, None)) for name in _OWN_OF_TRL)
+
+
+def episode_of_trl(environment_class: Any) -> type[ToolEpisode]:
+    """Return the episodes of an environment of TRL. Raise TaskError if a tool has no free name, or cannot be one.
+
+    As in TRL, public methods are tools, `reset` gets the columns of the row and may return a text, which is appended to
+    the prompt, and `get_reward` gives the reward. The first reply without calls ends the episode. Other than in TRL,
+    each episode has an object of its own, and an episode that a limit ends earns 0.
+    """
+    members = inspect.getmembers(environment_class, inspect.isfunction)
+    tools = {name: method for name, method in members if name not in _OWN_OF_TRL and name[0] != "_"}
+    for name in tools:
+        if hasattr(ToolEpisode, name) or name == "example":
+            raise TaskError(f"{environment_class.__name__}.{name} has a name that ToolEpisode uses; rename the tool")
+    low, high = parse_reward_range(environment_class.__name__, getattr(environment_class, "reward_range", UNIT_RANGE))
+
+    def __init__(self: Any, example: ToolExample) -> None:
+        self._environment = environment_class()
+        said = self._environment.reset(**_row(environment_class, example))
+        ToolEpisode.__init__(self, example.replace(prompt=f"{example.prompt}{said or ''}"))
+
+    def reward(self: Any, transcript: Sequence[Message]) -> float | Awaitable[float]:
+        found = self._environment.get_reward()
+        return _awaited(found) if inspect.isawaitable(found) else scale_reward(found, low, high)
+
+    async def _awaited(found: Awaitable[Any]) -> float:
+        return scale_reward(await found, low, high)
+
+    methods: dict[str, Any] = {name: _delegate(name, method) for name, method in tools.items()}
+    return type(environment_class.__name__, (ToolEpisode,), {**methods, "__init__": __init__, "reward": reward})
+
+
+def _delegate(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(method)
+    def tool(self: Any, **arguments: Any) -> Any:
+        return getattr(self._environment, name)(**arguments)
+
+    return tool
+
+
+def _row(environment_class: Any, example: ToolExample) -> dict[str, Any]:
+    """Return what `reset` gets: `info`, and the prompt if the method takes it and `info` has none."""
+    parameters = inspect.signature(environment_class.reset).parameters.values()
+    takes_prompt = any(p.name == "prompt" or p.kind is p.VAR_KEYWORD for p in parameters)
+    prompt = {"prompt": [{"role": "user", "content": example.prompt}]} if takes_prompt else {}
+    return {**prompt, **example.info}
 
 
 def _add_tools(episode_class: type[ToolEpisode], tools: Sequence[Callable[..., Any]]) -> type[ToolEpisode]:
@@ -390,6 +454,8 @@ def _add_tools(episode_class: type[ToolEpisode], tools: Sequence[Callable[..., A
     added = dict[str, Any]()
     for tool in tools:
         name = getattr(tool, "__name__", "")
+        if isinstance(tool, type):
+            raise TaskError(f"the tool {name} is a class; give functions, or make it the episode_class")
         if not callable(tool) or not name.isidentifier() or name.startswith("_"):
             raise TaskError(f"the tool {tool!r:.100} is no function with a public name; define it with `def`")
         if name in added or hasattr(episode_class, name):
@@ -440,4 +506,4 @@ async def _score(episode: ToolEpisode, transcript: Sequence[Message], ended: boo
     with user_code("grader", "the reward function", episode.reward):
         result = episode.reward(transcript) if ended else 0.0
         reward = await result if inspect.isawaitable(result) else result
-    return product_score({"reward": to_reward(reward), "within_limits": float(ended)})
+    return product_score({"reward": to_reward(reward, episode.reward), "within_limits": float(ended)})

@@ -1,26 +1,48 @@
 """Checkpoints of a run: the engine's weights and the progress.
 
-A run that stops early writes a checkpoint from which it can be resumed.
+A checkpoint is written while the next step plays its episodes, which changes no weights. A run that stops early writes
+a checkpoint from which it can be resumed.
 """
 
 import math
 from typing import NoReturn
 
-from understudy.engines.interface import Engine
+from understudy.engines.interface import Engine, SavesInBackground
 from understudy.evaluation.reports.files import read_report
 from understudy.runs.run import Run, list_run_evaluations
 from understudy.runs.storage.checkpoints import list_checkpoints
-from understudy.train.state import TrainingContext, TrainingProgress
+from understudy.train.state import PROGRESS_FILE, TrainingContext, TrainingProgress
 
 
 def save_checkpoint(context: TrainingContext, progress: TrainingProgress, step: int) -> None:
     """Write a checkpoint after `step`, and remove old ones according to `keep_checkpoints`."""
-    run, config = context.run, context.config
-    with run.write_checkpoint(step) as folder:
+    finish_checkpoint(context)
+    with context.run.write_checkpoint(step) as folder:
         context.engine.save(folder)
-        progress.save(folder)
-    protected = _best_step(run) if config.eval.split == "validation" else ()
-    run.prune_checkpoints(config.keep_checkpoints, protected)
+        (folder / PROGRESS_FILE).write_text(progress.dump(), encoding="utf-8")
+    _prune_checkpoints(context)
+
+
+def start_checkpoint(context: TrainingContext, progress: TrainingProgress, step: int) -> None:
+    """Start to write a checkpoint after `step`; `finish_checkpoint` ends it. Other engines write it now."""
+    if not isinstance(context.engine, SavesInBackground):
+        save_checkpoint(context, progress, step)
+        return
+    finish_checkpoint(context)
+    write_state, stored = context.engine.prepare_save(), progress.dump()
+
+    def write() -> None:
+        with context.run.write_checkpoint(step) as folder:
+            write_state(folder)
+            (folder / PROGRESS_FILE).write_text(stored, encoding="utf-8")
+
+    context.writer.start(step, write)
+
+
+def finish_checkpoint(context: TrainingContext) -> None:
+    """Wait until the checkpoint that is being written is complete, if there is one. Raise ConfigError if it failed."""
+    if context.writer.finish():
+        _prune_checkpoints(context)
 
 
 def load_checkpoint(run: Run, engine: Engine) -> TrainingProgress:
@@ -32,9 +54,15 @@ def load_checkpoint(run: Run, engine: Engine) -> TrainingProgress:
 
 def stop_run(context: TrainingContext, progress: TrainingProgress, step: int) -> NoReturn:
     """Write a checkpoint after `step` if there is none, and raise as `TrainingContext.raise_stopped` does."""
+    finish_checkpoint(context)
     if context.run.step != step:
         save_checkpoint(context, progress, step)
     context.raise_stopped(step)
+
+
+def _prune_checkpoints(context: TrainingContext) -> None:
+    protected = _best_step(context.run) if context.config.eval.split == "validation" else ()
+    context.run.prune_checkpoints(context.config.keep_checkpoints, protected)
 
 
 def _best_step(run: Run) -> list[int]:

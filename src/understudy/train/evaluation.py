@@ -11,7 +11,7 @@ from understudy.evaluation.reports.files import read_report
 from understudy.evaluation.reports.report import EvalReport
 from understudy.evaluation.result import EvalResult
 from understudy.evaluation.runner import EvalContext, play_baselines, play_eval, report_eval, write_report
-from understudy.runs.agents import make_model_player
+from understudy.runs.agents import eval_sampling, make_model_player
 from understudy.runs.eval_spec import EvalSpec
 from understudy.runs.storage.episode_store import REPORT_FILE
 from understudy.train.eval_sets import EvalSet, base_eval_sets
@@ -78,7 +78,10 @@ async def _run_eval(
     context: TrainingContext, eval_set: EvalSet, step: int, stage: str, folder: Path
 ) -> EvalReport | None:
     """Evaluate the current weights into `folder`. Return the report, or None if the run has to stop."""
-    checkpoint = context.run.last_checkpoint if context.run.step == step else None
+    run = context.run
+    checkpoint = run.last_checkpoint if run.step == step else None
+    if context.writer.step == step:
+        checkpoint = run.checkpoint_folder(step)
     spec = EvalSpec(
         name=f"step {step}",
         agent="model",
@@ -111,10 +114,9 @@ async def _run_eval(
 
 
 def _make_eval_context(context: TrainingContext, eval_set: EvalSet) -> EvalContext:
-    sampling = context.config.sampling.replace(temperature=context.config.eval.temperature)
     return EvalContext(
         context.cost_tracker,
-        make_model_player(context.config, context.engine, context.format, sampling),
+        make_model_player(context.config, context.engine, context.format, eval_sampling(context.config)),
         context.users,
         eval_set.source,
         eval_set.tasks,

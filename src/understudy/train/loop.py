@@ -10,13 +10,14 @@ from collections.abc import Callable, Iterator, Sequence
 from understudy.clients.cost import COST_FILE, CostTracker
 from understudy.core.event_loop import run_async
 from understudy.core.interruption import interruptible
+from understudy.core.shared_state import SharedState
 from understudy.core.trajectory import Trajectory
 from understudy.engines.factory import open_engine
 from understudy.engines.interface import Engine, require_critic, require_reference
 from understudy.engines.local.gpu_usage import GPUUsage
 from understudy.engines.local.machine import detect_machine, peak_memory_bytes
 from understudy.engines.process_group import SINGLE_PROCESS, ProcessGroup
-from understudy.envs.task_source import find_tool_specs
+from understudy.envs.task_source import find_tool_specs, list_sources
 from understudy.evaluation.reports.files import read_run_report
 from understudy.evaluation.reports.report import RunReport
 from understudy.formats.tool_template import write_tool_template
@@ -27,8 +28,9 @@ from understudy.runs.metrics import add_prefixes
 from understudy.runs.phases import PhaseSpan, eval_name_after, has_checkpoint_after, phase_spans
 from understudy.runs.run import Run
 from understudy.runs.trackers import TrackerProcesses
+from understudy.train.background import BackgroundWriter
 from understudy.train.certify import RunCertifier, make_certification_target
-from understudy.train.checkpointing import load_checkpoint, save_checkpoint, stop_run
+from understudy.train.checkpointing import finish_checkpoint, load_checkpoint, start_checkpoint, stop_run
 from understudy.train.data_files import DataFiles
 from understudy.train.evaluation import evaluate_step
 from understudy.train.model_size import resolve_learning_rates
@@ -72,10 +74,11 @@ async def train_async(
     tracker = CostTracker(file=run.folder / COST_FILE)
     prepared = await prepare_run(config, run.created_at, run.step, tracker)
     prepared.data_files.validate_unchanged(run)
+    shared = SharedState(code for leaf in list_sources(prepared.domain) for code in leaf.episode_code())
     # Before anything else is played: limits that are too small for the gold episodes are refused here.
     gold = await play_gold(config, prepared.domain, prepared.format) if run.step < config.sft.steps else []
     machine = detect_machine(config.engine.export_engine_config)
-    notes = (*machine.warnings, *config_warnings(config), *prepared.notes)
+    notes = (*machine.warnings, *config_warnings(config), *prepared.notes, *shared.find_changed())
     for line in (*run.warnings, *([rates] if rates else []), *notes):
         report(line, 0, 0, {})
     engine = open_engine(
@@ -97,6 +100,7 @@ async def train_async(
             interruptible(on_interrupt) as is_interrupted,
             TrackerProcesses(tracker_names, config.tracking, run.folder, config.model_dump(mode="json")) as trackers,
             GPUUsage(machine.device) as gpu_usage,
+            BackgroundWriter() as writer,
         ):
             context = TrainingContext(
                 config=config,
@@ -117,6 +121,7 @@ async def train_async(
                 device=machine.device,
                 gpu_usage=gpu_usage,
                 cost_tracker=prepared.cost_tracker,
+                writer=writer,
             )
             return await _train(context, prepared.data_files, gold)
     finally:
@@ -146,6 +151,7 @@ async def _train(context: TrainingContext, data_files: DataFiles, gold: Sequence
             phases[span.name].start()
         await _step(context, progress, step, phases[span.name])
         await _evaluate(context, progress, step)
+    finish_checkpoint(context)
     result = read_run_report(run.folder)
     with run.write_model() as folder:
         context.engine.export(folder)
@@ -160,6 +166,7 @@ async def _step(context: TrainingContext, progress: TrainingProgress, step: int,
     """Train one step. Its metrics are checked and written before its checkpoint."""
     config = context.config
     metrics = await phase.run_step(step)
+    finish_checkpoint(context)  # that of the last step; an error of the disk is told here
     peak = {"peak_memory_gib": peak_memory_bytes(context.device) / GIB}
     metrics = add_prefixes(metrics | peak | context.gpu_usage.pop_metrics())
     results = check_step(metrics, progress.history, config.health, config.algorithm.health_remedies)
@@ -171,8 +178,9 @@ async def _step(context: TrainingContext, progress: TrainingProgress, step: int,
     if is_finite and (halts or has_checkpoint_after(config, step)):
         if step in [span.last_step for span in phase_spans(config)[:-1]]:
             context.engine.reset_optimizer()  # as the next phase does; without moments the file takes a third
-        save_checkpoint(context, progress, step)
+        start_checkpoint(context, progress, step)
     if halts:
+        finish_checkpoint(context)
         stop_unhealthy_run(context.run, step, halts[0])
 
 

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
+from typing import Any
 
 from understudy.algorithms.custom import validate_custom_functions
 from understudy.clients.chat import DEFAULT_ENDPOINT, Budget, find_endpoint, open_chat_model
@@ -148,9 +149,8 @@ def config_warnings(config: TrainConfig) -> list[str]:
             "sampling.temperature = 0: RL does not explore, since episodes of a group differ only by their users, and "
             "groups of equal rewards teach nothing; set sampling.temperature=1 (docs/finetuning.md)"
         )
-    if sampling.has_filters:
-        on = sampling.model_dump(exclude={"max_response_tokens", "temperature", "stop"}, exclude_defaults=True)
-        named = ", ".join(f"sampling.{name} = {value}" for name, value in on.items())
+    if biased := _biased_sampling(config):
+        named = ", ".join(f"sampling.{name} = {value}" for name, value in biased.items())
         lines.append(
             f"{named}: replies are sampled from a different distribution than the trained one; see docs/finetuning.md"
         )
@@ -166,6 +166,15 @@ def config_warnings(config: TrainConfig) -> list[str]:
             "steps: only the critic is trained, and the policy stays as it is"
         )
     return lines
+
+
+def _biased_sampling(config: TrainConfig) -> dict[str, Any]:
+    """Return the sampling parameters by which the sampled distribution differs from the trained one."""
+    sampling = config.sampling
+    names = {"repetition_penalty", "frequency_penalty", "presence_penalty"}
+    if not (sampling.records_masks and config.engine.kind == "local"):
+        names |= {"top_p", "top_k", "min_p"}
+    return sampling.model_dump(include=names, exclude_defaults=True)
 
 
 def context_warnings(config: TrainConfig, context: int) -> list[str]:

@@ -5,7 +5,6 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
-from pathlib import Path
 from typing import Any, NoReturn, Self
 
 from pydantic_core import from_json
@@ -26,6 +25,7 @@ from understudy.runs.config import TrainConfig
 from understudy.runs.metrics import RecordKind
 from understudy.runs.run import Run, read_metrics
 from understudy.runs.trackers import TrackerProcesses
+from understudy.train.background import BackgroundWriter
 from understudy.train.certify import RunCertifier
 from understudy.train.eval_sets import EvalSet
 
@@ -71,6 +71,8 @@ class TrainingContext:
     """Samples the memory and utilization of a GPU."""
     cost_tracker: CostTracker = field(default_factory=CostTracker)
     """Counts the cost of the user model and the reward judge, since the first start of the run."""
+    writer: BackgroundWriter = field(default_factory=BackgroundWriter)
+    """Writes the checkpoints."""
 
     @property
     def cost(self) -> Decimal:
@@ -135,10 +137,9 @@ class TrainingProgress:
     history: list[dict[str, Any]] = field(default_factory=list)
     """The training metrics of all finished steps. They are stored in metrics.jsonl, not in checkpoints."""
 
-    def save(self, checkpoint: Path) -> None:
-        """Write the progress into a checkpoint."""
-        stored = {"tasks_used": self.tasks_used, "bucket_success_rates": self.bucket_success_rates}
-        (checkpoint / PROGRESS_FILE).write_text(json.dumps(stored), encoding="utf-8")
+    def dump(self) -> str:
+        """Return the text of a checkpoint's `progress.json`."""
+        return json.dumps({"tasks_used": self.tasks_used, "bucket_success_rates": self.bucket_success_rates})
 
     @classmethod
     def load(cls, run: Run) -> Self:

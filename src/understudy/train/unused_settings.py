@@ -47,6 +47,7 @@ _RL_CHECKS = (
 """Thresholds of checks of RL steps."""
 UNUSED_SETTINGS: Sequence[_Unused] = (
     _Unused("agent.variables", lambda c: not c.agent.command, "agent.command is empty"),
+    _Unused("agent.reward", lambda c: not c.agent.name, "agent names no program"),
     _Unused("agent.max_seconds", lambda c: not c.agent.name, "agent names no program"),
     _Unused("agent.concurrency", lambda c: not c.agent.name, "agent names no program"),
     _Unused("data.sources", lambda c: not _reads_files(c), _NO_FILES),
@@ -88,6 +89,14 @@ UNUSED_SETTINGS: Sequence[_Unused] = (
     _Unused("sampling.top_p", lambda c: c.steps and c.sampling.temperature == 0, "sampling.temperature = 0"),
     _Unused("sampling.top_k", lambda c: c.steps and c.sampling.temperature == 0, "sampling.temperature = 0"),
     _Unused("sampling.min_p", lambda c: c.steps and c.sampling.temperature == 0, "sampling.temperature = 0"),
+    _Unused(
+        "sampling.keep_sampling_mask",
+        lambda c: c.steps and not c.sampling.replace(keep_sampling_mask=True).records_masks,
+        "sampling.top_p, top_k and min_p keep all tokens",
+    ),
+    _Unused(
+        "sampling.keep_sampling_mask", lambda c: c.steps and c.engine.kind != "local", "engine.kind is not 'local'"
+    ),
     _Unused("user.max_attempts", _has_no_model_user, "no model plays the user"),
     _Unused("user.endpoint", _has_no_model_user, "no model plays the user"),
     _Unused("sft.learning_rate", lambda c: not c.sft.steps, "sft.steps = 0"),

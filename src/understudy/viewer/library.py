@@ -25,6 +25,8 @@ class RunLibrary:
             if not path.exists():
                 raise ConfigError(f"{path} does not exist; {_GIVE}")
             if not (is_run_folder(path) or is_evaluation(path) or any(_inside(path))):
+                if path.is_dir() and not any(path.iterdir()):
+                    raise ConfigError(f"{path} is an empty folder; `understudy train` writes runs into runs; {_GIVE}")
                 raise ConfigError(
                     f"{path} is not a run (it has no config.toml), not an evaluation, and contains neither; {_GIVE}"
                 )

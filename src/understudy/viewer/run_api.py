@@ -11,10 +11,9 @@ from understudy.core.errors import ConfigError
 from understudy.core.settings import flatten_config
 from understudy.evaluation.reports.files import read_report
 from understudy.runs import metrics
-from understudy.runs.config import TrainConfig
+from understudy.runs.config import PROVENANCE_FILE, TrainConfig
 from understudy.runs.phases import phase_spans
 from understudy.runs.run import (
-    PROVENANCE_FILE,
     RunEvaluation,
     list_run_evaluations,
     read_metrics,

@@ -183,12 +183,15 @@ def test_result_is_shown_without_its_wrappers(recorded: str, shown: str) -> None
 @pytest.mark.parametrize(
     ("message", "field"),
     [
-        ({"role": "assistant", "tool_calls": [{"id": "c"}]}, "messages.1.tool_calls"),
+        ({"role": "assistant", "tool_calls": [{"id": "c"}]}, "messages.1.tool_calls.0"),
         ({"role": "assistant", "tool_calls": ["get_price"]}, "messages.1.tool_calls"),
         ({"role": "assistant", "tool_calls": "get_price"}, "messages.1.tool_calls"),
-        ({"role": "assistant", "tool_calls": [{"name": "a", "arguments": "pears"}]}, "messages.1.tool_calls"),
-        ({"role": "clerk", "content": "Hello."}, "role"),
-        ({"role": 5, "content": 7}, "role"),
+        (
+            {"role": "assistant", "tool_calls": [{"name": "a", "arguments": "pears"}]},
+            "messages.1.tool_calls.0.arguments",
+        ),
+        ({"role": "clerk", "content": "Hello."}, "messages.1.role"),
+        ({"role": 5, "content": 7}, "messages.1.role"),
     ],
 )
 def test_message_of_another_form_is_named(message: Row, field: str) -> None:

@@ -288,7 +288,7 @@ def test_one_row_is_a_training_task(tmp_path: Path) -> None:
     file = write_lines(tmp_path / "one.jsonl", [call_row(1)])
     source = load_source(str(file))
     assert [len(source.tasks(split)) for split in SPLITS] == [1, 0, 0]
-    with pytest.raises(ConfigError, match=r"no validation tasks .*eval\.split to train"):
+    with pytest.raises(ConfigError, match=r"one has no validation tasks; set eval\.split to train"):
         make_eval_sets(parse_config("", [f"domain={file}"]), source)
     sets = make_eval_sets(parse_config("", [f"domain={file}", "eval.split=train"]), source)
     assert [len(each.tasks) for each in sets] == [1]

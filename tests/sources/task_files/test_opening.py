@@ -412,9 +412,9 @@ def test_questions_are_played_without_tools_if_two_datasets_are_named(tmp_path: 
 def test_a_row_with_a_question_under_another_name_says_what_to_rename(tmp_path: Path, header: str, advice: str) -> None:
     path = tmp_path / "rows.csv"
     path.write_text(f"{header}\n2+2?,4\n")
-    with pytest.raises(ConfigError, match=rf"; {advice}$"):
+    with pytest.raises(ConfigError, match=rf": {advice}: the shape"):
         load_source(str(path), DataConfig(reward="support.task_rows:reward_answer"))
-    with pytest.raises(TaskError, match=rf"; {advice}$"):
+    with pytest.raises(TaskError, match=rf": {advice}: the shape"):
         load_tool_examples(path)
 
 
@@ -423,8 +423,8 @@ def test_columns_that_only_a_reward_reads_are_named_once(tmp_path: Path) -> None
     path = str(write_lines(tmp_path / "sums.jsonl", rows))
     (summary,) = list_file_summaries(load_source(path, DataConfig(reward="support.task_rows:reward_answer")))
     (note,) = [note for note in summary.notes if "example.info" in note]
-    assert note.startswith("columns that only example.info has: Topic, level; ")
-    assert note.endswith("rename level to difficulty")
+    assert note.startswith("rename level to difficulty if ")
+    assert note.endswith("columns that only example.info has: Topic, level")
 
 
 def test_difficulties_of_questions_are_read_in_any_case_and_unknown_ones_are_named(tmp_path: Path) -> None:

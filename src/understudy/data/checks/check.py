@@ -15,6 +15,7 @@ from understudy.core.errors import ConfigError, TaskError, did_you_mean
 from understudy.core.event_loop import run_async
 from understudy.core.foreign_names import explained_arguments
 from understudy.core.records import Record
+from understudy.core.shared_state import SharedState
 from understudy.core.tasks import SPLITS, Score, Split, Task
 from understudy.core.trajectory import Trajectory
 from understudy.data.checks.adversarial.knowledge import Strategy
@@ -25,6 +26,7 @@ from understudy.data.checks.probe import HangingError, ProbeResult, check_limits
 from understudy.data.checks.repeated import RepeatedEpisodes
 from understudy.envs.file_summary import FileSummary
 from understudy.envs.grading import UNREWARDED_PARTS
+from understudy.envs.shown_values import pair_results
 from understudy.envs.state_diff import diff_states
 from understudy.envs.task_source import (
     ExternalSource,
@@ -54,6 +56,7 @@ from understudy.rollouts.agent import Agent, GoldAgent, NoopAgent
 from understudy.rollouts.rollout import DEFAULT_LIMITS, EpisodeLimits, play_episode, rollout
 from understudy.rollouts.supervised import validate_source_tools
 from understudy.sources.task_files.near_duplicates import NearDuplicateIndex
+from understudy.sources.task_files.prompt_rows import answer_rename_hint
 from understudy.sources.tool_dataset import ExampleSource, ToolExample, answer_notes
 
 TasksBySplit = Mapping[Split, Sequence[Task]]
@@ -85,7 +88,7 @@ PROBLEM_TITLES: Mapping[ProblemKind, str] = {
     "gold_fails": "the gold calls fail",
     "gold_not_rewarded": "gold earns less than 1.0",
     "wrong_user_action": "a user action or success check is wrong",
-    "unshown_value": "nothing shows a value before the gold call that needs it",
+    "unshown_value": "nothing shows a value that gold needs",
     "inexpressible_call": "the model's chat format cannot express a gold call",
     "strategy_rewarded": "a strategy that does not do the task is rewarded",
     "refused_row": "a row of a file is refused",
@@ -272,7 +275,8 @@ async def check_async(
     if error := find_contract_error(source):
         raise ConfigError(error)
     tasks: TasksBySplit = {split: source.tasks(split) for split in SPLITS}
-    played = await _play_tasks(source, tasks, track, max_step_seconds)
+    shared = dict[str, SharedState]()
+    played = await _play_tasks(source, tasks, track, max_step_seconds, shared)
     probes = [await _probe(leaf, played, track, max_step_seconds) for leaf in list_sources(source)]
     attacks = list[AdversarialReport]()
     if adversarial:
@@ -283,16 +287,19 @@ async def check_async(
     results = [result for split in SPLITS for result in played[split]]
     files = tuple(list_file_summaries(source))
     alike = _near_duplicates(tasks)
+    unstable = [_Problem("unstable", text) for leaf in list_sources(source) for text in leaf.find_unstable_parts()]
+    changed = [_Problem("shared_rows", text) for state in shared.values() for text in state.find_changed()]
     problems = [
-        *(problem for result in results for problem in result.problems),
-        *(_Problem("unstable", text) for leaf in list_sources(source) for text in leaf.find_unstable_parts()),
+        *changed,  # they are why gold calls give other results
+        *(each for result in results for each in result.problems if not (changed and each.kind == "shared_rows")),
+        *unstable,
         *(_Problem("shared_rows", text) for leaf in list_sources(source) for text in _shared_rows(leaf)),
         *(_Problem("lost_episode", text) for probe_result in probes for text in probe_result.lost_episodes),
         *(_Problem("strategy_rewarded", _paid(attack.source, r)) for attack in attacks for r in attack.failures),
         *(_Problem("refused_row", text) for summary in files for text in summary.refusals),
         *_inexpressible_calls(source, results, demands.format),
         *_leaks(source, tasks),
-        *_repeated_ids(tasks),
+        *(_repeated_ids(tasks) if not unstable else ()),  # families that make other tasks of an id repeat ids
     ]
     problems.sort(key=lambda problem: list(PROBLEM_TITLES).index(problem.kind))
     refusal, blocking = await _find_train_refusal(source, results, demands, max_step_seconds)
@@ -356,12 +363,26 @@ def _warnings(source: TaskSource, results: Sequence[_PlayedTask], alike: Sequenc
                 f"{count} of {len(results)} tasks are nearly the same as an earlier task {where}, such as {task.id} "
                 f"and {first.id}"
             )
+    if silent := _find_silent_tools(results):
+        warnings.append(
+            f"tools that return nothing (None) in every gold call: {', '.join(silent)}; the model reads null: return a "
+            "text or a value"
+        )
     if undescribed := [spec.name for spec in source.tool_specs if not spec.description]:
         warnings.append(
             f"tools without a docstring, which the model reads as the description: {', '.join(undescribed)}; begin the "
             "name of a helper that is no tool with _"
         )
     return warnings
+
+
+def _find_silent_tools(results: Sequence[_PlayedTask]) -> list[str]:
+    """Return the tools whose result is null in all gold calls."""
+    texts = dict[str, set[str]]()
+    for episode in (result.gold_episode for result in results if result.gold_episode):
+        for index, call in pair_results(episode.messages):
+            texts.setdefault(call.name, set()).add(episode.messages[index].content)
+    return [name for name, found in texts.items() if found == {"null"}]
 
 
 async def _find_train_refusal(
@@ -373,11 +394,11 @@ async def _find_train_refusal(
     except ConfigError as e:
         return str(e), set()
     train = [result for result in results if result.task.split == "train"]
-    rewards = [(result.task.id, result.noop.reward if result.noop else None) for result in train]
+    rewards = [(result.task, result.noop.reward if result.noop else None) for result in train]
     error = next((problem.text for result in train for problem in result.problems), "")
     if refusal := find_noop_refusal(source.name, rewards, error, demands.allow_noop_solvable):
         unscored = all(reward is None for _, reward in rewards)
-        return refusal, {task for task, reward in rewards if unscored or (reward or 0.0) >= FULL_REWARD}
+        return refusal, {task.id for task, reward in rewards if unscored or (reward or 0.0) >= FULL_REWARD}
     try:
         if demands.format:
             validate_source_tools(demands.format, [source])
@@ -468,14 +489,24 @@ def _paid(source: str, result: StrategyResult) -> str:
 
 
 async def _play_tasks(
-    source: TaskSource, tasks: TasksBySplit, track: ProgressTracker, max_step_seconds: float | None
+    source: TaskSource,
+    tasks: TasksBySplit,
+    track: ProgressTracker,
+    max_step_seconds: float | None,
+    shared: dict[str, SharedState],
 ) -> Mapping[Split, Sequence[_PlayedTask]]:
-    """Return the results in the order of the tasks. Tasks whose episodes start servers are played side by side."""
+    """Return the results in the order of the tasks. Tasks whose episodes start servers are played side by side.
+
+    `shared` gets the variables of each source's code after its first task, which may load what all episodes read.
+    """
     places = {leaf.name: asyncio.Semaphore(_concurrency(leaf)) for leaf in list_sources(source)}
 
     async def play(split: Split, task: Task) -> _PlayedTask:
         async with places.setdefault(task.domain, asyncio.Semaphore(1)):
-            return await _play_task(source, split, task, max_step_seconds)
+            result = await _play_task(source, split, task, max_step_seconds)
+            if task.domain not in shared and result.runs:
+                shared[task.domain] = SharedState(find_source(source, task.domain).episode_code())
+            return result
 
     works = {split: [asyncio.ensure_future(play(split, task)) for task in tasks[split]] for split in SPLITS}
     all_works = [work for split in SPLITS for work in works[split]]
@@ -497,8 +528,8 @@ async def _play_task(source: TaskSource, split: Split, task: Task, max_step_seco
     problems: list[_Problem] = []
     try:
         leaf = find_source(source, task.domain)
-        texts = find_task_problems(leaf, split, task)
-        problems += (_Problem("malformed", text, task) for text in texts)
+        problems += (_Problem("gold_fails", text, task) for text in find_unknown_calls(leaf, task))
+        problems += (_Problem("malformed", text, task) for text in find_task_problems(leaf, split, task))
         if task.family not in source.families:
             problems.append(_Problem("malformed", f"task {task.id}: the domain has no family {task.family!r}", task))
         # noop first: it changes nothing, so that a server can serve the gold episode too
@@ -509,7 +540,9 @@ async def _play_task(source: TaskSource, split: Split, task: Task, max_step_seco
     except HangingError:
         raise
     except TaskError as e:
-        return _PlayedTask(task, [*problems, _Problem("task_fails", str(e), task)])
+        has_cause = any(problem.kind == "gold_fails" for problem in problems)
+        return _PlayedTask(task, problems if has_cause else [*problems, _Problem("task_fails", str(e), task)])
+    has_unknown_call = any(problem.kind == "gold_fails" for problem in problems)
     failed = dict.fromkeys(_failure(task, episode) for episode in (gold, noop) if episode.score is None)
     problems += (_Problem("lost_episode", text, task) for text in failed)
     lacks_gold = lacks_reference(leaf, task)
@@ -527,15 +560,15 @@ async def _play_task(source: TaskSource, split: Split, task: Task, max_step_seco
                 replace(problem, text=problem.text + difference) if problem.kind == "gold_not_rewarded" else problem
                 for problem in reward_problems
             ]
-        problems += reward_problems
-    if wrong := find_wrong_gold_call(gold):
+        problems += [each for each in reward_problems if not (has_unknown_call and each.kind == "gold_not_rewarded")]
+    if (wrong := find_wrong_gold_call(gold)) and not has_unknown_call:
         problems.append(_Problem("gold_fails", f"task {task.id}: {wrong}; SFT would imitate it", task))
     if gold.score:
         leaves = gold.num_turns <= len(task.gold_turns)
         wrong_actions = leaf.find_user_action_problems(task, leaves)
         problems += (_Problem("wrong_user_action", f"task {task.id}: {text}", task) for text in wrong_actions)
     if gold.score and (unshown := find_unshown_argument(leaf, task, gold.messages)):
-        problems.append(_Problem("unshown_value", f"task {task.id}: {describe_unshown(unshown)}", task))
+        problems.append(_Problem("unshown_value", f"task {task.id}: {describe_unshown(unshown, leaf, task)}", task))
     if gold.score and again and (changed := _find_other_result(gold, again)):
         problems.append(_Problem("shared_rows", f"task {task.id}: {changed}", task))
     places = frozenset((*exception_places(gold), *exception_places(noop)))
@@ -646,8 +679,8 @@ def _failure(task: Task, episode: Trajectory) -> str:
 
 
 def lacks_reference(source: TaskSource, task: Task) -> bool:
-    """Return whether a task of `source` is an example without an answer and gold calls, which only RL can train on."""
-    return not task.gold_turns and isinstance(source, ExampleSource)
+    """Return whether a task of `source` has no answer and no gold calls, as examples may: only RL can train on it."""
+    return not task.gold_turns and (source.lacks_gold or isinstance(source, ExampleSource))
 
 
 def _reward_problems(task: Task, gold: Score | None, noop: Score, example: ToolExample | None) -> Iterator[_Problem]:
@@ -663,8 +696,10 @@ def _reward_problems(task: Task, gold: Score | None, noop: Score, example: ToolE
     if noop.reward > 0.0:
         hint = "" if task.outputs else "; if gold changes nothing, name what the agent must tell in outputs"
         if example:
-            lacks_answer = "" if example.answer else ", and the example has no answer, which equals such a reply"
-            hint = f"; the reward must be 0 for an empty reply{lacks_answer}"
+            hint = "; the reward must be 0 for an empty reply"
+            if not example.answer:
+                renamed = answer_rename_hint(example.info)
+                hint = f"; the example has no answer, which equals such a reply: {renamed or 'give it one'}"
         yield _Problem("noop_rewarded", f"task {task.id}: doing nothing earns {noop.reward:g}{hint}", task)
 
 
@@ -675,15 +710,22 @@ def _describe_compared(example: ToolExample) -> str:
         values[f"example.info[{column!r}]"] = example.info[column]
     shown = ", ".join(f"{name} is {value!r:.60} ({type(value).__name__})" for name, value in values.items())
     is_mixed = len({type(value) for value in values.values()}) > 1
-    return f"; {shown}" + ("; the reward must compare values of one type" if is_mixed else "")
+    remedy = (
+        "the reward must compare values of one type" if is_mixed else "a Message never equals a text: compare .content"
+    )
+    return f"; {shown}; {remedy}"
 
 
-def find_task_problems(source: TaskSource, split: Split, task: Task) -> Iterator[str]:
-    """Yield the problems of a single task."""
+def find_unknown_calls(source: TaskSource, task: Task) -> Iterator[str]:
+    """Yield the tools that gold calls and the agent does not have."""
     tools = {spec.name for spec in source.tool_specs}
     for name in sorted({call.name for call in task.gold_calls} - tools):
         _, _, known = did_you_mean(name, tools).partition("; ")
         yield f"task {task.id}: a gold turn calls {name}, which is not one of the agent's tools; {known}"
+
+
+def find_task_problems(source: TaskSource, split: Split, task: Task) -> Iterator[str]:
+    """Yield the problems of a single task's fields."""
     if (task.domain, task.split) != (source.name, split):
         yield f"task {task.id}: it is stored in {source.name}/{split}, but its fields say {task.domain}/{task.split}"
     for text in filter(gives_consent, _user_texts(task) if task.scenario.goals else ()):

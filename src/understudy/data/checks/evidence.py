@@ -17,9 +17,9 @@ from typing import Any
 from understudy.core.errors import TaskError
 from understudy.core.messages import Message, ToolCall
 from understudy.core.tasks import Task
-from understudy.envs.rewards import states_fact
-from understudy.envs.shown_values import UnshownValue, find_unshown_value, leaf_values, pair_results
-from understudy.envs.task_source import ExternalSource, TaskSource
+from understudy.envs.rewards import is_number, states_fact
+from understudy.envs.shown_values import OUTPUT, UnshownValue, find_unshown_value, leaf_values, pair_results
+from understudy.envs.task_source import ExternalSource, TaskSource, explain_default, find_default
 from understudy.rollouts.agent import GoldAgent
 from understudy.rollouts.rollout import EpisodeLimits, rollout
 from understudy.sources.task_files.inferred_tools import hands_over, only_reads
@@ -106,9 +106,9 @@ def leaf_texts(value: Any) -> Iterator[str]:
 
 
 def find_unshown_argument(source: TaskSource, task: Task, messages: Sequence[Message]) -> UnshownValue | None:
-    """Return the first argument of a required gold call that an agent cannot know, or None.
+    """Return the first argument of a required gold call, or number to tell, that an agent cannot know, or None.
 
-    `messages` are a gold episode.
+    `messages` are a gold episode. A number to tell is unknown too if results show it only with their default values.
 
     Calls that hand the user over take free text. A server reports each call that might write; those whose names say
     that they read are left out.
@@ -119,11 +119,24 @@ def find_unshown_argument(source: TaskSource, task: Task, messages: Sequence[Mes
         for call in source.required_calls(task)
         if not hands_over(call.name) and not (by_name and only_reads(call.name))
     ]
-    return find_unshown_value(source, task, messages, required)
+    if unshown := find_unshown_value(source, task, messages, required):
+        return unshown
+    texts = "\n".join(message.content for message in messages if message.role in ("system", "user", "tool"))
+    hidden = [output for output in task.outputs if is_number(output) and not states_fact(output, texts)]
+    found = (output for output in hidden if find_default(source, task, output))
+    return next((UnshownValue("", OUTPUT, output) for output in found), None)
 
 
-def describe_unshown(unshown: UnshownValue) -> str:
+def describe_unshown(unshown: UnshownValue, source: TaskSource, task: Task) -> str:
     """Return what is wrong with a task whose gold needs a value that nothing shows, and what to do."""
+    if field := find_default(source, task, unshown.value):
+        needs = f"that the gold call of {unshown.tool} needs" if unshown.tool else "that the agent must tell"
+        return f"nothing shows {unshown} {needs}, {explain_default(field)}"
+    if not unshown.tool:
+        return (
+            f"nothing shows {unshown}, nor numbers that it follows from, so the agent could only guess it; correct the "
+            "output, record the result that shows it, or let gold read it"
+        )
     return (
         f"nothing shows {unshown} before the gold call of {unshown.tool}; name the database with data.sources, record "
         "the result that shows it, let gold read it, or let the user or the policy say it"

@@ -77,11 +77,11 @@ async def _find_played_issue(source: TaskSource, task: Task) -> TaskIssue | None
     """Return the first problem that playing a task with valid gold calls shows, or None."""
     if isinstance(source, StatefulSource) and (issue := await find_reward_issue(source, task)):
         return issue
-    if not source.required_calls(task):
+    if not (source.required_calls(task) or task.outputs):
         return None
     gold = await play_once(source, task, GoldAgent(), check_limits(source))
     unshown = find_unshown_argument(source, task, gold.messages)
-    return TaskIssue("unshown value", "gold", describe_unshown(unshown)) if unshown else None
+    return TaskIssue("unshown value", "gold", describe_unshown(unshown, source, task)) if unshown else None
 
 
 def find_gold_call_issue(source: StatefulSource, task: Task) -> TaskIssue | None:

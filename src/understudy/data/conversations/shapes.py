@@ -15,6 +15,7 @@ from pydantic_core import from_json
 
 from understudy.core.items import InvalidField, describe_row
 from understudy.data.conversations.outcomes import OUTCOME_COLUMNS
+from understudy.sources.atif import conversation_of_atif, is_atif
 from understudy.sources.row_messages import (
     SYSTEM_COLUMNS,
     TOOL_COLUMNS,
@@ -92,7 +93,9 @@ def find_shape(value: Any, uses: Sequence[Use] = ("sft", "dpo", "kto")) -> tuple
     columns = _columns(value)
     found = next((shape for shape in SHAPES if columns.keys() >= {*shape.keys}), None)
     if found is None:
-        raise InvalidField("", f"unknown shape {describe_row(value)}; {rename_hint(value) or list_shapes(uses)}")
+        if renamed := rename_hint(value):
+            raise InvalidField("", f"{renamed}: the shape {describe_row(value)} is unknown")
+        raise InvalidField("", f"unknown shape {describe_row(value)}; {list_shapes(uses)}")
     if not set(found.uses) & set(uses):
         names = " and ".join(USES[use] for use in found.uses)
         hint = "".join(f"{_KIND_HINTS[use]}; " for use in found.uses if use in _KIND_HINTS and "sft" not in uses)
@@ -114,6 +117,8 @@ def _keys(shape: RowShape) -> str:
 def unused_columns(value: Any, shape: RowShape) -> list[str]:
     """Return the columns of a row of a shape that are not used, and those of its messages and tools."""
     given = [str(name) for name, each in value.items() if each is not None] if isinstance(value, dict) else []
+    if is_atif(value if isinstance(value, dict) else {}):
+        given = []
     known = {*shape.keys, *_FURTHER_COLUMNS, *_CONVERSATIONS, *_PAIR, "messages", "prompt", *_REQUESTS}
     unused = [name for name in given if name not in known and name not in (*TOOL_COLUMNS, *SYSTEM_COLUMNS)]
     row = _columns(value)
@@ -173,6 +178,8 @@ def _with_usual_keys(value: Any) -> dict[str, Any]:
     if not isinstance(value, dict):
         return {}
     columns = {key: each for key, each in value.items() if each is not None}
+    if is_atif(columns):
+        return conversation_of_atif(columns)
     if "kto_tag" in columns:
         columns["label"] = columns.pop("kto_tag")
     for path, taken in _HOLDERS.items():

@@ -2,7 +2,7 @@
 
 import contextlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,16 +25,18 @@ _ABOUT = "about"
 _REFERENCE_PREFIX = "reference."
 
 
-def save_checkpoint(
-    path: Path,
+def prepare_checkpoint(
     model: LocalModel,
     optimizer: MasterAdamW,
     reference: ReferenceModel | None,
     critic: ValueHead | None,
     version: int,
     process_group: ProcessGroup,
-) -> None:
-    """Write a checkpoint into the folder `path`. All ranks call this; rank 0 writes."""
+) -> Callable[[Path], None]:
+    """Return a function that writes a checkpoint into a folder. All ranks call both; rank 0 writes.
+
+    It reads the tensors of now, which must not change until it returns.
+    """
     shards = model.fsdp_shards
     tensors = {name: tensor.contiguous() for name, tensor in optimizer.state_dict().items()}
     about: dict[str, Any] = {"version": version}
@@ -44,10 +46,14 @@ def save_checkpoint(
         about["reference"] = reference.config.model_dump(mode="json")
     if critic is not None:
         tensors |= critic.state_dict()
-    if process_group.rank == 0:
-        with safetensors_errors_as_os_errors():
-            # One entry, because safetensors writes several in a random order.
-            save_file(tensors, path / STATE_FILE, {_ABOUT: json.dumps(about, sort_keys=True)})
+
+    def write(path: Path) -> None:
+        if process_group.rank == 0:
+            with safetensors_errors_as_os_errors():
+                # One entry, because safetensors writes several in a random order.
+                save_file(tensors, path / STATE_FILE, {_ABOUT: json.dumps(about, sort_keys=True)})
+
+    return write
 
 
 def load_checkpoint(

@@ -5,7 +5,8 @@
 """
 
 import os
-from collections.abc import Collection, Sequence
+import threading
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 import torch
@@ -21,7 +22,7 @@ from understudy.engines.interface import (
     TokenCallback,
     TokenConstraint,
 )
-from understudy.engines.local.checkpoint import load_checkpoint, safetensors_errors_as_os_errors, save_checkpoint
+from understudy.engines.local.checkpoint import load_checkpoint, prepare_checkpoint, safetensors_errors_as_os_errors
 from understudy.engines.local.config import LocalEngineConfig
 from understudy.engines.local.cpu.malloc import configure_malloc
 from understudy.engines.local.cpu.onednn_cache import limit_onednn_cache
@@ -95,6 +96,9 @@ class LocalEngine:
         self._sampling = ModelSampler(self._model, folder, config, process_group.world_size)
         self._reference: ReferenceModel | None = None
         self._critic: ValueHead | None = None
+        self._state_is_written = threading.Event()
+        """Not set while a thread writes the weights and the optimizer, which must not change then."""
+        self._state_is_written.set()
 
     @property
     def weights_version(self) -> int:
@@ -188,6 +192,7 @@ class LocalEngine:
         """Move a reference of kind `ema` toward the current weights."""
         reference = self._known_reference()
         if isinstance(reference, EMAReference):
+            self._state_is_written.wait()
             reference.update(self._optimizer.masters)
 
     def drop_reference(self) -> None:
@@ -211,6 +216,7 @@ class LocalEngine:
         A token is trained if its advantage or value weight is not 0; with a loss of the user's own, every sampled one.
         """
         optimizer = self._optimizer  # raises before anything has changed
+        self._state_is_written.wait()
         validate_lengths(minibatches, self._model)
         # Before the steps, because this frees the cache's memory for activations.
         self._sampling.sampler.set_weights_version(self.weights_version + 1)
@@ -231,12 +237,16 @@ class LocalEngine:
         self._optimizer.reset_moments()
 
     def save(self, path: Path) -> None:
-        """Write master weights and moments, and those of reference and critic if there are any.
+        """Write master weights and moments, and those of reference and critic if there are any."""
+        self.prepare_save()(path)
+
+    def prepare_save(self) -> Callable[[Path], None]:
+        """Return a function that writes the state of now. See `engines.interface.SavesInBackground`.
 
         The sampler's cache is cleared, so that this engine continues bit for bit like one that loads the checkpoint.
         """
-        save_checkpoint(
-            path,
+        self._state_is_written.wait()
+        write = prepare_checkpoint(
             self._model,
             self._optimizer,
             self._reference,
@@ -245,9 +255,19 @@ class LocalEngine:
             self._process_group,
         )
         self._sampling.sampler.reset_prefix_cache()
+        self._state_is_written.clear()
+
+        def write_state(path: Path) -> None:
+            try:
+                write(path)
+            finally:
+                self._state_is_written.set()
+
+        return write_state
 
     def load(self, path: Path) -> None:
         """Load a checkpoint that `save` wrote. An engine without an optimizer loads only the weights."""
+        self._state_is_written.wait()
         version, self._reference = load_checkpoint(path, self._model, self._maybe_optimizer, self._critic, self._config)
         self._model.gather_weights()
         self._sampling.sampler.set_weights_version(version)

@@ -48,9 +48,9 @@ def add_lora_adapters(
 def _targets(network: PreTrainedModel, lora: LoraConfig, called: Collection[str] | None) -> list[str]:
     head = network.get_output_embeddings()
     linear = [name for name, m in network.named_modules() if _is_linear(m) and m is not head]
-    names = {name.rpartition(".")[2] for name in linear}
+    names = {_short_name(name) for name in linear}
     if called is not None:
-        names -= {name.rpartition(".")[2] for name in linear if name not in called}
+        names -= {_short_name(name) for name in linear if name not in called}
     if any(name.endswith(".experts") for name, _ in network.named_modules()):
         names -= EXPERT_NAMES
     if network.config.model_type in MAMBA_TYPES:
@@ -61,6 +61,12 @@ def _targets(network: PreTrainedModel, lora: LoraConfig, called: Collection[str]
         text = f"this model takes no adapter of {min(missing)!r}; it takes {sorted(names)}; {ALL_LINEAR!r} selects all"
         raise ConfigError(f"engine.lora.target_modules: {text}")
     return list(lora.target_modules)
+
+
+def _short_name(name: str) -> str:
+    """Return the last part of a module's name, or the last two for one of a list: peft would take `0` for layer 0."""
+    parts = name.split(".")
+    return ".".join(parts[-2 if parts[-1].isdigit() else -1 :])
 
 
 def _is_linear(module: nn.Module) -> bool:

@@ -292,9 +292,15 @@ def _load_network(folder: Path, dtype: torch.dtype, attention: str | None) -> Pr
     Raise ConfigError if config and weights do not make a model.
     """
     validate_trainable(folder)
+    shown = transformers_logging.get_verbosity()
+    transformers_logging.set_verbosity(transformers_logging.CRITICAL)  # it prints a table of keys, beside the error
     try:
         network, loading = AutoModelForCausalLM.from_pretrained(
-            folder, dtype=dtype, attn_implementation=attention, output_loading_info=True
+            folder,
+            dtype=dtype,
+            attn_implementation=attention,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,  # refused below, with the sizes
         )
     except torch.OutOfMemoryError:
         raise
@@ -307,6 +313,14 @@ def _load_network(folder: Path, dtype: torch.dtype, attention: str | None) -> Pr
             f"transformers cannot load the model in {folder}: {_reason(error)}; its config.json must be that of its "
             "weights"
         ) from error
+    finally:
+        transformers_logging.set_verbosity(shown)
+    if mismatched := min(loading["mismatched_keys"], default=None):
+        name, stored, expected = mismatched
+        raise ConfigError(
+            f"{folder} has weights {name} of {list(stored)}, and its config.json asks for {list(expected)}; put the "
+            "config.json there that was saved with the weights"
+        )
     if missing := min(loading["missing_keys"], default=""):  # transformers makes random weights of them
         raise ConfigError(
             f"{folder} has no weights {missing}, which its config.json asks for; download the model again"

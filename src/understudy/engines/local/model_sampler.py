@@ -4,7 +4,10 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import torch
+
 from understudy.algorithms.batch import Batch
+from understudy.core.sampling_masks import SamplingMask
 from understudy.engines.interface import (
     Completion,
     SamplingParams,
@@ -16,14 +19,17 @@ from understudy.engines.local.config import LocalEngineConfig
 from understudy.engines.local.memory_errors import memory_errors_as_config_errors
 from understudy.engines.local.model import LocalModel
 from understudy.engines.local.sampler_choice import choose_sampler, make_vllm_sampler, vllm_context_length
+from understudy.engines.local.sampling.filters import find_kept_tokens
 from understudy.engines.local.sampling.sampler import LocalSampler
-from understudy.engines.local.scoring import compute_logprobs
+from understudy.engines.local.scoring import compute_logprobs, compute_states
 from understudy.engines.process_group import SINGLE_PROCESS
 from understudy.engines.vllm.sampler import VllmSampler
 
+_MASK_CHUNK = 32  # positions whose logits are filtered at a time
+
 
 class ModelSampler:
-    """Keeps replies within the context, and gives their log-probabilities under the unfiltered distribution."""
+    """Keeps replies within the context, and gives their log-probabilities under the distribution that is trained."""
 
     def __init__(self, model: LocalModel, folder: Path, config: LocalEngineConfig, num_processes: int) -> None:
         self._model, self._config = model, config
@@ -62,9 +68,37 @@ class ModelSampler:
             if constraint and isinstance(self.sampler, LocalSampler):
                 return await self.sampler.sample(prompt, sampling, seed, stop_tokens, on_tokens, constraint)
             completion = await self.sampler.sample(prompt, sampling, seed, stop_tokens, on_tokens)
-            if sampling.has_filters and self.choice.sampler == "vllm" and not completion.context_full:
-                return self._with_unfiltered_logprobs(prompt, completion, sampling.temperature or 1.0)
-            return completion
+            if not sampling.has_filters or self.choice.sampler != "vllm" or completion.context_full:
+                return completion
+            if sampling.records_masks:
+                return self._with_masks(prompt, completion, sampling)
+            return self._with_unfiltered_logprobs(prompt, completion, sampling.temperature or 1.0)
+
+    @torch.inference_mode()
+    def _with_masks(self, prompt: Sequence[int], completion: Completion, sampling: SamplingParams) -> Completion:
+        """Return the completion with sampling masks.
+
+        vLLM returns log-probabilities over the tokens that it kept, and does not say which these are. So the filters
+        are applied here, to the logits of one forward pass over the row. Rounding can change which of the tokens at the
+        border of a filter are kept. With penalties, the log-probabilities are those of this pass, without them.
+        """
+        row, count = [*prompt, *completion.tokens], len(completion.tokens)
+        batch = Batch.from_rows([row], [[False] * len(prompt) + [True] * count])
+        states = compute_states(self._model, batch, [0])
+        masks: list[SamplingMask] = []
+        logprobs: list[float] = []
+        for start in range(0, count, _MASK_CHUNK):
+            places = range(start, min(start + _MASK_CHUNK, count))
+            logits = self._model.logits(states.hidden[states.state_index[places.start : places.stop]])
+            previous = [torch.tensor(row[: len(prompt) + i]) for i in places]
+            tokens = torch.tensor(completion.tokens[places.start : places.stop], device=logits.device)
+            params, lengths = [sampling] * len(places), [len(prompt)] * len(places)
+            found, kept = find_kept_tokens(logits, params, previous, lengths, tokens)
+            masks += kept.tuples()
+            logprobs += found.tolist()
+        return replace(
+            completion, logprobs=logprobs if sampling.has_penalties else completion.logprobs, sampling_masks=masks
+        )
 
     def _with_unfiltered_logprobs(
         self, prompt: Sequence[int], completion: Completion, temperature: float

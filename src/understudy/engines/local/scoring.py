@@ -12,9 +12,18 @@ from understudy.engines.local.memory_errors import memory_errors_as_config_error
 from understudy.engines.local.model import LocalModel
 from understudy.engines.local.packing import PackedLayout, TreeLayout, pack_rows
 from understudy.engines.local.padded import PaddedRows, plan_padded_microbatches
-from understudy.engines.local.token_logprobs import token_logprobs, token_logprobs_of
+from understudy.engines.local.token_logprobs import (
+    MaskRows,
+    masked_token_logprobs,
+    token_logprobs,
+    token_logprobs_of,
+)
 from understudy.engines.local.transfers import to_device, to_host
 from understudy.engines.process_group import ProcessGroup
+
+SMALL_MASK = 1 / 64
+"""Share of the vocabulary up to which only the logits of a sampling mask's tokens are computed. A matrix product
+computes all logits in the time in which about this share of the rows is gathered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,23 +71,65 @@ def split_into_microbatches(model: LocalModel, batch: Batch, max_tokens: int) ->
     return (plan_padded_microbatches if model.padded else plan_microbatches)(batch, max_tokens)
 
 
-def states_logprobs(model: LocalModel, states: MicrobatchStates, temperature: float) -> tuple[Tensor, Tensor]:
+def states_logprobs(model: LocalModel, states: MicrobatchStates, batch: Batch) -> tuple[Tensor, Tensor]:
     """Return log-probabilities and entropies [M] of the trained tokens from a model's hidden states."""
-    if model.has_plain_head:
-        rows = model.token_rows
-        trained = (rows.head_rows, rows.tokens) if rows else ()
-        logprobs, entropies = token_logprobs(states.hidden, model.lm_head, states.targets, temperature, *trained)
-    else:
-        vocabulary = len(model.lm_head)
-        logprobs, entropies = token_logprobs_of(model.logits, vocabulary, states.hidden, states.targets, temperature)
+    if batch.mask_numbers is not None:
+        return _masked_logprobs(model, states, batch)
+    logprobs, entropies = _logprobs(model, states.hidden, states.targets, batch.temperature)
     return logprobs[states.state_index], entropies[states.state_index]
+
+
+def _logprobs(
+    model: LocalModel, hidden: Tensor, targets: Tensor, temperature: float, masks: MaskRows | None = None
+) -> tuple[Tensor, Tensor]:
+    if not model.has_plain_head:
+        return token_logprobs_of(model.logits, len(model.lm_head), hidden, targets, temperature, masks)
+    return token_logprobs(hidden, model.lm_head, targets, temperature, *_trained_rows(model), masks)
+
+
+def _trained_rows(model: LocalModel) -> tuple[Tensor | None, Tensor | None]:
+    rows = model.token_rows
+    return (rows.head_rows, rows.tokens) if rows else (None, None)
+
+
+def _masked_logprobs(model: LocalModel, states: MicrobatchStates, batch: Batch) -> tuple[Tensor, Tensor]:
+    """Return the same for a batch with sampling masks. Rows with equal tokens may have different masks.
+
+    A token that is alone in its mask has the log-probability 0, and no gradient.
+    """
+    assert batch.mask_numbers is not None
+    assert batch.sampling_masks is not None
+    numbers = batch.mask_numbers[states.rows, states.positions]
+    sizes = batch.sampling_masks.sizes(numbers)
+    few = sizes <= (len(model.lm_head) * SMALL_MASK if model.has_plain_head else 1)
+    parts = []
+    for chosen, is_small in (((sizes > 1) & few, True), ((sizes == 0) | ((sizes > 1) & ~few), False)):
+        (index,) = chosen.nonzero(as_tuple=True)
+        if not len(index):
+            continue
+        device = states.hidden.device
+        token_ids, owners = (to_device(x, device) for x in batch.sampling_masks.select(numbers[index]))
+        masks, place = MaskRows(sizes[index], token_ids, owners), to_device(index, device)
+        state = states.state_index[place]
+        hidden, targets = states.hidden[state], states.targets[state]
+        if is_small:
+            rows = _trained_rows(model)
+            found = masked_token_logprobs(hidden, model.lm_head, targets, batch.temperature, *rows, masks)
+        else:
+            found = _logprobs(model, hidden, targets, batch.temperature, masks)
+        parts.append((place, found))
+    zero = states.hidden[:, :0].float().sum()  # of the graph, so that a microbatch of such tokens has a gradient
+    logprobs = entropies = zero.expand(len(numbers))
+    for place, found in parts:
+        logprobs, entropies = (x.index_add(0, place, y) for x, y in zip((logprobs, entropies), found, strict=True))
+    return logprobs, entropies.detach()
 
 
 def compute_logprobs(model: LocalModel, batch: Batch, process_group: ProcessGroup, max_tokens: int) -> Tensor:
     """Return log-probabilities [B, T] of the trained tokens under a model, without gradient."""
 
     def logprobs(states: MicrobatchStates) -> Tensor:
-        return states_logprobs(model, states, batch.temperature)[0]
+        return states_logprobs(model, states, batch)[0]
 
     return score_tokens(model, batch, logprobs, process_group, max_tokens)
 

@@ -178,7 +178,7 @@ class WeightUpdate:
 
     def _policy_loss(self, states: MicrobatchStates, own: Batch, step: OptimizerStep) -> LossOutput:
         assert own.advantages is not None
-        current, entropy = states_logprobs(self.model, states, own.temperature)
+        current, entropy = states_logprobs(self.model, states, own)
         step.logprobs.append((step.own_rows[states.rows], states.positions, current.detach().float()))
         old, advantages = states.gather(own.logprobs), states.gather(own.advantages)
         sequence_ids = to_device(states.rows, current.device)

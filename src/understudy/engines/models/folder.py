@@ -211,6 +211,13 @@ def validate_model_folder(folder: Path, name: str) -> Path:
     return folder
 
 
+_OTHER_TASKS = tuple(
+    f"For{task}"
+    for task in ("MaskedLM", "SequenceClassification", "TokenClassification", "QuestionAnswering", "MultipleChoice")
+)
+"""Ends of the names of classes in `architectures` that are no language models that write text."""
+
+
 def validate_trainable(folder: Path) -> None:
     """Raise ConfigError if the model in a folder is none that transformers trains on texts. No weights are read."""
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
@@ -222,6 +229,9 @@ def validate_trainable(folder: Path) -> None:
             f"{folder} has weights that are quantized with {method}, and training needs unquantized ones; give the "
             "model they were made from (engine.finetune=qlora quantizes its weights in memory)"
         )
+    other = next((name for name in config.get("architectures") or () if name.endswith(_OTHER_TASKS)), "")
+    if other:
+        raise ConfigError(f"{folder} is a {other}, which writes no text; choose a model with an output head for text")
     if config["model_type"] not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
         what = "reads images or sounds" if {"vision_config", "audio_config"} & config.keys() else "is no language model"
         raise ConfigError(

@@ -294,6 +294,22 @@ def answer_text(text: str, instruction: str) -> str | None:
     return _WAITING if _ANNOUNCES.search(rest) else None
 
 
+def explain_unconfirmed(scenario: Scenario, texts: Sequence[str]) -> str:
+    """Return why a scripted user has not agreed to a change after the agent's `texts`, or "" if a text got a yes."""
+    if not texts:
+        return "no text proposes it before"
+    text = texts[-1].casefold()
+    if not asks_for_consent(text):
+        return f"the text before it, {texts[-1]!r:.100}, asks no question, such as 'Shall I go ahead?'"
+    goals = [goal for goal in scenario.goals if goal.required_terms]
+    lacks = [[term for term in goal.required_terms if not states_fact(term, text)] for goal in goals]
+    if not lacks or not all(lacks):
+        return ""
+    fewest = min(lacks, key=lambda terms: len(terms))
+    listed = ", ".join(map(repr, fewest))
+    return f"the proposal {texts[-1]!r:.100} lacks the required_terms {listed}; write them into it, or correct the goal"
+
+
 def is_refusal(sentence: str) -> bool:
     """Return whether a case-folded sentence of the agent says that something cannot be done."""
     return _REFUSAL.search(sentence) is not None and not _HARMLESS.search(sentence)

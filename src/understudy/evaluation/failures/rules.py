@@ -3,6 +3,7 @@
 The cause is the first error that was not corrected later. Which errors count depends on what is wrong at the end:
 
     the episode has no score       the component at fault
+    too many invalid replies       that limit
     rows differ from gold's        the first call that changed one of them
     a change or fact is missing    the first of: a failed call that was not corrected, a refusal of something possible,
                                    silence, a transfer to a human, a wrong fact, an error of the user's model. If there
@@ -79,13 +80,21 @@ def _findings(case: FailureCase) -> list[FailureCause]:
     last = max(0, len(episode.messages) - 1)
     if episode.score is None:
         return [_finding(_FAULTS.get(episode.fault or "", "engine_fault"), last, episode.error)]
-    found = list(_wrong_writes(case))
+    found = list(_invalid_replies(episode, last))
+    found += _wrong_writes(case)
     if case.missing_changes or case.missing_facts:
         found += sorted(_root_causes(case), key=lambda finding: finding.message_index)
         found += chain(_idle_calls(case), _wrong_proposals(case), _wrong_reads(case), _other_calls(case))
     if limit := _LIMITS.get(episode.stop_reason or StopReason.DONE):
         found.append(_finding(limit, last, f"{episode.num_turns} replies"))
     return [*found, *_violations(case), *_unexplained(case, last), _finding("unknown", last)]
+
+
+def _invalid_replies(episode: Trajectory, last: int) -> Iterator[FailureCause]:
+    """Yield the limit of replies in a row with calls that cannot be parsed, if it ended the episode."""
+    if episode.stop_reason is StopReason.INVALID_REPLIES:
+        errors = [call.parse_error for message in episode.messages for call in message.tool_calls if call.parse_error]
+        yield _finding("invalid_replies", last, f"{episode.num_invalid_replies} replies: {''.join(errors[-1:])}")
 
 
 def _violations(case: FailureCase) -> Iterator[FailureCause]:

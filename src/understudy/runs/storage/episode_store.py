@@ -73,8 +73,8 @@ class EpisodeStore(Generic[R]):
 
 def strip_tokens(episode: Trajectory) -> Trajectory:
     """Return the episode without its tokens, which use most of its memory."""
-    branches = [replace(branch, tokens=[], mask=[], logprobs=[]) for branch in episode.branches]
-    return replace(episode, tokens=[], mask=[], logprobs=[], branches=branches)
+    branches = [replace(branch, tokens=[], mask=[], logprobs=[], sampling_masks=[]) for branch in episode.branches]
+    return replace(episode, tokens=[], mask=[], logprobs=[], sampling_masks=[], branches=branches)
 
 
 def with_reply_cache(config: TrainConfig, folder: Path) -> TrainConfig:

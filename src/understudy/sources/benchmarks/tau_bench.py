@@ -283,8 +283,14 @@ class TauBenchEnvironment(ToolEnvironment):
 
     async def step(self, reply: Message) -> StepResult:
         """Return the next observation. After a transfer, end the episode with its score."""
-        step = await super().step(reply)
-        if any(call.name == TRANSFER_TOOL and not call.parse_error for call in reply.tool_calls):
+        return await self._end_after_transfer(reply.tool_calls, await super().step(reply))
+
+    async def extend_reply(self, call: ToolCall) -> StepResult:
+        """Run a further call of the last reply, as `step` does."""
+        return await self._end_after_transfer([call], await super().extend_reply(call))
+
+    async def _end_after_transfer(self, calls: Sequence[ToolCall], step: StepResult) -> StepResult:
+        if any(call.name == TRANSFER_TOOL and not call.parse_error for call in calls):
             return replace(step, score=await self.grade(ended=True))
         return step
 

@@ -218,15 +218,13 @@ class CallMatching(TaskSource):
         task_id, unshown = next(iter(self.unshown_values.items()))
         share = f"{len(self.unshown_values)} of {len(self.rows)} tasks of {self.name}"
         return (
-            f"{share} need a value that nothing shows before the call, such as {unshown} of {task_id}; name the "
+            f"{share} need a value that nothing shows, such as {unshown} of {task_id}; correct it, name the "
             "database with data.sources=tau-bench:PATH#DOMAIN, record the results of the gold calls, or write a file "
             "without these tasks: understudy data convert --skip-unfindable"
         )
 
     def _find_unshown(self, task: Task) -> UnshownValue | None:
         needed = [call for call in self.required_calls(task) if not hands_over(call.name)]
-        if not needed:
-            return None
         calls = record_calls(task, self.write_tools)
         tools = GoldCallToolkit(self.all_specs, self.write_tools, calls, self._informative, TaskLimits())
         return find_unshown_value(self, task, _gold_transcript(task, tools), needed)

@@ -7,7 +7,7 @@
 A field may stand in the row itself, in `reward_spec.ground_truth`, in `reward_model.ground_truth` or in `extra_info`,
 as a value or as JSON text; the first of these wins. `ground_truth` may also be the list of actions.
 
-    actions         or `ground_truth_actions`: {name, kwargs | arguments | params}, or OpenAI's {function: {name,
+    actions         or `ground_truth_actions`: {name, kwargs} with any of `ARGUMENT_KEYS`, or OpenAI's {function: {name,
                     arguments}}; `result` (or `output`, `observation`) is what the tool returned. A text to the user
                     (`respond`) is left out
     outputs         or `ground_truth_outputs`: the facts that the agent must tell
@@ -33,13 +33,17 @@ from understudy.sources.row_messages import TOOL_COLUMNS, find_system, normalize
 from understudy.sources.task_files.call_matching import with_answer
 from understudy.sources.task_files.task_row import (
     MAX_SHOWN,
+    RESULT_KEYS,
     TaskRow,
     action_name,
+    complexity_note,
     decode,
     decode_columns,
     difficulty_of,
+    left_out_keys,
     prompt_notes,
     prompt_texts,
+    refuse_near_misses,
     result_text,
     split_of,
     to_call,
@@ -70,7 +74,9 @@ _ALIASES = {
 """Names of fields that have more than one."""
 RESPOND_ACTION = "respond"
 """The action in tau-bench's data that means a text to the user."""
-_RESULT_KEYS = ("result", "output", "observation", "response")
+_FIELDS = ("actions", "outputs", "instruction", "user_strategy", "complexity", "tools", "split", "domain")
+"""Fields of which a near name is an error if the field itself is missing."""
+_KNOWN_KEYS = ROW_COLUMNS | {*_FIELDS} | {name for names in _ALIASES.values() for name in names}
 
 
 def is_call_row(row: Mapping[str, Any]) -> bool:
@@ -82,8 +88,12 @@ def read_call_row(row: Mapping[str, Any], identity: str) -> TaskRow:
     """Return the task of a row. `identity` is the id of a task without one."""
     row = decode_columns(row)
     parts = parts_of(row)
+    absent = [name for name in _FIELDS if field_of(parts, name) is None]
+    for part in parts:
+        refuse_near_misses(part, _KNOWN_KEYS, absent)
     system, request = prompt_texts(row.get("prompt"))
-    gold = tuple(_gold(_listed(parts, "actions"), _listed(parts, "results")))
+    actions = _listed(parts, "actions")
+    gold = tuple(_gold(actions, _listed(parts, "results")))
     instruction = _text(parts, "instruction") or request
     if not instruction.strip():
         raise InvalidField("instruction", "there is none, nor a user's message in prompt; one of them is needed")
@@ -105,7 +115,7 @@ def read_call_row(row: Mapping[str, Any], identity: str) -> TaskRow:
         split=split,
         domain_policy=system or find_system(row)[0],
         tool_specs=tuple(map(_tool_spec, _listed(parts, "tools"))),
-        notes=prompt_notes(row.get("prompt")),
+        notes=(*prompt_notes(row.get("prompt")), *left_out_keys(actions), *complexity_note(complexity)),
     )
 
 
@@ -165,7 +175,7 @@ def _gold(actions: Sequence[Any], results: Sequence[Any]) -> Iterator[Message]:
             continue
         call_id = f"gold_{number}"
         yield Message(role="assistant", tool_calls=(to_call(action, number, call_id),))
-        recorded = next((action[key] for key in _RESULT_KEYS if key in action), results[number] if results else None)
+        recorded = next((action[key] for key in RESULT_KEYS if key in action), results[number] if results else None)
         if recorded is not None:
             yield Message(role="tool", content=result_text(recorded), tool_call_id=call_id)
 

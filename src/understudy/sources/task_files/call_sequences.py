@@ -36,6 +36,7 @@ from understudy.sources.task_files.inferred_tools import looks_up, only_reads
 from understudy.sources.task_files.reference_expressions import parse_result, to_text
 from understudy.sources.task_files.sequence_results import has_value, is_made_up, make_results
 from understudy.sources.task_files.sequence_steps import (
+    STEP_LABELS,
     SequenceStep,
     StepRequirements,
     define_names,
@@ -51,6 +52,7 @@ from understudy.sources.task_files.step_references import (
 )
 from understudy.sources.task_files.task_row import (
     TaskRow,
+    call_arguments,
     decode_columns,
     difficulty_of,
     messages_of,
@@ -274,7 +276,8 @@ def _read_steps(
     known: dict[str, Definition] = {}
     for number, raw in enumerate(_in_order(listed, field), 1):
         try:
-            step = SequenceStep.model_validate(raw)
+            arguments = call_arguments(raw, f"{field}.{number - 1}", STEP_LABELS)
+            step = SequenceStep.model_validate({**raw, "params": arguments})
             found = _object(by_step.get(number))
             required = raw.get("analysis_requirements") or found.get("analysis_requirements") or found
             names, fields = define_names(number, StepRequirements.model_validate(required), known)

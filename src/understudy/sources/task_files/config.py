@@ -21,7 +21,8 @@ class RowConfig(Record):
     tools."""
     reward: str = ""
     """`module:attribute` that scores rows with questions and answers: a function `reward(transcript, example)` that
-    returns a number from 0 to 1, or a subclass of `ToolEpisode`, whose methods are tools."""
+    returns a number from 0 to 1, or a class whose methods are tools: a subclass of `ToolEpisode`, or an environment of
+    TRL."""
     require_reads: bool = False
     """Whether the gold reads of a task are required calls if nothing else is: no write and no fact to tell. Such tasks
     are refused otherwise. Only for tasks that are played by comparing calls."""

@@ -26,7 +26,7 @@ from pydantic_core import from_json
 
 from understudy.core.items import InvalidField, RowError
 from understudy.core.messages import Message, ToolCall, order_tool_results
-from understudy.sources.row_messages import WireMessage, find_system, normalize_messages, require_usual_training
+from understudy.sources.row_messages import ROLES, WireMessage, find_system, normalize_messages, require_usual_training
 from understudy.sources.sharegpt import messages_from_sharegpt
 from understudy.sources.task_files.call_matching import NO_ANSWER, NO_FACTS
 from understudy.sources.task_files.call_rows import field_of, parts_of, read_call_row
@@ -154,7 +154,9 @@ def _to_message(wire: WireMessage, field: str) -> Message:
     try:
         made = tuple(to_call(call, number, str(call.get("id") or "")) for number, call in enumerate(calls))
     except InvalidField as e:
-        raise InvalidField(f"{field}.tool_calls", e.problem) from e
+        raise InvalidField(f"{field}.tool_calls{e.field.removeprefix('actions')}", e.problem) from e
+    if wire.get("role") not in ROLES:
+        raise InvalidField(f"{field}.role", f"it is {wire.get('role')!r:.50}; it must be one of {', '.join(ROLES)}")
     content, call_id = result_text(wire.get("content") or ""), str(wire.get("tool_call_id") or "")
     return Message(role=wire.get("role"), content=content, tool_calls=made, tool_call_id=call_id)
 

@@ -11,7 +11,15 @@ from understudy.core.items import InvalidField
 from understudy.core.records import Record
 from understudy.core.tasks import Split
 from understudy.sources.row_messages import SYSTEM_COLUMNS, TOOL_COLUMNS, find_system, normalize_tools
-from understudy.sources.task_files.task_row import TaskRow, calls_of, decode, difficulty_of, messages_of, split_of_row
+from understudy.sources.task_files.task_row import (
+    TaskRow,
+    calls_of,
+    decode,
+    difficulty_of,
+    messages_of,
+    refuse_near_misses,
+    split_of_row,
+)
 from understudy.sources.tool_dataset import ToolExample
 
 QUESTION_COLUMNS = ("question", "prompt")
@@ -24,6 +32,8 @@ _READ_COLUMNS = {
     *("id", "split", "family", "difficulty", "gold_calls", "extra_info"),
     *("task_id", "uid", "index", "source", "data_source", "ability"),  # they only name a row
 }
+_OF_CONVERSATIONS = {"completion": "answer", "chosen": "answer"}
+"""Columns of conversations that a row with a reward may mean as another one."""
 _MEANT_COLUMNS: Mapping[str, str] = {
     **{name: name for name in (*_READ_COLUMNS, *_CONTINUATION_COLUMNS)},
     **dict.fromkeys(("problem", "query", "user_query", "instruction", "input", "inputs"), "question"),
@@ -57,6 +67,13 @@ def rename_hint(row: object) -> str:
     return f"rename {_list_renamed(renamed)}{joined}"
 
 
+def answer_rename_hint(row: Mapping[str, Any]) -> str:
+    """Return which column to rename so that a row has an answer; empty if it has none under another name."""
+    renamed = {name: meant for name, meant in _meant_columns([*row]).items() if meant in _ANSWER_COLUMNS}
+    given = (name for name, value in row.items() if value is not None and renamed.get(name, name) != name)
+    return next((f"rename the column {name} to {renamed[name]}" for name in given), "")
+
+
 def column_notes(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return notes on columns that only a reward function or a tool can read, and on unknown difficulties."""
     notes = list[str]()
@@ -64,9 +81,16 @@ def column_notes(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     if unread := sorted(columns - _READ_COLUMNS):
         given = columns & {*QUESTION_COLUMNS}, columns & {*_ANSWER_COLUMNS, "reward_model"}
         taken = {*columns, *(QUESTION_COLUMNS if given[0] else ()), *(_ANSWER_COLUMNS if given[1] else ())}
-        renamed = {name: meant for name, meant in _meant_columns(unread).items() if meant not in taken}
-        hint = f"; if they mean the same, rename {_list_renamed(renamed)}" if renamed else ""
-        notes.append(f"columns that only example.info has: {', '.join(unread)}{hint}")
+        meant_columns = _meant_columns(unread) | {n: meant for n, meant in _OF_CONVERSATIONS.items() if n in unread}
+        renamed = {name: meant for name, meant in meant_columns.items() if meant not in taken}
+        hint = f"rename {_list_renamed(renamed)} if they mean the same; " if renamed else ""
+        notes.append(f"{hint}columns that only example.info has: {', '.join(unread)}")
+    objects = {name for row in rows for name, value in _answers(row).items() if isinstance(value, dict | bool)}
+    if objects:
+        notes.append(
+            f"{', '.join(sorted(objects))} holds no text or number, so example.answer is empty; write one, or let the "
+            "reward read example.info"
+        )
     difficulties = dict.fromkeys(str(row["difficulty"]) for row in rows if row.get("difficulty") is not None)
     if unknown := [each for each in difficulties if difficulty_of(each, 0) != difficulty_of(each, 9)]:
         shown = ", ".join(f"{each!r:.40}" for each in unknown[:3])
@@ -146,11 +170,18 @@ def _text(row: Mapping[str, Any], column: str) -> str:
     return value if isinstance(value, str) else ""
 
 
-def _answer(row: Mapping[str, Any]) -> str:
+def _answers(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the answers of a row by their columns, the one that counts first. Raise `InvalidField` for a near name."""
     graded = row.get("reward_model")
-    graded_answer = graded.get("ground_truth") if isinstance(graded, dict) else None
-    columns = [row.get("answer"), graded_answer, row.get("ground_truth"), row.get("solution")]
-    answer = next((value for value in columns if value is not None), None)
+    inner = graded if isinstance(graded, dict) else {}
+    refuse_near_misses(inner, ("ground_truth",), () if "ground_truth" in inner else ("ground_truth",))
+    columns = {"answer": row.get("answer"), "reward_model.ground_truth": inner.get("ground_truth")}
+    columns |= {name: row.get(name) for name in ("ground_truth", "solution")}
+    return {name: value for name, value in columns.items() if value is not None}
+
+
+def _answer(row: Mapping[str, Any]) -> str:
+    answer = next(iter(_answers(row).values()), None)
     if isinstance(answer, list) and answer:
         answer = answer[0]
     is_text = isinstance(answer, str | int | float) and not isinstance(answer, bool)

@@ -207,9 +207,12 @@ def _read_unknown(row: Any, identity: str) -> TaskRow:
         raise InvalidField("mcpServers", "MCP servers are named in a TOML file, which `understudy new mcp NAME` writes")
     known = " | ".join(kind.keys for kind in ROW_KINDS)
     if isinstance(row, list):
-        raise InvalidField("", f"a line holds a {describe_row(row)}; a JSON array of rows needs the suffix .json")
-    help = rename_hint(row) or f"shapes of tasks: {known}; see docs/data.md"
-    raise InvalidField("", f"unknown shape {describe_row(row)}; {help}")
+        raise InvalidField(
+            "", f"a line holds a {describe_row(row)}; a JSON list of rows needs the suffix .json: rename the file"
+        )
+    if renamed := rename_hint(row):
+        raise InvalidField("", f"{renamed}: the shape {describe_row(row)} is unknown")
+    raise InvalidField("", f"unknown shape {describe_row(row)}; shapes of tasks: {known}; see docs/data.md")
 
 
 _KEYS_OF_TASKS = frozenset({"domain", "scenario", "gold"})

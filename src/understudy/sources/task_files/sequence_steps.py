@@ -13,7 +13,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pydantic import AliasChoices, ConfigDict, Field
+from pydantic import ConfigDict, Field
 
 from understudy.core.records import Record
 from understudy.sources.task_files.reference_expressions import EACH, Place, find_place, parse_expression
@@ -22,6 +22,10 @@ from understudy.sources.task_files.step_references import Definition, define_exp
 _DEFINITION = re.compile(r"\s*([A-Za-z_]\w*)\s*=(?!=)\s*(.+?)\s*", re.DOTALL)
 _FIELD = re.compile(r"\s*([A-Za-z_]\w*)(?:\[\])?\s*")
 _ROOT = re.compile(r"\w+")
+STEP_LABELS = frozenset(
+    ("step", "server", "tool", "result", "result_fields", "result_values", "analysis_requirements", "id")
+)
+"""Keys of a step besides its arguments."""
 
 
 class StepRequirements(Record):
@@ -41,7 +45,7 @@ class SequenceStep(Record):
 
     server: str = ""
     tool: str = Field(min_length=1)
-    params: dict[str, Any] = Field(default={}, validation_alias=AliasChoices("params", "arguments", "kwargs"))
+    params: dict[str, Any] = {}
     result: Any = None
     """What the tool returned, if it was recorded."""
     result_fields: tuple[str, ...] = ()

@@ -23,14 +23,22 @@ from understudy.core.tasks import Split, Task
 from understudy.core.user_code import user_code
 from understudy.envs.task_source import StatefulSource, TaskSource
 from understudy.sources.references import list_domains, load_reference
-from understudy.sources.task_files.call_matching import is_call_matching, match_calls, source_name
+from understudy.sources.task_files.call_matching import CALLS_SUFFIX, is_call_matching, match_calls, source_name
 from understudy.sources.task_files.call_sequences import CallSequence, SequenceSource
 from understudy.sources.task_files.config import RowConfig
 from understudy.sources.task_files.prompt_rows import column_notes, listed_tools
 from understudy.sources.task_files.rows import ReadRow
 from understudy.sources.task_files.task_row import TaskRow
 from understudy.sources.task_files.tau_rows import to_tau_values
-from understudy.sources.tool_dataset import ToolDataset, ToolEpisode, ToolExample, answer_notes, list_datasets
+from understudy.sources.tool_dataset import (
+    ToolDataset,
+    ToolEpisode,
+    ToolExample,
+    answer_notes,
+    episode_of_trl,
+    is_trl_class,
+    list_datasets,
+)
 
 _OTHER_PARAMETERS = {"prompts", "completions", "solution_str"}
 """Parameters of the reward functions of TRL and verl."""
@@ -38,6 +46,8 @@ MIN_PLAYABLE_SHARE = 0.5
 """A source plays rows of a domain if it can play at least this share of them. It refuses the others."""
 _SIMILARITY_OF_TYPOS = 0.85
 """Similarity of two names (difflib's ratio) of which one is probably a typo of the other."""
+_SIMILARITY_OF_DOMAINS = 0.8
+"""The same for the names of domains."""
 
 
 @runtime_checkable
@@ -61,7 +71,7 @@ class SourceMatcher:
     """Why calls are compared although a source looks as if it should play the rows, by its name. The location is that
     of the first row that it cannot play."""
     prompt_notes: list[Item[str]] = field(default_factory=list)
-    """Notes on rows with questions, each at the first of them."""
+    """Notes on rows with questions and on near names of domains, each at the first such row."""
     has_questions: bool = False
     """Whether the reward function of the data scores rows."""
 
@@ -150,6 +160,11 @@ class SourceMatcher:
 
     def _match_calls(self, name: str, items: Sequence[Item[TaskRow]]) -> list[Item[TaskRow] | RowError]:
         """Return the tasks of rows that no source can play. They are played by comparing calls."""
+        domain = name.removesuffix(CALLS_SUFFIX)
+        known = [*list_domains(), *(each.name for each in self.allowed)]
+        if close := difflib.get_close_matches(domain, {*known} - {domain}, 1, _SIMILARITY_OF_DOMAINS):
+            text = f"calls of {domain!r} are compared; did you mean the domain {close[0]!r}, which runs them?"
+            self.prompt_notes.append(Item(items[0].location, text))
         source = match_calls(name, items, require_reads=self.data.require_reads)
         if source.rows:
             self.used[source.name] = source
@@ -307,14 +322,17 @@ def load_episode_class(reference: str, base: type[ToolEpisode] = ToolEpisode) ->
     found = import_object(reference)
     if isinstance(found, type) and issubclass(found, ToolEpisode):
         return found
+    if is_trl_class(found):
+        return episode_of_trl(found)
     if isinstance(found, type) or not callable(found):
         raise ConfigError(
             f"data.reward = {reference!r} is of the type {type(found).__name__}; name a function "
-            "reward(transcript, example) or a subclass of ToolEpisode"
+            "reward(transcript, example), a subclass of ToolEpisode, or a class with reset and get_reward"
         )
     _validate_signature(reference, found)
     reward: Callable[[Sequence[Message], ToolExample], float] = found
 
+    @functools.wraps(reward)
     def score(self: ToolEpisode, transcript: Sequence[Message]) -> float:
         with user_code("grader", "the reward function", reward):
             return reward(transcript, self.example)

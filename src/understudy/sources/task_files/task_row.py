@@ -5,29 +5,28 @@ A reader of a row raises `InvalidField`, or pydantic's ValidationError. `read_on
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Any, TypeVar
 
 from pydantic import ValidationError
 from pydantic_core import from_json
 
+from understudy.core.errors import did_you_mean
 from understudy.core.items import InvalidField, Item, RowError, row_error_from_validation
 from understudy.core.json_values import parse_index, validate_json_value
 from understudy.core.messages import ToolCall, ToolSpec, join_text_parts
 from understudy.core.tasks import Difficulty, Split, Task
+from understudy.sources.row_messages import ARGUMENT_KEYS
 
 MAX_SHOWN = 200
 """Most characters of a wrong value that an error shows."""
 LATER_MESSAGES_NOTE = "messages of the prompt after the user's first are left out, as the row has gold calls besides"
 _SPLITS: Mapping[str, Split] = {
-    "train": "train",
-    "validation": "validation",
-    "val": "validation",
-    "valid": "validation",
-    "dev": "validation",
-    "eval": "validation",
-    "test": "test",
+    **dict.fromkeys(("train", "training"), "train"),
+    **dict.fromkeys(("validation", "val", "valid", "dev", "eval", "evaluation"), "validation"),
+    **dict.fromkeys(("test", "testing"), "test"),
 }
 _DIFFICULTIES: Mapping[str, Difficulty] = {
     **dict.fromkeys(("1", "easy", "simple"), "easy"),
@@ -40,7 +39,14 @@ _JSON_COLUMNS = (
     "traj", "messages", "conversations", "conversation",
 )
 # fmt: on
-_ARGUMENT_KEYS = ("kwargs", "arguments", "params", "parameters")
+RESULT_KEYS = ("result", "output", "observation", "response")
+"""Names of what the tool returned, in a call that was recorded."""
+_CALL_LABELS = frozenset(
+    ("name", "function", "id", "type", "action_id", "requestor", "info", "compare_args", "tool_call_id", "index")
+) | {*RESULT_KEYS}
+"""Keys of a call that are read elsewhere, or that only name it."""
+_SIMILARITY_OF_TYPOS = 0.8
+"""Similarity of two names (difflib's ratio) of which one is probably a typo of the other."""
 T = TypeVar("T")
 
 
@@ -109,15 +115,36 @@ def difficulty_of(complexity: object, calls: int) -> Difficulty:
     return _DIFFICULTIES.get(text, "hard" if (parse_index(text) or 0) > 3 else counted)
 
 
+def complexity_note(complexity: object) -> tuple[str, ...]:
+    """Return a note if a complexity is given that `difficulty_of` does not know."""
+    text = "" if complexity is None else str(complexity).casefold()
+    if not text or text in _DIFFICULTIES or parse_index(text) is not None:
+        return ()
+    return (
+        f"the complexity {complexity!r:.40} is unknown (1, 2, 3, easy, medium, hard), so the number of calls counts",
+    )
+
+
 def split_of(value: object) -> Split | None:
-    """Return the split that a value names, or None."""
-    return _SPLITS.get(value.casefold()) if isinstance(value, str) else None
+    """Return the split that a value names; None if it is empty. Raise `InvalidField` for an unknown name."""
+    if value is None or value == "":
+        return None
+    if split := _SPLITS.get(str(value).strip().casefold()):
+        return split
+    raise InvalidField("split", f"{did_you_mean(str(value), _SPLITS)}; rename it, or leave it out for train")
 
 
 def split_of_row(row: Mapping[str, Any]) -> Split | None:
     """Return the split that a row names in `split` or, as verl's rows, in `extra_info.split`; None if in neither."""
     info = row.get("extra_info")
     return split_of(row.get("split") or (info.get("split") if isinstance(info, dict) else None))
+
+
+def refuse_near_misses(values: Mapping[str, Any], known: Collection[str], absent: Collection[str]) -> None:
+    """Raise `InvalidField` if a key that is not `known` is probably one of `absent`."""
+    for key in values:
+        if key not in known and (close := get_close_matches(str(key).lower(), absent, 1, _SIMILARITY_OF_TYPOS)):
+            raise InvalidField(str(key), f"this key is unknown; did you mean {close[0]!r}? rename it, or remove it")
 
 
 def messages_of(prompt: Any) -> list[tuple[str, str]]:
@@ -161,7 +188,7 @@ def calls_of(actions: Any) -> tuple[ToolCall, ...]:
 
 
 def to_call(action: Any, number: int, call_id: str = "") -> ToolCall:
-    """Return the call of an action, {name, kwargs | arguments | params} or OpenAI's form, at its place in a list."""
+    """Return the call of an action, {name, arguments} or OpenAI's form, at its place in a list."""
     name = action_name(action)
     if not name:
         problem = f"{action!r:.{MAX_SHOWN}} has no name; write each call as {{name, arguments}}"
@@ -185,9 +212,37 @@ def _function(action: Mapping[str, Any]) -> Mapping[str, Any]:
     return function if isinstance(function, dict) else {}
 
 
+def call_arguments(action: Mapping[str, Any], field: str, labels: Collection[str] = _CALL_LABELS) -> Any:
+    """Return the arguments of a call in a row, under any of `ARGUMENT_KEYS`; an empty object if it has none.
+
+    Raise `InvalidField` if it has two, or none but a key that may mean them: one near these names, or with an object.
+    `labels` are its other keys.
+    """
+    given = [key for key in ARGUMENT_KEYS if action.get(key) is not None]
+    if [key for key in given if decode(action[key]) != decode(action[given[0]])]:
+        raise InvalidField(f"{field}.{given[1]}", f"the call has other arguments in {given[0]}; keep one of the two")
+    if given:
+        return decode(action[given[0]])
+    for key in action.keys() - labels:
+        is_near = get_close_matches(str(key).lower(), ARGUMENT_KEYS, 1, _SIMILARITY_OF_TYPOS)
+        if is_near or isinstance(decode(action[key]), dict):
+            allowed = ", ".join(ARGUMENT_KEYS)
+            raise InvalidField(f"{field}.{key}", f"this key is unknown; the arguments of a call are under {allowed}")
+    return {}
+
+
+def left_out_keys(actions: Iterable[Any], labels: Collection[str] = _CALL_LABELS) -> tuple[str, ...]:
+    """Return a note if calls of a row have keys that are not read."""
+    keys = dict.fromkeys(str(key) for action in actions if isinstance(action, dict) for key in action)
+    unread = [key for key in keys if key not in labels and key not in ARGUMENT_KEYS]
+    return (f"keys of calls are left out: {', '.join(unread[:5])}",) if unread else ()
+
+
 def _arguments(action: Mapping[str, Any], number: int) -> dict[str, Any]:
-    places = [action[key] for key in _ARGUMENT_KEYS if key in action]
-    found = decode(next(iter(places), _function(action).get("arguments", {})))
+    function = _function(action)
+    found = call_arguments(action, f"actions.{number}")
+    if not found and function:
+        found = call_arguments(function, f"actions.{number}.function", {*_CALL_LABELS, "description", "strict"})
     try:
         validate_json_value(found)
         json.dumps(found, allow_nan=False)

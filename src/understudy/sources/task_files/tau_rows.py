@@ -15,7 +15,17 @@ from understudy.core.records import Record
 from understudy.core.tasks import Scenario, Task
 from understudy.sources.task_files.call_matching import DEFAULT_ANSWER
 from understudy.sources.task_files.call_rows import ROW_COLUMNS
-from understudy.sources.task_files.task_row import TaskRow, difficulty_of, to_call
+from understudy.sources.task_files.task_row import (
+    TaskRow,
+    complexity_note,
+    difficulty_of,
+    left_out_keys,
+    refuse_near_misses,
+    to_call,
+)
+
+_TAU2_KEYS = frozenset(("actions", "communicate_info", "env_assertions", "nl_assertions", "reward_basis"))
+"""Keys of `evaluation_criteria`."""
 
 
 class _TauColumns(Record):
@@ -29,14 +39,8 @@ class _TauColumns(Record):
     generated_at: str = ""
 
 
-class _Tau2Action(Record, extra="ignore"):
-    name: str
-    arguments: dict[str, Any] | None = None
-    requestor: str | None = None
-
-
 class _Tau2Criteria(Record, extra="ignore"):
-    actions: tuple[_Tau2Action, ...] | None = None
+    actions: tuple[dict[str, Any], ...] | None = None
     communicate_info: tuple[str, ...] | None = None
 
 
@@ -59,23 +63,30 @@ def read_tau_row(row: Mapping[str, Any], identity: str) -> TaskRow:
     complexity = "" if tau.complexity is None else str(tau.complexity).casefold()
     calls = [to_call(action, number) for number, action in enumerate(tau.actions)]
     task = _make_task(f"{tau.domain}/{identity}".lstrip("/"), tau.instruction, calls, tau.outputs, complexity)
-    return TaskRow(task.replace(domain=tau.domain, family=f"complexity-{complexity}" if complexity else "tau"))
+    family = f"complexity-{complexity}" if complexity else "tau"
+    return TaskRow(
+        task.replace(domain=tau.domain, family=family),
+        notes=(*left_out_keys(tau.actions), *complexity_note(tau.complexity)),
+    )
 
 
 def read_tau2_row(row: Mapping[str, Any], identity: str) -> TaskRow:
     """Return the task of a row of tau2-bench: `{id, user_scenario, evaluation_criteria: {actions, communicate_info}}`.
 
-    Actions of the user are left out. Raise ValidationError if a part has the wrong type.
+    Actions of the user are left out. Raise InvalidField for an action that is no call or a key that is nearly one of
+    tau2-bench, and ValidationError if a part has the wrong type.
     """
-    criteria = _Tau2Criteria.model_validate(row.get("evaluation_criteria") or {})
+    given = row.get("evaluation_criteria") or {}
+    criteria = _Tau2Criteria.model_validate(given)
+    refuse_near_misses(given, _TAU2_KEYS, _TAU2_KEYS - given.keys())
     user = row.get("user_scenario") or {}
     instructions = user.get("instructions", user) if isinstance(user, dict) else user
     parts = instructions.items() if isinstance(instructions, dict) else ()
     text = "\n".join(f"{name}: {part}" for name, part in parts if part) or str(instructions)
-    actions = [each for each in criteria.actions or () if each.requestor in (None, "assistant")]
-    calls = [ToolCall(name=each.name, arguments=each.arguments or {}) for each in actions]
+    actions = [each for each in criteria.actions or () if each.get("requestor") in (None, "assistant")]
+    calls = [to_call(action, number) for number, action in enumerate(actions)]
     task = _make_task(str(row.get("id", identity)), text, calls, criteria.communicate_info or ())
-    return TaskRow(task.replace(family="tau2"), content=row)
+    return TaskRow(task.replace(family="tau2"), content=row, notes=left_out_keys(actions))
 
 
 def to_tau_values(task: Task) -> dict[str, Any]:

@@ -27,7 +27,8 @@ async def certify(config: TrainConfig) -> Certificate:
 
     The engine is checked with `full` and with `lora`, or only with `engine.finetune` if that is set. If a local engine
     uses speculation, PyTorch's sampler is checked once more with speculation disabled, with the first of these
-    methods. Raise ConfigError if the model is unknown or cannot be trained.
+    methods. A program of the config plays tasks of its domain. Raise ConfigError if the model is unknown or cannot be
+    trained.
     """
     given: object = config
     if isinstance(given, str):
@@ -58,12 +59,24 @@ async def certify(config: TrainConfig) -> Certificate:
         for way in named[:1]:
             plain = resolved.replace(finetune=way, max_draft_rows=0, sampler="torch")
             checks += await proven(f"{way}, without speculation", partial(check_sampler, replay=False), plain)
+    notes = list(chosen.notes)
+    if config.agent.name:
+        from understudy.train.certify.program_checks import check_program  # MCP takes long to import
+
+        engine = open_engine(folder, resolved, config.seed, trainable=False, trained_tokens=tokens)
+        try:
+            target = make_certification_target(config, folder, engine, format)
+            program_checks, program_notes = await check_program(config, target)
+        finally:
+            engine.close()
+        checks += program_checks
+        notes += program_notes
     return Certificate(
         model=config.model,
         format=type(format).__name__,
         checks=tuple(checks),
         deviations=tuple(deviations),
-        notes=tuple(chosen.notes),
+        notes=tuple(notes),
         seconds=time.perf_counter() - started,
     )
 

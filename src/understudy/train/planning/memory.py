@@ -183,7 +183,12 @@ def plan_memory(
     if shape.is_padded(config):  # it runs with transformers' modules, and rows share no prefix
         shape, load = shape.replace(has_kernels=False), load.replace(prompt_tokens=0)
     parts = [*_resident_parts(shape, config, load, machine, shards), *_training_parts(shape, config, load, machine)]
-    parts += _sampling_parts(shape, config, load, machine) if load.samples_locally else _vllm_parts(config, machine)
+    if load.samples_locally:
+        parts += (sampling := [*_sampling_parts(shape, config, load, machine)])
+        kept = sum(part.num_bytes for part in sampling) if machine.device == "cpu" else 0
+        parts.append(MemoryPart(name="kept after sampling", phase="training", num_bytes=kept))
+    else:
+        parts += _vllm_parts(config, machine)
     parts += _gathered_parts(shape, config, machine) if shards > 1 else ()
     whole = tuple(part for part in parts if part.num_bytes)
     return MemoryPlan(device=machine.device, parts=whole, device_bytes=machine.memory_total, processes=processes)
@@ -473,7 +478,7 @@ def _resident_parts(
     linear = sum(x.inputs * x.outputs for x in shape.linear)
     quantized = int(linear * NF4_BYTES) - linear * item if config.finetune == "qlora" else 0
     packs = machine.packs_weights and config.finetune != "qlora" and not shape.is_padded(config)
-    copies = linear * item if packs else 0
+    copies = (linear + shape.vocabulary * shape.hidden) * item if packs else 0
     for name, size in (
         ("process and its libraries", machine.memory_used),
         ("weights", -(-(_layers(shape) * item + quantized) // shards) + shape.embeddings * item),
@@ -564,7 +569,8 @@ def _training_parts(
     backward = max(2 * attention, computed * (4 * shape.intermediate + 4 * shape.hidden) * item)
     positions = max(1, min(LOGIT_CHUNK, CHUNK_LOGITS // shape.vocabulary))
     has_kernel = machine.fused_kernels and shape.has_plain_head
-    logits = positions * shape.vocabulary * (item if has_kernel else item + 12)
+    # With the kernel, those of the forward and the backward pass: the heap does not use the same memory for both.
+    logits = positions * shape.vocabulary * (3 * item if has_kernel else item + 12)
     head = (4 + item) * shape.vocabulary * shape.hidden if config.train_embeddings and not config.uses_lora else 0
     beside = ("logits of a chunk", logits + head) if logits + head > backward else ("a layer's gradients", backward)
     yield MemoryPart(name=beside[0], phase="training", num_bytes=beside[1])

@@ -41,6 +41,7 @@ _SIGNATURES = {  # p: tensor or None, i: integer, f: float
     "token_logprobs": "ppppiif",
     "token_logprobs_backward": "ppppiif",
     "sample": "ppppiiff",
+    "sample_likely": "ppppppiiiff",
 }
 _DEFINES: dict[torch.dtype, tuple[str, ...]] = {torch.bfloat16: (), torch.float32: ("-DFP32",)}
 _CTYPES: dict[str, Any] = {"p": ctypes.c_void_p, "i": ctypes.c_int64, "f": ctypes.c_float}

@@ -549,12 +549,21 @@ static int64_t drawn(const real *x, int64_t n, const Total *total, float a, floa
     return last;
 }
 
+/* The columns with e >= min_p. */
+typedef struct {
+    int32_t *columns; /* the first `room` of them, if it is not NULL */
+    int64_t room, count;
+    double sum; /* of e */
+} Likely;
+
 /* Return the first column at which the running sum of e exceeds uniform * total, where sum and total include only the
-   columns with e >= `least`. Such columns are few, so blocks without one are skipped. */
-static int64_t drawn_of_likely(const real *x, int64_t n, float max, float a, float least, float uniform) {
-    float lowest = max + log2f(least) / a;
+   likely columns. Such columns are few, so blocks without one are skipped. A logit below LOWEST is never likely. */
+static int64_t drawn_of_likely(const real *x, int64_t n, float max, float a, float min_p, float uniform,
+                               Likely *likely) {
+    float lowest = max + log2f(min_p) / a;
     int64_t last = 0;
-    double sum = 0, left = 0;
+    double left = 0;
+    lowest = lowest > LOWEST ? lowest : LOWEST;
     for (int pass = 0; pass < 2; pass++) {
         for (int64_t start = 0; start < n; start += PAD) {
             int64_t stop = start + PAD < n ? start + PAD : n;
@@ -564,7 +573,9 @@ static int64_t drawn_of_likely(const real *x, int64_t n, float max, float a, flo
                 if (wide(x[i]) < lowest) continue;
                 float e = pow2(a * (wide(x[i]) - max));
                 if (pass == 0) {
-                    sum += e;
+                    if (likely->columns && likely->count < likely->room) likely->columns[likely->count] = (int32_t)i;
+                    likely->count++;
+                    likely->sum += e;
                 } else {
                     last = i;
                     left -= e;
@@ -572,7 +583,7 @@ static int64_t drawn_of_likely(const real *x, int64_t n, float max, float a, flo
                 }
             }
         }
-        left = (uniform < BELOW_ONE ? uniform : BELOW_ONE) * sum;
+        left = (uniform < BELOW_ONE ? uniform : BELOW_ONE) * likely->sum;
     }
     return last;
 }
@@ -586,7 +597,8 @@ static int64_t argmax(const real *x, int64_t n, float max) {
 static int64_t sampled(const real *x, int64_t n, const Total *total, float temperature, float min_p, float uniform) {
     if (temperature == 0) return argmax(x, n, total->max);
     float a = LOG2E / temperature;
-    return min_p > 0 ? drawn_of_likely(x, n, total->max, a, min_p, uniform) : drawn(x, n, total, a, uniform);
+    Likely likely = {0};
+    return min_p > 0 ? drawn_of_likely(x, n, total->max, a, min_p, uniform, &likely) : drawn(x, n, total, a, uniform);
 }
 
 /* Sample a token from each row of logits [rows, n] / temperature. Tokens are excluded if their probability is below
@@ -601,5 +613,21 @@ void sample(const real *logits, const float *uniforms, int64_t *tokens, float *l
         Total total = total_of(x, n, scale * LOG2E);
         tokens[r] = sampled(x, n, &total, temperature, min_p, uniforms[r]);
         logprobs[r] = (float)((wide(x[tokens[r]]) - total.max) * scale - log(total.sum));
+    }
+}
+
+/* Sample like `sample`, with logprobs normalized over the tokens that min_p keeps. counts [rows] are the numbers of these
+   tokens, and kept [rows, room] the first of them. */
+void sample_likely(const real *logits, const float *uniforms, int64_t *tokens, float *logprobs, int64_t *counts,
+                   int32_t *kept, int64_t rows, int64_t n, int64_t room, float temperature, float min_p) {
+    PARALLEL(rows * n)
+    for (int64_t r = 0; r < rows; r++) {
+        const real *x = logits + r * n;
+        float max = LOWEST;
+        for (int64_t i = 0; i < n; i++) max = wide(x[i]) > max ? wide(x[i]) : max;
+        Likely likely = {kept + r * room, room, 0, 0};
+        tokens[r] = drawn_of_likely(x, n, max, LOG2E / temperature, min_p, uniforms[r], &likely);
+        logprobs[r] = (float)((wide(x[tokens[r]]) - max) / temperature - log(likely.sum));
+        counts[r] = likely.count;
     }
 }

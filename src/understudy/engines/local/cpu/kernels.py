@@ -6,6 +6,7 @@ of threads. Functions whose names end in `_` overwrite their arguments. They are
 `gather_heads`, `row_dot` and `decode_attention`.
 """
 
+import math
 from typing import Any
 
 import torch
@@ -15,8 +16,10 @@ from torch.autograd import Function
 
 from understudy.engines.local.cpu import kernel_library
 from understudy.engines.local.cpu.kernel_library import call_kernel, kernels_accept
+from understudy.engines.local.kept_tokens import KeptTokens, keep_tokens
 
 _MOST_DIM = 256  # maximum head dimension
+_MOST_KEPT = 1024  # tokens of a row that the kernel `sample_likely` lists
 
 
 def _apply(function: type[Function], *arguments: Any) -> Any:
@@ -389,3 +392,28 @@ def sample_tokens(logits: Tensor, temperature: float, uniforms: Tensor, min_p: f
     else:
         tokens = every.argmax(-1, keepdim=True)
     return tokens[:, 0], every.gather(-1, tokens)[:, 0].float()
+
+
+def sample_likely_tokens(
+    logits: Tensor, temperature: float, uniforms: Tensor, min_p: float
+) -> tuple[Tensor, Tensor, KeptTokens]:
+    """Sample like `sample_tokens`, at a temperature above 0, with log-probabilities over the tokens that `min_p` keeps.
+
+    Return these tokens too. Tokens whose logit is minus infinity are never kept, even if `min_p` is 0.
+    """
+    if not kernels_accept(logits):
+        every = (logits.double() / temperature).log_softmax(-1)
+        probs = every.exp()
+        kept = (probs >= min_p * probs.amax(-1, keepdim=True)) & (every > -torch.inf)
+        sums = probs.where(kept, 0.0).cumsum(-1)
+        below_one = uniforms.double().clamp(max=1 - 2**-24)[:, None]
+        tokens = torch.searchsorted(sums, below_one * sums[:, -1:], right=True).clamp_(max=logits.shape[-1] - 1)[:, 0]
+        return tokens, *keep_tokens(logits, kept, tokens, temperature)
+    rows, tokens, logprobs = len(logits), torch.empty(len(logits), dtype=torch.int64), torch.empty(len(logits))
+    counts, first = torch.empty_like(tokens), torch.empty(len(logits), _MOST_KEPT, dtype=torch.int32)
+    sizes = (*logits.shape, _MOST_KEPT, temperature, min_p)
+    call_kernel("sample_likely", logits, uniforms.float().contiguous(), tokens, logprobs, counts, first, *sizes)
+    if rows and int(counts.max()) > _MOST_KEPT:
+        lowest = logits.amax(-1, keepdim=True).float() + temperature * (math.log(min_p) if min_p else -math.inf)
+        return tokens, *keep_tokens(logits, (logits >= lowest) & (logits > -torch.inf), tokens, temperature)
+    return tokens, logprobs, KeptTokens(counts, first[torch.arange(_MOST_KEPT) < counts[:, None]].long())

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from understudy.engines.interface import SamplingParams
+from understudy.engines.local.kept_tokens import KeptTokens, keep_tokens
 from understudy.engines.local.transfers import to_device
 
 NUM_CANDIDATES = {"cpu": 64, "cuda": 1024}
@@ -24,8 +25,9 @@ class FilteredSample(NamedTuple):
     """One token for each of S rows."""
 
     tokens: Tensor  # [S] int64
-    logprobs: Tensor  # [S] fp32, under the whole softmax
+    logprobs: Tensor  # [S] fp32, under the whole softmax, or over the kept tokens
     is_exact: Tensor  # [S] bool, False where top-p keeps more than the candidates: draw such a row again from all
+    kept: KeptTokens | None  # if they were asked for
 
 
 class _Columns(NamedTuple):
@@ -46,8 +48,9 @@ def sample_filtered(
     uniforms: Tensor,
     num_candidates: int | None = None,
     prompt_lengths: Sequence[int] | None = None,
+    keep: bool = False,
 ) -> FilteredSample:
-    """Return one token for each row of logits [S, V].
+    """Return one token for each row of logits [S, V]. With `keep`, log-probabilities are those over the kept tokens.
 
     `previous_tokens` are the token ids [n] (int64) before each row, on the CPU. The first `prompt_lengths` of them, by
     default none, are not part of the reply. The token is the inverse of the
@@ -57,17 +60,49 @@ def sample_filtered(
     """
     wide = logits.double()
     columns = _columns(params, wide)
-    penalized = _penalized(wide, params, previous_tokens, columns.penalty)
-    replies = [ids[n:] for ids, n in zip(previous_tokens, prompt_lengths or [0] * len(params), strict=True)]
-    penalized = _without_repeats(penalized, params, replies)
     count = min(num_candidates or wide.shape[-1], wide.shape[-1])
-    filtered, is_exact = _filter_scores(penalized / columns.temperature, params, columns, count)
+    filtered, is_exact = _filter(wide, params, columns, previous_tokens, count, prompt_lengths)
     sums = filtered.cumsum(-1)
     drawn = uniforms.double().clamp(max=1 - 2**-24)[:, None]
     tokens = torch.searchsorted(sums, drawn * sums[:, -1:], right=True).clamp_(max=wide.shape[-1] - 1)
     tokens = torch.where(columns.greedy, filtered.argmax(-1, keepdim=True), tokens)
+    if keep:
+        logprobs, kept = keep_tokens(wide, filtered > 0, tokens[:, 0], columns.temperature)
+        return FilteredSample(tokens[:, 0], logprobs, is_exact, kept)
     logprobs = (wide / columns.temperature).log_softmax(-1).gather(-1, tokens)
-    return FilteredSample(tokens[:, 0], logprobs[:, 0].float(), is_exact)
+    return FilteredSample(tokens[:, 0], logprobs[:, 0].float(), is_exact, None)
+
+
+def find_kept_tokens(
+    logits: Tensor,
+    params: Sequence[SamplingParams],
+    previous_tokens: Sequence[Tensor],
+    prompt_lengths: Sequence[int],
+    tokens: Tensor,
+) -> tuple[Tensor, KeptTokens]:
+    """Return the log-probabilities [S] of tokens [S] that another sampler drew, over the kept tokens, and these.
+
+    The arguments are those of `sample_filtered`.
+    """
+    wide = logits.double()
+    columns = _columns(params, wide)
+    filtered, _ = _filter(wide, params, columns, previous_tokens, wide.shape[-1], prompt_lengths)
+    return keep_tokens(wide, filtered > 0, tokens, columns.temperature)
+
+
+def _filter(
+    logits: Tensor,
+    params: Sequence[SamplingParams],
+    columns: _Columns,
+    previous_tokens: Sequence[Tensor],
+    count: int,
+    prompt_lengths: Sequence[int] | None,
+) -> tuple[Tensor, Tensor]:
+    """Return what `_filter_scores` does, for logits [S, V] to which no penalty was applied."""
+    penalized = _penalized(logits, params, previous_tokens, columns.penalty)
+    replies = [ids[n:] for ids, n in zip(previous_tokens, prompt_lengths or [0] * len(params), strict=True)]
+    penalized = _without_repeats(penalized, params, replies)
+    return _filter_scores(penalized / columns.temperature, params, columns, count)
 
 
 def _columns(params: Sequence[SamplingParams], logits: Tensor) -> _Columns:

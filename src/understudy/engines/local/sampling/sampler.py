@@ -26,8 +26,10 @@ import torch
 
 from understudy.algorithms.batch import partition_by_prefix
 from understudy.core.errors import ConfigError, RolloutError
+from understudy.core.sampling_masks import SamplingMask
 from understudy.engines.interface import Completion, SamplingParams, TokenCallback, TokenConstraint
 from understudy.engines.local.cpu import kernels
+from understudy.engines.local.kept_tokens import KeptTokens, split_masks
 from understudy.engines.local.model import LocalModel
 from understudy.engines.local.sampling import filters
 from understudy.engines.local.sampling.ngram_speculation import ARRAY_TYPECODE, NgramCache, propose_tokens
@@ -40,6 +42,7 @@ from understudy.formats.detokenizer import StopStrings
 YIELDS_PER_STEP = 6  # event-loop iterations in which episodes return with their next prompt
 MIN_PREFIX_TOKENS = 16  # a shorter common prefix is not worth its own pass
 MAX_DRAFT_TOKENS = 8  # per reply and pass
+_Update = tuple[list[int], list[float], list[SamplingMask]]
 
 
 @dataclass(slots=True, eq=False)
@@ -53,8 +56,8 @@ class SampleRequest:
     future: "asyncio.Future[Completion]"
     sequence: "array[int]"
     """Prompt and sampled tokens."""
-    updates: "asyncio.Queue[tuple[list[int], list[float]] | None] | None" = None
-    """New tokens and their log-probabilities for the caller, and None at the end."""
+    updates: "asyncio.Queue[_Update | None] | None" = None
+    """New output for the caller, and None at the end."""
     stops: StopStrings | None = None
     constraint: TokenConstraint | None = None
     slot: CacheSlot | None = None
@@ -67,7 +70,10 @@ class SampleRequest:
     masked_logprob: float = 0.0
     """Log-probability of all allowed tokens of the next step. It is 0 without a constraint."""
     logprobs: list[float] = field(default_factory=list)
+    masks: list[SamplingMask] = field(default_factory=list)
+    """The sampling mask of each token, if they are recorded."""
     _uniforms: list[float] = field(default_factory=list)
+    _known_masks: dict[SamplingMask, SamplingMask] = field(default_factory=dict)
 
     @property
     def active_slot(self) -> CacheSlot:
@@ -79,6 +85,12 @@ class SampleRequest:
     def tokens(self) -> list[int]:
         """The sampled tokens."""
         return self.sequence[len(self.prompt) :].tolist()
+
+    @property
+    def records_masks(self) -> bool:
+        """True if the sampling mask of each token is recorded."""
+        params = self.sampling
+        return params.records_masks or bool(self.constraint and params.keep_sampling_mask and params.temperature)
 
     @property
     def tokens_left(self) -> int:
@@ -109,9 +121,11 @@ class SampleRequest:
             and self.sequence == other.sequence
         )
 
-    def append(self, draft: Sequence[int], tokens: Sequence[int], logprobs: Sequence[float]) -> None:
+    def append(
+        self, draft: Sequence[int], tokens: Sequence[int], logprobs: Sequence[float], masks: Sequence[SamplingMask]
+    ) -> None:
         """Append the sampled tokens up to the first that differs from its draft or ends the reply, that token
-        included.
+        included. `masks` has one for each token if they are recorded.
         """
         for i, (token, logprob) in enumerate(zip(tokens, logprobs, strict=True)):
             if math.isnan(logprob):
@@ -119,6 +133,8 @@ class SampleRequest:
                 return
             self.sequence.append(token)
             self.logprobs.append(logprob)
+            if self.records_masks:  # equal masks are stored once: those of a grammar are large, and often equal
+                self.masks.append(self._known_masks.setdefault(masks[i], masks[i]))
             if self.constraint:
                 try:
                     self.constraint.accept(token)
@@ -186,7 +202,7 @@ class LocalSampler:
         future: asyncio.Future[Completion] = loop.create_future()
         stops = StopStrings(self._model.vocabulary, sampling.stop) if sampling.stop else None
         sequence = array(ARRAY_TYPECODE, prompt)
-        updates = asyncio.Queue[tuple[list[int], list[float]] | None]() if on_tokens else None
+        updates = asyncio.Queue[_Update | None]() if on_tokens else None
         request = SampleRequest(
             list(prompt), sampling, stop_tokens, random.Random(seed), future, sequence, updates, stops, constraint
         )
@@ -317,15 +333,17 @@ class LocalSampler:
         for row, span in spans.items():
             if row.constraint:
                 try:
-                    masked[row] = _mask_logits(logits[span.start], row.constraint, row.sampling.temperature or 1.0)
+                    allowed = _mask_logits(logits[span.start], row.constraint, row.sampling.temperature or 1.0)
+                    if not row.records_masks:
+                        masked[row] = allowed
                 except RolloutError as error:
                     row.error = error
         drafted = dict(zip(rows, drafts, strict=True))
         followers = self._followers()
         drawing = [(request, row) for row in rows for request in (row, *followers.get(row, ()))]
         groups = [
-            [(request, row) for request, row in drawing if _kind(row.sampling) == kind]
-            for kind in sorted({_kind(r.sampling) for r in rows})
+            [(request, row) for request, row in drawing if _kind(row) == kind]
+            for kind in sorted({_kind(r) for r in rows})
         ]
         draws = []
         for group in groups:
@@ -335,14 +353,19 @@ class LocalSampler:
                 part, is_broken = logits[index], broken[index]
             draws.append(_draw([r for r, _ in group], [drafted[row] for _, row in group], part, is_broken))
         numbers = iter(read_numbers(*(x for draw in draws for x in draw.vectors), *masked.values()))
-        drawn = [(draw, next(numbers), next(numbers), next(numbers)) for draw in draws]
+        drawn = [(draw, [next(numbers) for _ in draw.vectors]) for draw in draws]
         for row in masked:
             (row.masked_logprob,) = next(numbers)
-        for group, (draw, tokens, logprobs, is_exact) in zip(groups, drawn, strict=True):
+        for group, (draw, vectors) in zip(groups, drawn, strict=True):
+            tokens, logprobs, is_exact, *kept = vectors
+            masks = split_masks(*kept) if kept else []
             if inexact := [i for i, exact in enumerate(is_exact) if not exact]:
-                for i, token, logprob in zip(inexact, *read_numbers(*draw.repeat(inexact)), strict=True):
-                    tokens[i], logprobs[i] = token, logprob
-            replies = map(int, tokens), iter(logprobs)
+                again, logprobs_again, *kept_again = read_numbers(*draw.repeat(inexact))
+                masks_again = split_masks(*kept_again) if kept else []
+                for j, i in enumerate(inexact):
+                    tokens[i], logprobs[i] = again[j], logprobs_again[j]
+                    masks[i : i + 1] = masks_again[j : j + 1]
+            replies = map(int, tokens), iter(logprobs), iter(masks)
             for request, row in group:
                 self._take(request, drafted[row], *replies)
         for row in rows:
@@ -368,15 +391,24 @@ class LocalSampler:
                 leaders.append(request)
                 self._cache.copy(row.active_slot, request.active_slot, request.sequence[:-1].tolist())
 
-    def _take(self, row: SampleRequest, draft: Sequence[int], tokens: Iterator[int], logprobs: Iterator[float]) -> None:
+    def _take(
+        self,
+        row: SampleRequest,
+        draft: Sequence[int],
+        tokens: Iterator[int],
+        logprobs: Iterator[float],
+        masks: Iterator[SamplingMask],
+    ) -> None:
         before, count = len(row.sequence), len(draft) + 1
         new = list(itertools.islice(tokens, count)), [x + row.masked_logprob for x in itertools.islice(logprobs, count)]
+        new_masks = list(itertools.islice(masks, count))
         if row.error:
             return
-        row.append(draft, *new)
+        row.append(draft, *new, new_masks)
         self._replies.add(row.sequence, before)
         if row.updates and not row.future.done() and len(row.sequence) > before:
-            row.updates.put_nowait((row.sequence[before:].tolist(), row.logprobs[before - len(row.prompt) :]))
+            first = before - len(row.prompt)
+            row.updates.put_nowait((row.sequence[before:].tolist(), row.logprobs[first:], row.masks[first:]))
 
     def _finish_requests(self) -> None:
         """Return complete replies and errors to their callers, and drop requests that were cancelled."""
@@ -392,7 +424,9 @@ class LocalSampler:
                     request.future.set_exception(request.error)
             elif request.finish_reason and not request.future.done():
                 request.future.set_result(
-                    Completion(request.tokens, request.logprobs, request.finish_reason, self.weights_version)
+                    Completion(
+                        request.tokens, request.logprobs, request.finish_reason, self.weights_version, request.masks
+                    )
                 )
 
     def _replace_leaders(self, ended: Sequence[SampleRequest]) -> None:
@@ -437,24 +471,27 @@ def _prefix(slot: CacheSlot) -> int:
     return slot.prefix.index if slot.prefix else 0
 
 
-def _kind(sampling: SamplingParams) -> tuple[bool, float, float]:
+def _kind(row: SampleRequest) -> tuple[bool, bool, float, float]:
     """Return the key by which rows are grouped for sampling.
 
-    Rows with top-p, top-k or a penalty share one key. Other rows are grouped by temperature and min-p.
+    Rows with top-p, top-k or a penalty share one key. Other rows are grouped by temperature and min-p. Rows whose
+    sampling masks are recorded are apart from the others.
     """
+    sampling = row.sampling
     if (sampling.top_p, sampling.top_k) != (1.0, 0) or sampling.has_penalties:
-        return True, 0.0, 0.0
-    return False, sampling.temperature, sampling.min_p
+        return row.records_masks, True, 0.0, 0.0
+    return row.records_masks, False, sampling.temperature, sampling.min_p
 
 
 @dataclass(frozen=True, slots=True)
 class _Draw:
     """The token after each row and after each of its draft tokens."""
 
-    vectors: tuple[torch.Tensor, torch.Tensor, torch.Tensor]
-    """Tokens, log-probabilities and, if the rows have filters, whether each token is exact."""
-    repeat: Callable[[Sequence[int]], tuple[torch.Tensor, torch.Tensor]]
-    """Returns tokens and log-probabilities of the entries that are not exact."""
+    vectors: tuple[torch.Tensor, ...]
+    """Tokens, log-probabilities and, if the rows have filters, whether each token is exact. If sampling masks are
+    recorded, also the parts of `KeptTokens`."""
+    repeat: Callable[[Sequence[int]], tuple[torch.Tensor, ...]]
+    """Returns the same, without the third, for the entries that are not exact."""
 
 
 def _draw(
@@ -462,27 +499,32 @@ def _draw(
 ) -> _Draw:
     """Sample from the logits of rows with the same `_kind`. The log-probability is NaN where `is_broken`."""
     rows_and_drafts = list(zip(rows, drafts, strict=True))
-    drawn = [uniform for row, draft in rows_and_drafts for uniform in row.uniforms(len(draft) + 1)]
-    uniforms = to_device(torch.tensor(drawn), logits.device)
-    filtered, temperature, min_p = _kind(rows[0].sampling)
+    numbers = [uniform for row, draft in rows_and_drafts for uniform in row.uniforms(len(draft) + 1)]
+    uniforms = to_device(torch.tensor(numbers), logits.device)
+    keep, filtered, temperature, min_p = _kind(rows[0])
     samplings = [row.sampling for row, draft in rows_and_drafts for _ in range(len(draft) + 1)] if filtered else []
     seen = [ids for row, draft in rows_and_drafts for ids in _previous_tokens(row, draft)] if filtered else []
     starts = [len(row.prompt) for row, draft in rows_and_drafts for _ in range(len(draft) + 1)] if filtered else []
 
-    def repeat(entries: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
+    def repeat(entries: Sequence[int]) -> tuple[torch.Tensor, ...]:
         index = to_device(torch.tensor(entries), logits.device)
         params, previous = [samplings[i] for i in entries], [seen[i] for i in entries]
         lengths = [starts[i] for i in entries]
-        return filters.sample_filtered(logits[index], params, previous, uniforms[index], None, lengths)[:2]
+        again = filters.sample_filtered(logits[index], params, previous, uniforms[index], None, lengths, keep)
+        return again.tokens, again.logprobs, *(again.kept or ())
 
+    kept: KeptTokens | None = None
+    is_exact = is_broken[:0]
     if filtered:
         first = filters.NUM_CANDIDATES.get(logits.device.type)
-        tokens, logprobs, is_exact = filters.sample_filtered(logits, samplings, seen, uniforms, first, starts)
+        drawn = filters.sample_filtered(logits, samplings, seen, uniforms, first, starts, keep)
+        tokens, logprobs, is_exact, kept = drawn
         is_exact = is_exact | is_broken
+    elif keep:
+        tokens, logprobs, kept = kernels.sample_likely_tokens(logits, temperature, uniforms, min_p)
     else:
         tokens, logprobs = kernels.sample_tokens(logits, temperature, uniforms, min_p)
-        is_exact = is_broken[:0]
-    return _Draw((tokens, logprobs.masked_fill(is_broken, torch.nan), is_exact), repeat)
+    return _Draw((tokens, logprobs.masked_fill(is_broken, torch.nan), is_exact, *(kept or ())), repeat)
 
 
 def _previous_tokens(row: SampleRequest, draft: Sequence[int]) -> Iterator[torch.Tensor]:

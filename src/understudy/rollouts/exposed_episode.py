@@ -1,0 +1,75 @@
+"""An episode that another framework's loop plays, one call at a time."""
+
+import asyncio
+
+from understudy.core.errors import RolloutError, ToolError
+from understudy.core.messages import ERROR_PREFIX, Message, ToolCall, ToolSpec
+from understudy.core.tasks import Score, Task
+from understudy.core.trajectory import Trajectory
+from understudy.envs.environment import StepResult
+from understudy.envs.task_source import TaskSource
+from understudy.rollouts.rollout import DEFAULT_LIMITS, EpisodeEnvironment
+
+MESSAGE_TOOL = ToolSpec(
+    name="send_message",
+    description="Send a message to the user, and get the user's answer.",
+    parameters={"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]},
+)
+"""The user, as a tool beside those of the source."""
+
+
+class ExposedEpisode:
+    """One episode with the default limits. Each call, and each message to the user, is one reply of the agent."""
+
+    def __init__(self, source: TaskSource, task: Task, seed: int = 0) -> None:
+        self._owned = source.environment(task, seed=seed)
+        self._environment = EpisodeEnvironment(self._owned, DEFAULT_LIMITS, Trajectory(task.id))
+        self._turn = asyncio.Lock()
+        self._num_calls = 0
+        self.score: Score | None = None
+        """The score, once the user or the environment has ended the episode."""
+        self.failure: RolloutError | None = None
+        """The fault that ended the episode."""
+
+    async def start(self) -> str:
+        """Start the episode, and return the user's first message."""
+        step = await self._environment.start()
+        self.score = step.score
+        return step.messages[-1].content if step.messages else ""
+
+    async def call(self, call: ToolCall) -> str:
+        """Return the answer to a call. Raise ToolError if it is refused, or if the episode has ended."""
+        if call.name == MESSAGE_TOOL.name:
+            return await self.say(str(call.arguments.get("text", "")))
+        self._num_calls += 1
+        call = call.replace(id=f"call_{self._num_calls}")
+        return await self._answer(Message(role="assistant", tool_calls=(call,)))
+
+    async def say(self, text: str) -> str:
+        """Return the user's answer to a text. Raise ToolError as `call` does."""
+        return await self._answer(Message(role="assistant", content=text))
+
+    async def grade(self) -> Score:
+        """Return the score, or that of the episode so far. Raise RolloutError if the episode has a fault."""
+        if self.failure:
+            raise self.failure
+        return self.score or await self._environment.grade(ended=False)
+
+    async def close(self) -> None:
+        """Release the resources of the episode."""
+        await self._owned.close()
+
+    async def _answer(self, reply: Message) -> str:
+        async with self._turn:
+            if self.score is not None or self.failure:
+                raise ToolError("the episode has ended")
+            try:
+                step: StepResult = await self._environment.step(reply)
+            except RolloutError as e:
+                self.failure = e
+                raise ToolError("the environment failed; the episode has ended") from e
+        self.score = step.score
+        text = "\n".join(message.content for message in step.messages)
+        if step.error_kinds:
+            raise ToolError(text.removeprefix(ERROR_PREFIX))
+        return text if step.score is None else text or "The conversation has ended."

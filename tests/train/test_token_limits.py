@@ -1,0 +1,85 @@
+"""Tests of the token limits of presets with a model whose tokenizer needs more tokens than SmolLM2's."""
+
+import asyncio
+import itertools
+from pathlib import Path
+
+import pytest
+
+from support.tiny_runs import tiny
+from understudy.cli.evaluation import make_spec
+from understudy.cli.launch import dry_run, open_run
+from understudy.core.errors import ConfigError
+from understudy.evaluation.evaluate import play_demonstrations
+from understudy.formats import load_chat_format
+from understudy.runs.config import TrainConfig, load_config
+from understudy.runs.presets import MODEL_PARAMETERS, preset_names
+from understudy.runs.run import read_run_config
+from understudy.train.token_limits import fit_token_limits
+
+__all__ = ["tiny"]
+
+
+def tokens(config: TrainConfig) -> tuple[int, int]:
+    return config.limits.max_episode_tokens, config.sampling.max_response_tokens
+
+
+def test_limits_of_a_preset_fit_gold_in_the_models_tokens(tiny: Path) -> None:
+    config = load_config("retail_quick", [f"model={tiny}"])
+    fitted, line = fit_token_limits(["retail_quick"], config)
+    source = config.open_source()
+    tasks = itertools.islice(source.stream("train", config.seed), 64)
+    gold = asyncio.run(play_demonstrations(source, tasks, load_chat_format(tiny), fitted.limits, config.seed))
+    longest = max(len(episode.tokens) for episode in gold)
+    reply = max(end - start for episode in gold for start, end in episode.reply_spans())
+    assert tokens(config) == (640, 64)
+    assert 0 <= tokens(fitted)[0] - longest * 10 / 9 < 64
+    assert 0 <= tokens(fitted)[1] - reply * 10 / 9 < 16
+    for key, value, before in zip(
+        ("limits.max_episode_tokens", "sampling.max_response_tokens"), tokens(fitted), tokens(config), strict=True
+    ):
+        assert f"{key} = {value} (the preset has {before})" in line
+    assert fitted.replace(limits=config.limits, sampling=config.sampling) == config
+
+
+@pytest.mark.parametrize("name", [name for name in preset_names() if load_config(name).model in MODEL_PARAMETERS])
+def test_preset_with_its_own_model_keeps_its_limits(name: str) -> None:
+    config = load_config(name)
+    assert fit_token_limits([name], config) == (config, "")
+
+
+@pytest.mark.parametrize("setting", ["limits.max_episode_tokens=100", "sampling.max_response_tokens=8"])
+def test_limits_of_the_user_stay(tiny: Path, setting: str) -> None:
+    config = load_config("retail_quick", [f"model={tiny}", setting])
+    fitted, _ = fit_token_limits(["retail_quick"], config)
+    kept = 0 if setting.startswith("limits") else 1
+    assert tokens(fitted)[kept] == tokens(config)[kept]
+    assert tokens(fitted)[1 - kept] > tokens(config)[1 - kept]
+
+
+def test_config_without_a_preset_keeps_its_limits(tiny: Path) -> None:
+    config = load_config("retail_quick", [f"model={tiny}"])
+    assert fit_token_limits([], config) == (config, "")
+    assert fit_token_limits(["smoke"], load_config("smoke")) == (load_config("smoke"), "")
+
+
+def test_run_records_raised_limits_and_resumes_with_its_command(tiny: Path, tmp_path: Path) -> None:
+    words = ["retail_quick", f"model={tiny}", "engine.device=cpu", "algorithm.min_lr_ratio=1"]
+    opened = open_run(words, tmp_path / "run", None)
+    stored = read_run_config(tmp_path / "run")
+    assert tokens(stored)[0] > 640
+    assert any(f"limits.max_episode_tokens = {tokens(stored)[0]}" in line for line in opened.run.warnings)
+    assert dry_run(words, tmp_path / "other").config.limits == stored.limits
+    resumed = open_run([*words, "steps=9"], None, tmp_path / "run").run.config
+    assert (resumed.steps, resumed.limits, resumed.sampling) == (9, stored.limits, stored.sampling)
+    with pytest.raises(ConfigError, match=r"limits\.max_episode_tokens"):
+        open_run([*words, "limits.max_episode_tokens=99"], None, tmp_path / "run")
+
+
+def test_evaluation_of_a_preset_has_the_limits_of_its_runs(tiny: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    expected, line = fit_token_limits(["retail_quick"], load_config("retail_quick", [f"model={tiny}"]))
+    spec = make_spec(["retail_quick", f"model={tiny}"], "model", "", 1, judge_failures=False)
+    assert tokens(spec.config) == tokens(expected)
+    assert line in capsys.readouterr().err
+    scripted = make_spec(["retail_quick", f"model={tiny}"], "gold", "", 1, judge_failures=False)
+    assert tokens(scripted.config) == (640, 64)
