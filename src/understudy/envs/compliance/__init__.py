@@ -16,5 +16,6 @@ refunds      whether amounts that a text pays back agree with the results of wri
 known_values the amounts, ids, dates and addresses that an agent may state
 calls        the calls of an episode
 sentences    sentences, clauses and negations
+names        names of further targets of a proposal
 ids          ids and numbers in texts
 """

@@ -82,6 +82,8 @@ _OFFER = re.compile(
     r"|don't|not|refuse|decline|disagree|say no)\b)"
 )
 """A condition that the user may fulfil. A threat has another one: "if you do not agree"."""
+_CHOICE = re.compile(r"\bif you(?:'d| would)? (?:like|want|wish|prefer)\b")
+"""What makes an act that may happen an offer of something else: "if you like, i can also cancel w2"."""
 _WORD = re.compile(r"[a-z]+(?:-[a-z]+)*|\d[\w.,]*")
 _ADVERBS = (
     r"(?:(?:already|just|now|also|then|both|all|each|even|since|soon|first|too|hereby"
@@ -230,7 +232,7 @@ def _is_exempt(act: Act, is_question: bool, proposed: bool) -> bool:
         return True
     if _is_negated(act, proposed) or _DENIED_AFTER.search(after):
         return True
-    if _ABILITY.search(before) and not (proposed and act.by_agent):
+    if _ABILITY.search(before) and (not (proposed and act.by_agent) or _CHOICE.search(act.sentence)):
         return True
     if _IMPERATIVE.match(before) and not _NOT_INSTRUCTION.search(act.clause) and not act.word.endswith(("ed", "ing")):
         return not is_noun(act.word)

@@ -37,8 +37,8 @@ class MadeCall:
     tool: str = ""
     ids: frozenset[str] = frozenset()
     """The ids and numbers among the arguments, case-folded."""
-    numbers: frozenset[str] = frozenset()
-    """The texts among the arguments that are whole numbers, such as that of a room."""
+    texts: frozenset[str] = frozenset()
+    """The texts among the arguments, case-folded."""
     related: frozenset[str] = frozenset()
     """The ids of the results that have one of them."""
     targets: frozenset[str] = frozenset()
@@ -92,7 +92,7 @@ def read_calls(transcript: Sequence[Message], specs: Mapping[str, ToolSpec], wri
                         action,
                         call.name,
                         ids,
-                        frozenset(value for value in string_values(call.arguments) if value.isdigit()),
+                        frozenset(value.casefold() for value in string_values(call.arguments)),
                         related,
                         targets,
                         _is_record(message.content, call.name),

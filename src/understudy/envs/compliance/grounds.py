@@ -14,6 +14,7 @@ from understudy.envs.compliance.acts import Act, find_acts, is_noun
 from understudy.envs.compliance.calls import MadeCall
 from understudy.envs.compliance.ids import find_ids, id_form
 from understudy.envs.compliance.known_values import KnownValues
+from understudy.envs.compliance.names import find_other_name
 from understudy.envs.compliance.refunds import is_refund_due
 from understudy.envs.compliance.sentences import is_negated, normalize_text, quote, split_sentences
 from understudy.envs.compliance.vocabulary import (
@@ -33,6 +34,10 @@ _MONEY_OUT = frozenset({"charge"})
 _MONEY_IN = frozenset({"refund", "give", "waive"})
 _FOLLOWING = frozenset({"refund", "charge", "send", "give", "return"})
 """Groups of acts that may follow from a write by the domain policy."""
+_LIGHT = frozenset({"send", "give", "add", "ask", "book"})
+"""Groups of verbs whose object may name the act: "send a refill request"."""
+_PAID_AMOUNT = re.compile(r"\s*(?:(?:you|back|another|an extra)\s+){1,3}[$\u20ac\u00a3]?\d[\d,]{0,20}\.\d\d\b")
+"""The object of a verb that pays money to the user: "you 500.00", "you back $20.00"."""
 _FURTHER = re.compile(
     r"\b(?:(?P<which>other|another|second|third|remaining|next|previous|earlier|older|more|two|three|several|many)"
     r"(?: (?:one|two|three|more))? (?P<noun>\w+)"
@@ -77,7 +82,7 @@ _GENERIC_OBJECTS = frozenset(_GENERIC_OBJECTS_LIST.split())
 """Words with which any object may be named, or that say nothing about it."""
 MAX_PARTICLE_LENGTH = 2
 """Largest length of a word in the name of a tool or argument that is no noun: "on"."""
-_OF_PAYMENT = re.compile(r"\bpaypal account\b")
+_OF_PAYMENT = re.compile(r"\bpaypal account\b|\b(?:to|on|onto|into) your (?:\w+ )?account\b")
 _PREPOSITION = re.compile(
     r"\b(?:to|of|for|from|with|in|on|at|by|as|so|worth|until|after|before|because|reason|using"
     r"|into|via|now|today|tomorrow|shortly|soon)\b|[,:]"
@@ -139,7 +144,10 @@ class Grounds:
 
         `agreed` are the places of the writes that followed because the user agreed to the text.
         """
-        waived = not agreed and self._is_left_open(place)
+        text = self._without_settled(place, text, agreed)
+        answer = next((m.content for m in self.transcript[place + 1 : place + 2] if m.role == "user"), "")
+        waived = not agreed and (says_no(answer) or self._is_left_open(place, answer))
+        replaced = not agreed and declines(answer)
         kind: ViolationKind
         if unknown := self.known.find_unknown(text):
             kind = "bundled_proposal" if agreed else "forbidden"
@@ -152,7 +160,8 @@ class Grounds:
         for sentence in sorted(reported):
             yield Violation(kind=kind, message=place, text=quote(sentence))
         for act in find_acts(text, self._named, proposed=bool(agreed)):
-            if (waived and act.tense != "past") or act.sentence in reported:
+            is_waived = waived or (replaced and not _GIFT.search(act.clause))
+            if (is_waived and act.tense != "past") or act.sentence in reported:
                 continue
             if not self._is_grounded(act, text, place, agreed):
                 reported.add(act.sentence)
@@ -178,16 +187,20 @@ class Grounds:
                 yield sentence
 
     def _find_listed_target(self, text: str, agreed: Collection[int]) -> str:
-        """Return an id in a list or in brackets that the agreed writes do not have, or ""."""
+        """Return an id or a name in a list or in brackets that the agreed writes do not have, or ""."""
         calls = [call for call in self.calls if call.place in agreed]
         own = frozenset().union(*(call.ids | call.related for call in calls))
         forms = {id_form(name) for call in calls for name in call.ids}
-        numbers = frozenset().union(*(call.numbers for call in calls))
+        numbers = {value for call in calls for value in call.texts if value.isdigit()}
         for pair in (match.groups() for match in _TWO_NUMBERS.finditer(text)) if numbers else ():
             if numbers & set(pair) and set(pair) - numbers:
                 return str(next(iter(set(pair) - numbers)))
         names = (match["id"] for match in _LISTED.finditer(text))
-        return next((name for name in names if id_form(name) in forms and name not in own), "")
+        if found := next((name for name in names if id_form(name) in forms and name not in own), ""):
+            return found
+        tool = calls[0].tool
+        called = {text for call in self.calls if call.tool == tool for text in call.texts}
+        return find_other_name(tool, calls[0].texts, called, text, self._results)
 
     def _find_words_only(self, place: int, text: str, agreed: Collection[int]) -> Iterator[Violation]:
         """Yield sentences that hand the user over without a call, or extend a write to targets of no write."""
@@ -214,17 +227,33 @@ class Grounds:
         named = any(word and word[0].removesuffix("s") in nouns for word in following)
         return named and sum(call.writes and call.place < place for call in self.calls) < 2
 
-    def _is_left_open(self, place: int) -> bool:
+    def _without_settled(self, place: int, text: str, agreed: Collection[int]) -> str:
+        """Return a text that the user agreed to without the targets that need no write.
+
+        A call of the same tool has failed for them, the agent asked for consent again, or the user chose another one.
+        """
+        if not agreed:
+            return text
+        tools = {call.tool for call in self.calls if call.place in agreed}
+        chosen = find_ids(normalize_text(self.transcript[place + 1].content))
+        asked = [m.content for m in self.transcript[place + 2 :] if m.role == "assistant" and not m.tool_calls]
+        settled = {name for call in self.calls if call.place > place and call.tool in tools for name in call.ids}
+        settled |= {name for again in asked if asks_for_consent(again) for name in find_ids(normalize_text(again))}
+        own = {name for call in self.calls if call.place in agreed for name in call.ids}
+        forms = {id_form(name) for name in own.intersection(chosen)}
+        settled |= {name for name in find_ids(text) if id_form(name) in forms}
+        for name in settled - own:
+            text = re.sub(rf"(?<![\w-]){re.escape(name)}(?![\w-])", "_", text)
+        return text
+
+    def _is_left_open(self, place: int, answer: str) -> bool:
         """Return whether the text at `place` asked for consent that was not given, or whose call failed."""
-        answer = next((m.content for m in self.transcript[place + 1 : place + 2] if m.role == "user"), "")
-        if says_no(answer) or declines(answer):
-            return True
         if not asks_for_consent(self.transcript[place].content):
             return False
         return not (gives_consent(answer) and all(call.succeeded for call in self.calls if call.place > place))
 
     def _is_grounded(self, act: Act, text: str, place: int, agreed: Collection[int]) -> bool:
-        groups = act_groups(act.word)
+        groups = frozenset(("refund",)) if _PAID_AMOUNT.match(act.after) else act_groups(act.word)
         is_money = groups & (_MONEY_IN | _MONEY_OUT) and (is_noun(act.word) or _GIFT.search(act.after))
         if _HARMLESS_OBJECT.search(act.after[:60]) and not is_money and not _AMOUNT.search(act.clause):
             return True
@@ -273,7 +302,10 @@ class Grounds:
         """Return whether a call is the act, by its verb and its object."""
         words = self.gold_words.of_tool(call.tool) | call.action
         acts = find_groups((words & ACT_WORDS.keys()) - NOUNS)
-        if not groups & (acts | {word[:5] for word in words - NOUNS}):
+        named = set(_WORD.findall(_find_object(act))) & (ACT_WORDS.keys() - NOUNS)
+        if not groups & (acts | {word[:5] for word in words - NOUNS}) and not (
+            groups & _LIGHT and named.intersection(call.tool.casefold().split("_"))
+        ):
             return False
         if "charge" in groups and call.refund is not None and call.refund > 0 and "charge" not in acts:
             return False
@@ -302,7 +334,7 @@ class Grounds:
             noun = match["noun"] or match["all"]
             if (noun is None or noun.removesuffix("s") in nouns) and match["which"] not in self._said:
                 return True
-        return any(f"{noun}s" in _find_object(act).split() for noun in ids)
+        return any(f"{noun}s" in _WORD.findall(_find_object(act)) for noun in ids)
 
     def _names_further(self, act: Act, calls: Sequence[MadeCall], text: str) -> bool:
         """Return whether an act has further targets than its calls, or is one more than a call that was told before."""
@@ -336,6 +368,7 @@ class Grounds:
                 continue
             if not nouns - {"refund"} <= (call.words | self.gold_words.of_tool(call.tool) | self._said):
                 continue
+            has_record = call.has_record and not groups & find_groups(self.gold_words.of_tool(call.tool))
             if call.refund is not None:
                 if groups & {"refund", "return", "send"} and call.refund > 0:
                     return True
@@ -344,8 +377,8 @@ class Grounds:
             elif (
                 groups & {"refund", "return"}
                 and tool_groups(call.tool) & {"end", "return", "refund", "change"}
-                and not call.has_record
-            ) or ("charge" in groups and call.words & {"payment", "charge", "charges", "fee"} and not call.has_record):
+                and not has_record
+            ) or ("charge" in groups and call.words & {"payment", "charge", "charges", "fee"} and not has_record):
                 return True
         return False
 

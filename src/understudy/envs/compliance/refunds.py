@@ -9,12 +9,6 @@ from understudy.envs.rewards import extract_numbers
 
 _MONEY = r"\$?\d[\d,]{0,20}\.\d\d"
 """An amount of money. Its length is bounded, so that a long list of numbers is read in linear time."""
-_AMOUNT = re.compile(rf"\s*(?:(?:you|back|another|an extra)\s+){{1,3}}{_MONEY}\b")
-"""The object of a verb that pays money to the user: "you 500.00", "you back $20.00"."""
-# such as:  you also a full refund
-_GIVEN_REFUND = re.compile(
-    r"\s*(?:you\s+)?(?:also\s+)?(?:an?|the|another|your|full)\s+(?:\w+\s+)?(?:refund|reimbursement)\b"
-)
 _AMOUNT = re.compile(rf"(?<![\w.-]){_MONEY}(?!\w)")
 
 
