@@ -44,7 +44,7 @@ class MadeCall:
     targets: frozenset[str] = frozenset()
     """The names of the arguments that are ids or numbers of things."""
     has_record: bool = False
-    """Whether the result of a write is a record of several values, which would have an amount that was moved."""
+    """Whether the result of a write is a record that would have an amount that was moved, and has none."""
     num_listed: int = 0
     """Number of entries of the longest list among the arguments."""
     refund: float | None = None
@@ -76,7 +76,7 @@ def read_calls(transcript: Sequence[Message], specs: Mapping[str, ToolSpec], wri
                 action = _words_of(spec.name, first, names) | arguments
                 succeeded = not is_failure(message)
                 changes = succeeded and place in writes
-                refund = _read_refund(message.content) if changes else None
+                record = _read_record(message.content) if changes else None
                 ids = frozenset(name for value in string_values(call.arguments) for name in find_ids(value.casefold()))
                 listed = max((len(value) for value in call.arguments.values() if isinstance(value, list)), default=0)
                 targets = frozenset(name for name in given if name.endswith("_id")) or frozenset(
@@ -95,22 +95,25 @@ def read_calls(transcript: Sequence[Message], specs: Mapping[str, ToolSpec], wri
                         frozenset(value.casefold() for value in string_values(call.arguments)),
                         related,
                         targets,
-                        _is_record(message.content, call.name),
+                        bool(record) and _shows_amounts(record or {}, call.name),
                         listed,
-                        refund,
+                        _read_refund(record) if record else None,
                     )
                 )
     return calls
 
 
-def _read_refund(result: str) -> float | None:
-    """Return what a result says is paid back to the user, or else minus what the user is charged, or None."""
-    if not result.startswith("{"):
-        return None
+def _read_record(result: str) -> Mapping[str, object] | None:
+    """Return a result that is a JSON object."""
     try:
-        record = json.loads(result)
+        record = json.loads(result) if result.startswith("{") else None
     except (ValueError, RecursionError):
         return None
+    return record if isinstance(record, dict) else None
+
+
+def _read_refund(record: Mapping[str, object]) -> float | None:
+    """Return what a result says is paid back to the user, or else minus what the user is charged, or None."""
     amounts = {
         key: float(str(value).replace(",", ""))
         for key, value in record.items()
@@ -123,10 +126,11 @@ def _read_refund(result: str) -> float | None:
     return -sum(charges) if charges else None
 
 
-def _is_record(result: str, tool: str) -> bool:
+def _shows_amounts(record: Mapping[str, object], tool: str) -> bool:
     """Return whether a result would have an amount that was moved. That of a cancellation may be its status only."""
-    moves_money = tool_groups(tool) & {"end", "return", "refund"}
-    return result.count(":") > 1 or (result.startswith('{"') and not moves_money)
+    if any(_REFUND.match(key) or _CHARGE.match(key) for key in record):
+        return False
+    return len(record) > 1 or not tool_groups(tool) & {"end", "return", "refund"}
 
 
 def _find_related(ids: Collection[str], earlier: Sequence[Message]) -> frozenset[str]:

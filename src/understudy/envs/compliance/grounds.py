@@ -117,6 +117,10 @@ _WORD = re.compile(r"[a-z]+")
 _AMOUNT = re.compile(r"\d+\.\d\d\b|[$\u20ac\u00a3]\s?\d|\d\s?%")
 _MONEY = re.compile(r"(?<![\w.])\d+\.\d\d\b(?!\s?%)|[$\u20ac\u00a3]\s?\d")
 _DENIES = re.compile(r"\b(?:not|no|never|cannot|without|none|nothing|unable|neither|nor|only)\b|n't\b")
+_REFUND_WORD = re.compile(r"\brefund|\breimburs")
+_DEDUCTED = re.compile(r"\b(?:after|less|minus|deducting)\b")
+_NOT_REFUNDED = re.compile(rf"{_DEDUCTED.pattern}|\band (?:(?:i|we|will|then) )*(?:charge|debit|bill|deduct|collect)")
+"""What follows a refund and is no part of it: "and charge 903.00"."""
 _USERS_MONEY = re.compile(r"\b(?:you|your|we owe|card|account|statement|taken|applies|costs?|there is|worth)\b|'ll\b")
 _HARMLESS_OBJECT = re.compile(
     r"\b(?:e-?mails?|__+|confirmation(?: \w+)?|receipts?|links?|messages?|notifications?"
@@ -281,8 +285,14 @@ class Grounds:
                 for call in calls
                 if call.writes and self._knows_object(act, call.words) and _fits_targets(act, call)
             ]
-        if _AMOUNT.search(act.clause) and not self._has_amounts(act, text, groups, own or calls):
-            return False
+        if _AMOUNT.search(act.clause):
+            due = is_refund_due(_find_refunded(act), text, own or calls, self.calls) if "refund" in groups else None
+            has_amounts = self.known.has_amounts(act.clause, act.sentence, is_refund="refund" in groups)
+            if due is False or (due is None and not has_amounts):
+                return False
+            is_deducted = "charge" in groups and _REFUND_WORD.search(act.before) and _DEDUCTED.search(act.before)
+            if (due or is_deducted) and not self._has_further(act, self.calls):
+                return True
         if own and not self._names_further(act, own, text):
             return True
         if own and len({call.place for call in own}) > 1:
@@ -290,13 +300,6 @@ class Grounds:
         if any(call.num_listed > 1 for call in own) and not self._has_further(act, own):
             return True
         return self._is_state(act, place) or self._may_follow(act, groups, calls)
-
-    def _has_amounts(self, act: Act, text: str, groups: frozenset[str], calls: Sequence[MadeCall]) -> bool:
-        if "refund" in groups:
-            due = is_refund_due(act.clause, text, calls, self.calls)
-            if due is not None:
-                return due
-        return self.known.has_amounts(act.clause, act.sentence, is_refund="refund" in groups)
 
     def _matches(self, call: MadeCall, act: Act, groups: frozenset[str]) -> bool:
         """Return whether a call is the act, by its verb and its object."""
@@ -470,6 +473,12 @@ def _find_targets(act: Act) -> set[str]:
         for name in find_ids(act.clause)
         if not re.search(rf"{re.escape(name)} (?:stays?|remains?|is|was|keeps?|has)\b", act.after)
     }
+
+
+def _find_refunded(act: Act) -> str:
+    """Return the part of a clause about a refund: not what is charged beside it."""
+    after = _NOT_REFUNDED.split(act.after)[0]
+    return f"{act.before.rpartition(' and ')[2]}{act.word}{after}"
 
 
 def _find_object(act: Act) -> str:
