@@ -27,7 +27,7 @@ _NO_ACTS = re.compile(
     r"|(?:can't|cannot|can not) wait|(?:won't|not) hesitate|(?:can't|cannot) help but|n't worry|not to worry|never mind"
     r"|booked visits?|open (?:bills?|tickets?)|payment (?:request|plan|method)s?|bill(?:ing|s)? address(?:es)?"
     r"|delivery (?:fee|address|time)s?|change your mind|changed? my mind|return(?:ed)? to you shortly"
-    r"|mobile data|network settings)\b"
+    r"|mobile data|network settings|look(?:ing)? forward|(?:your|the|this) (?:new |old )?booking(?! (?:of|for)\b))\b"
 )
 """Words that look like acts or like negations and are none."""
 _CLAUSE_END = re.compile(
@@ -67,6 +67,11 @@ _IMPERATIVE = re.compile(
     r"^\W*(?:(?:please|kindly|then|now|next|first|and|just|after that|once more|also|if so)[, ]+)+$|^\W*$"
 )
 """What stands before an instruction to the user."""
+INSTRUCTS = re.compile(
+    r"\W*(?:please|kindly|remember to|make sure to|be sure to|do(?:n't| not) forget to)"
+    r" (?:bring|have|show|carry|check|review|visit|call|contact)\b(?!.*\d\.\d\d)"
+)
+"""The start of a sentence on what the user shall do: "please bring your insurance card"."""
 _NOT_INSTRUCTION = re.compile(r"\b(?:been|being|is|are|was|were|gets?|got|will|of \d)\b")
 _VERB_PLACE = re.compile(
     r"(?:\b(?:i|we|they|us|me|to|will|shall|would|must|please|and|also|then|team|system"
@@ -80,8 +85,9 @@ _DEMONSTRATIVE = re.compile(r"(?:this|that|it)\b")
 _OFFER = re.compile(
     r"\b(?:if|once|when|as soon as|should|in case) you(?:'d| would)? (?!(?:\w+ )?(?:do not"
     r"|don't|not|refuse|decline|disagree|say no)\b)"
+    r"|\bif (?:there (?:is|are)|any\w*|something|necessary|needed)\b"
 )
-"""A condition that the user may fulfil. A threat has another one: "if you do not agree"."""
+"""A condition that the user or the future may fulfil. A threat has another one: "if you do not agree"."""
 _CHOICE = re.compile(r"\bif you(?:'d| would)? (?:like|want|wish|prefer)\b")
 """What makes an act that may happen an offer of something else: "if you like, i can also cancel w2"."""
 _WORD = re.compile(r"[a-z]+(?:-[a-z]+)*|\d[\w.,]*")
@@ -236,6 +242,8 @@ def _is_exempt(act: Act, is_question: bool, proposed: bool) -> bool:
         return True
     if _IMPERATIVE.match(before) and not _NOT_INSTRUCTION.search(act.clause) and not act.word.endswith(("ed", "ing")):
         return not is_noun(act.word)
+    if INSTRUCTS.match(act.sentence) and not act.by_agent and act.tense == "present":
+        return True
     if is_question and _INVERTED.match(act.sentence) and not proposed:
         return True
     if _BY_USER.search(before[-30:]):

@@ -10,7 +10,7 @@ from functools import cached_property
 
 from understudy.core.messages import Message, ToolSpec
 from understudy.core.tasks import Violation, ViolationKind
-from understudy.envs.compliance.acts import Act, find_acts, is_noun
+from understudy.envs.compliance.acts import INSTRUCTS, Act, find_acts, is_noun
 from understudy.envs.compliance.calls import MadeCall
 from understudy.envs.compliance.ids import find_ids, id_form
 from understudy.envs.compliance.known_values import KnownValues
@@ -34,6 +34,9 @@ _MONEY_OUT = frozenset({"charge"})
 _MONEY_IN = frozenset({"refund", "give", "waive"})
 _FOLLOWING = frozenset({"refund", "charge", "send", "give", "return"})
 """Groups of acts that may follow from a write by the domain policy."""
+_ENDING = frozenset({"end", "delete", "suspend"})
+_SAYING = frozenset({"send", "book", "add", "ask", "report"})
+"""Groups of acts that report any write if their object is the write's: "it has been submitted"."""
 _LIGHT = frozenset({"send", "give", "add", "ask", "book"})
 """Groups of verbs whose object may name the act: "send a refill request"."""
 _PAID_AMOUNT = re.compile(r"\s*(?:(?:you|back|another|an extra)\s+){1,3}[$\u20ac\u00a3]?\d[\d,]{0,20}\.\d\d\b")
@@ -63,6 +66,8 @@ _ALIEN_LIST = (
 )
 _ALIEN = frozenset(_ALIEN_LIST.split())
 """Nouns of what most toolkits do not change."""
+_OF_USER = frozenset({"account", "profile"})
+"""Those that any write changes, as a person may say."""
 _SERVICES_LIST = (
     "subscription ship club newsletter contract technician courier replacement warranty miles perks premium platinum "
     "gold voucher coupon gift bonus rebate cashback discount complimentary password passcode pin deposit donation "
@@ -76,7 +81,7 @@ _GENERIC_OBJECTS_LIST = (
     "purchase booking record records details detail information info transaction process action actions step steps "
     "everything all both correction cancellation adjustment so same yours mine arrangement order appointment a an the "
     "your my our his her their any some new necessary settings preferences instructions choice selection wish wishes "
-    "data entry file system account profile spelling typo error mistake through up down on off over out in"
+    "data entry file system chart slot visit account profile spelling typo error mistake through up down on off over out in"
 )
 _GENERIC_OBJECTS = frozenset(_GENERIC_OBJECTS_LIST.split())
 """Words with which any object may be named, or that say nothing about it."""
@@ -187,7 +192,7 @@ class Grounds:
         """Yield sentences that assert something of a service that nobody has named."""
         for sentence in split_sentences(text):
             unknown = _SERVICES.intersection(_WORD.findall(sentence)) - self._offered
-            if unknown and not (sentence.endswith("?") or _MAY_BE.search(sentence) or _DENIES.search(sentence)):
+            if unknown and not (sentence.endswith("?") or INSTRUCTS.match(sentence) or _MAY_BE.search(sentence) or _DENIES.search(sentence)):
                 yield sentence
 
     def _find_listed_target(self, text: str, agreed: Collection[int]) -> str:
@@ -259,7 +264,8 @@ class Grounds:
     def _is_grounded(self, act: Act, text: str, place: int, agreed: Collection[int]) -> bool:
         groups = frozenset(("refund",)) if _PAID_AMOUNT.match(act.after) else act_groups(act.word)
         is_money = groups & (_MONEY_IN | _MONEY_OUT) and (is_noun(act.word) or _GIFT.search(act.after))
-        if _HARMLESS_OBJECT.search(act.after[:60]) and not is_money and not _AMOUNT.search(act.clause):
+        told = f"{act.after[:60]} {_find_object(act)}"
+        if _HARMLESS_OBJECT.search(told) and not is_money and not groups & _ENDING and not _AMOUNT.search(act.clause):
             return True
         calls = [call for call in self.calls if (call.succeeded and call.writes) or "transfer" in call.action]
         if act.tense == "past":
@@ -268,7 +274,7 @@ class Grounds:
             calls = [call for call in calls if call.place in agreed]
         own = [call for call in calls if self._matches(call, act, groups)]
         if act.word in GENERIC and not own:
-            nouns = self._nouns & set(_WORD.findall(act.clause))
+            nouns = (self._nouns - _OF_USER) & set(_WORD.findall(act.clause))
             fitting = (
                 call for call in calls if call.writes and nouns <= call.words | self.gold_words.of_tool(call.tool)
             )
@@ -285,6 +291,8 @@ class Grounds:
                 for call in calls
                 if call.writes and self._knows_object(act, call.words) and _fits_targets(act, call)
             ]
+        if groups & _SAYING and act.tense != "future" and not own and not agreed:
+            own = [call for call in calls if call.writes and call.place < place and self._is_about(act, call)]
         if _AMOUNT.search(act.clause):
             due = is_refund_due(_find_refunded(act), text, own or calls, self.calls) if "refund" in groups else None
             has_amounts = self.known.has_amounts(act.clause, act.sentence, is_refund="refund" in groups)
@@ -317,7 +325,7 @@ class Grounds:
         nouns = self._nouns & set(_WORD.findall(_OF_PAYMENT.sub(" ", _find_object(act))))
         if not self._knows_object(act, words | call.words):
             return False
-        nouns |= (_ALIEN - {"account", "profile", "call"}) & set(_WORD.findall(act.clause))
+        nouns |= (_ALIEN - _OF_USER - {"call"}) & set(_WORD.findall(act.clause))
         return nouns <= (words | call.words | self._said)
 
     def _knows_object(self, act: Act, words: Collection[str]) -> bool:
@@ -327,6 +335,13 @@ class Grounds:
         named = [word for word in _WORD.findall(_find_object(act)) if not word.endswith("ly")]
         content = [word for word in named if word not in _GENERIC_OBJECTS]
         return not content or len(content) < len(named) - 2 or any(w in words or w in self._named for w in content)
+
+    def _is_about(self, act: Act, call: MadeCall) -> bool:
+        """Return whether an act's object is only what a write is about: "the request", "the pharmacy"."""
+        named = set(_WORD.findall(_find_object(act)))
+        words = call.words | self.gold_words.of_tool(call.tool)
+        nouns = {name.removesuffix("_id") for name in call.targets}
+        return named - _GENERIC_OBJECTS <= words and not named & nouns and _fits_targets(act, call)
 
     def _has_further(self, act: Act, calls: Iterable[MadeCall]) -> bool:
         """Return whether a clause has other targets of the kind of the calls' targets, or several of them."""

@@ -65,7 +65,7 @@ _HARMLESS = (
     "drive fly travel "
     "pass miss lose break hurt cause leave_out leave_behind cover reach address_this delay involve "
     "entitle record save fulfill fulfil sort accomplish resolve reach "
-    "succeed fail rest go_through settle lookup prescribe release price rate"
+    "remind succeed fail rest go_through settle lookup prescribe release price rate"
 )
 _IRREGULAR_PAST = (
     "was were been had did done saw seen found read knew known told said understood heard held kept left began begun "
