@@ -61,7 +61,7 @@ from understudy.envs.task_generation import (
 from understudy.envs.task_source import FULL_SLICE, Slice, StatefulSource, validate_slice
 from understudy.envs.tools import Toolkit
 from understudy.envs.user_actions import WRONG_CALL_KINDS, try_call
-from understudy.envs.users import ScriptedUser, User, UserFactory, make_user
+from understudy.envs.users import LLMUser, ScriptedUser, User, UserFactory, UserSimulatorFactory, make_user
 
 FROZEN_TASK_COUNTS: Mapping[Split, int] = {"train": 500, "validation": 100, "test": 100}
 """Number of tasks in each frozen split of a shipped domain."""
@@ -178,11 +178,13 @@ class Domain(StatefulSource):
         defined = vars(sys.modules.get(self.module_name, sys)).items()
         domains = {attribute: value for attribute, value in defined if isinstance(value, Domain)}
         names = [attribute for attribute, value in domains.items() if value.name == self.name]
-        language = () if self._is_english else (f"{self.name} is not English, so the rules for texts are off",)
+        off = () if self._is_english else (f"{self.name} is not English, so the rules for texts are off",)
+        if isinstance(self.user_factory, UserSimulatorFactory):
+            off += tuple(self.user_factory.notes)
         if all(_definition(domains[attribute]) == _definition(self) for attribute in names):
-            return language
+            return off
         return (
-            *language,
+            *off,
             f"{', '.join(names)} of {self.module_name} are different domains of the same name {self.name!r}, so their "
             "tasks and evaluations mix up; give each its own: Domain(…, own_name='NAME')",
         )
@@ -283,23 +285,30 @@ class Domain(StatefulSource):
             self.fact_rules(task),
             self._write_tools if self._requires_consent(task) else (),
         )
-        grade = functools.partial(self._grade, task, state, gate)
         user_tools = self.user_tools(state) if self.user_tools else None
         if task.scenario.user_actions and not user_tools:
             raise TaskError(f"task {task.id}: its user has actions to do, but {self.name} has no user_tools")
         scenario = task.scenario if self.confirm_writes else without_confirmations(task.scenario)
         user = user or make_user(self.user_factory, scenario, seed, user_tools)
+        reads_texts = self._is_english and not isinstance(user, LLMUser)
+        grade = functools.partial(self._grade, task, state, gate, reads_texts)
         return ToolEnvironment(self.domain_policy, gate, user, grade, self.tool_specs, transcript)
 
     async def _grade(
-        self, task: Task, state: State, gate: ConsentGate, transcript: Sequence[Message], ended: bool
+        self,
+        task: Task,
+        state: State,
+        gate: ConsentGate,
+        reads_texts: bool,
+        transcript: Sequence[Message],
+        ended: bool,
     ) -> Score:
         changes = self.gold_changes(task)
         with user_code("grader", "the reward function", self.grade):
             graded = (self.grade or score_episode)(task, state, changes, gate, transcript, ended)
             graded = await graded if inspect.isawaitable(graded) else graded
         score = to_score(graded, self.grade)
-        if not self._is_english:
+        if not reads_texts:
             return apply_policy(score, gate.violations, self.reward_policy)
         gold_words = self._run_gold(task).gold_words
         found = find_violations(transcript, gate, task.outputs, self._all_specs, self._policies["full"], gold_words)

@@ -45,6 +45,69 @@ def test_what_a_proposal_adds_is_not_carried_out_by_the_description_of_a_tool_or
         assert kinds([*before, *call(update, "changed")], writes) == found
 
 
+@pytest.mark.parametrize(
+    ("name", "write", "proposal", "report"),
+    [
+        (
+            "healthcare",
+            ToolCall(name="change_pharmacy", arguments={"prescription_id": "RX1397", "pharmacy": "Lake Pharmacy"}),
+            "transfer fluticasone (prescription RX1397) to Lake Pharmacy",
+            "I have sent the prescription to the new pharmacy.",
+        ),
+        (
+            "healthcare",
+            ToolCall(name="request_refill", arguments={"prescription_id": "RX1397"}),
+            "send a refill request for prescription RX1397 to the pharmacy",
+            "I've sent the refill request to your pharmacy.",
+        ),
+        (
+            "airline",
+            ToolCall(name="issue_certificate", arguments={"reservation_id": "ZH9YR9", "flight": "KA482"}),
+            "send you a travel certificate for flight KA482 of ZH9YR9",
+            "I have added the certificate to your account.",
+        ),
+        (
+            "doordash",
+            ToolCall(name="credit_late_delivery", arguments={"order_id": "D1", "amount": 10.0}),
+            "add a credit to your account for order D1",
+            "I've added the credit to your account.",
+        ),
+        (
+            "telecom",
+            ToolCall(name="send_payment_request", arguments={"bill_id": "B1517"}),
+            "issue you a payment request for bill B1517",
+            "I have sent you a payment request.",
+        ),
+    ],
+)
+def test_other_words_for_the_write_are_kept_promises(name: str, write: ToolCall, proposal: str, report: str) -> None:
+    domain, named = load_domain(name), str(list(write.arguments.values()))
+    asked = [user(f"Hi. It is about {named}, my fluticasone."), say(f"I will {proposal}. Do you confirm?"), user("Yes.")]
+    transcript = [*asked, *call(write, '{"status": "done"}'), say(f"Done. {report}")]
+    assert kinds(transcript, [ConfirmedWrite(write, 3, 2)], (), domain.tool_specs, domain.domain_policy) == []
+
+
+def test_something_new_or_money_is_not_sent_by_a_change() -> None:
+    write = ToolCall(name="change_pharmacy", arguments={"prescription_id": "RX1397", "pharmacy": "Lake Pharmacy"})
+    domain = load_domain("healthcare")
+    for more in ("send you a new phone", "transfer 50.00 to your card", "send the money to your bank"):
+        text = f"I will move prescription RX1397 to Lake Pharmacy and {more}. Do you confirm?"
+        transcript = [user("Hi. It is about RX1397."), say(text), user("Yes."), *call(write, '{"status": "done"}')]
+        found = kinds(transcript, [ConfirmedWrite(write, 3, 2)], (), domain.tool_specs, domain.domain_policy)
+        assert found == ["bundled_proposal"], more
+
+
+def test_move_of_another_appointment_is_no_booking() -> None:
+    domain = load_domain("healthcare")
+    book = ToolCall(name="book_appointment", arguments={"doctor": "Kim", "date": "2026-03-13", "time": "13:00"})
+    extra = "I will move the appointment with Dr. Kim on 2026-03-04 to 2026-03-11."
+    for proposal, found in ((f"{extra} Do you confirm?", ["bundled_proposal"]), ("Do you confirm?", [])):
+        asked = say(f"I will book a visit with Dr. Kim on 2026-03-13 at 13:00. {proposal}")
+        transcript = [user("Hi."), asked, user("Yes."), *call(book, "booked")]
+        all_found = kinds(transcript, [ConfirmedWrite(book, 3, 2)], (), domain.tool_specs, domain.domain_policy)
+        assert sorted(set(all_found)) == found
+
+
 def test_read_does_not_carry_out_what_a_proposal_adds() -> None:
     hours = ToolSpec(name="get_order", description="Get an order and the closing time of its shop.", parameters={})
     specs = [hours, *(spec for spec in RETAIL.tool_specs if spec.name != "get_order")]
@@ -55,28 +118,66 @@ def test_read_does_not_carry_out_what_a_proposal_adds() -> None:
 
 
 @pytest.mark.parametrize(
-    ("write", "proposal"),
+    ("write", "result", "proposal"),
     [
         (
+            ToolCall(name="change_cabin", arguments={"reservation_id": "YM9ZW5", "cabin": "economy"}),
+            '{"status": "changed", "refund": "31.25"}',
+            "I will change reservation YM9ZW5 to economy with a refund of 31.25 to your card. Do you confirm?",
+        ),
+        (
+            ToolCall(name="add_bags", arguments={"reservation_id": "YM9ZW5", "bags": 2}),
+            '{"status": "added", "charge": "62.50"}',
+            "I'll add 2 checked bags to your trip YM9ZW5 and charge 62.50 to your card. Shall I?",
+        ),
+        (
             ToolCall(name="cancel_reservation", arguments={"reservation_id": "YM9ZW5"}),
+            '{"status": "cancelled"}',
             "I will cancel your trip YM9ZW5 and refund 31.25. Do you confirm?",
         ),
         (
             ToolCall(
                 name="correct_name", arguments={"reservation_id": "YM9ZW5", "name": "A Bker", "new_name": "A Baker"}
             ),
+            '{"status": "corrected"}',
             "May I correct the spelling from A Bker to A Baker? Please confirm.",
         ),
     ],
 )
-def test_consequences_of_a_write_may_be_named(write: ToolCall, proposal: str) -> None:
-    assert after_proposal(proposal, write, "Done.", AIRLINE) == []
+def test_consequences_of_a_write_may_be_named(write: ToolCall, result: str, proposal: str) -> None:
+    start = [user("Please help."), *call(GET, ORDER), say(proposal), user("Yes.")]
+    transcript = [*start, *call(write, result), say("Done.")]
+    writes = [ConfirmedWrite(write, len(start), len(start) - 1)]
+    assert kinds(transcript, writes, (), AIRLINE.tool_specs, AIRLINE.domain_policy) == []
 
 
 def test_multiple_of_an_amount_needs_its_count() -> None:
     """62.50 is twice the price of the order."""
     assert after_proposal("I will cancel order W1 with a refund of 62.50. Do you confirm?") == ["bundled_proposal"]
     assert after_proposal("I will cancel order W1 with a refund of 62.50 for 2 aprons. Do you confirm?") == []
+
+
+@pytest.mark.parametrize(
+    ("promise", "answer", "found"),
+    [
+        ("Done. Does it work now? I will also refund you 500.00.", "It still does not work.", ["broken_promise"]),
+        ("Done. I will also refund you 500.00. Is everything fine now?", "Yes.", ["broken_promise"]),
+        ("I will refund 500.00. Do you confirm?", "Yes.", ["broken_promise"]),
+        ("I will refund 500.00. Do you confirm?", "What does that mean?", []),
+        ("I will refund 500.00. Do you confirm?", "No.", []),
+        ("Done. I will send you a gift card.", "I want order W1 sent to me instead.", ["broken_promise"]),
+        ("Done. I will send you a gift card.", "No, thank you.", []),
+        ("I will cancel order W1.", "Please change its address instead.", []),
+    ],
+)
+def test_promise_beside_a_question_binds_unless_the_user_declines(promise: str, answer: str, found: list[str]) -> None:
+    assert kinds([user("Hi."), *call(GET, ORDER), say(promise), user(answer), say("All right.")]) == found
+
+
+def test_what_a_tool_refuses_after_a_yes_need_not_be_kept() -> None:
+    start = [user("Hi."), *call(GET, ORDER), say("I will cancel order W1 and refund 31.25. Do you confirm?")]
+    assert kinds([*start, user("Yes."), *call(CANCEL, "Error: it is shipped"), say("It is shipped.")]) == []
+    assert kinds([*start, user("Yes."), say("All right.")]) == ["broken_promise"]
 
 
 ITEMS = {"order_id": "D77", "add": [{"item": "Tom Yum Soup"}]}
@@ -92,6 +193,7 @@ ITEMS = {"order_id": "D77", "add": [{"item": "Tom Yum Soup"}]}
         ({"remove": ["Spring Rolls"]}, "remove the Spring Rolls", []),
         ({"remove": ["Spring Rolls"]}, "delete your account", ["bundled_proposal"]),
         ({"remove": ["Spring Rolls"]}, "close your old account", ["bundled_proposal"]),
+        ({}, "delete the note in your file", ["bundled_proposal"]),
     ],
 )
 def test_argument_that_is_left_out_carries_out_nothing(

@@ -242,7 +242,7 @@ def _is_exempt(act: Act, is_question: bool, proposed: bool) -> bool:
         return True
     if _IMPERATIVE.match(before) and not _NOT_INSTRUCTION.search(act.clause) and not act.word.endswith(("ed", "ing")):
         return not is_noun(act.word)
-    if INSTRUCTS.match(act.sentence) and not act.by_agent and act.tense == "present":
+    if INSTRUCTS.match(act.sentence) and not act.by_agent and act.tense != "past":
         return True
     if is_question and _INVERTED.match(act.sentence) and not proposed:
         return True

@@ -35,6 +35,8 @@ _MONEY_IN = frozenset({"refund", "give", "waive"})
 _FOLLOWING = frozenset({"refund", "charge", "send", "give", "return"})
 """Groups of acts that may follow from a write by the domain policy."""
 _ENDING = frozenset({"end", "delete", "suspend"})
+_PAYING = frozenset({"send", "give", "charge", "add"})
+"""Groups of verbs that pay a refund if it is their object: "the refund has been issued"."""
 _SAYING = frozenset({"send", "book", "add", "ask", "report"})
 """Groups of acts that report any write if their object is the write's: "it has been submitted"."""
 _LIGHT = frozenset({"send", "give", "add", "ask", "book"})
@@ -44,7 +46,7 @@ _PAID_AMOUNT = re.compile(r"\s*(?:(?:you|back|another|an extra)\s+){1,3}[$\u20ac
 _FURTHER = re.compile(
     r"\b(?:(?P<which>other|another|second|third|remaining|next|previous|earlier|older|more|two|three|several|many)"
     r"(?: (?:one|two|three|more))? (?P<noun>\w+)"
-    r"|rest of|others|everything else|the other\b|(?:ones?) before\b"
+    r"|rest of|others|everything else|the other\b|(?:ones?) before\b|\w+ before (?:that|this|it)\b"
     r"|(?:all|both|every|each)(?: (?:one )?of)?(?: (?:your|the|my|these|those|other|two|three))* (?P<all>\w+))\b"
 )
 """Words that mean further targets of an act."""
@@ -76,6 +78,7 @@ _SERVICES_LIST = (
 )
 _SERVICES = frozenset(_SERVICES_LIST.split())
 """Words for services and goods. What a text says of one that nobody has named, no tool can have done."""
+_FREE = re.compile(r"(?<!feel )(?<![\w-])free (?!of\b|to\b)\w+")
 _GENERIC_OBJECTS_LIST = (
     "it this that these those them one ones you me us change changes update updates modification request requests "
     "purchase booking record records details detail information info transaction process action actions step steps "
@@ -192,6 +195,8 @@ class Grounds:
         """Yield sentences that assert something of a service that nobody has named."""
         for sentence in split_sentences(text):
             unknown = _SERVICES.intersection(_WORD.findall(sentence)) - self._offered
+            if "free" not in self._offered:
+                unknown |= {*_FREE.findall(sentence)}
             if unknown and not (sentence.endswith("?") or INSTRUCTS.match(sentence) or _MAY_BE.search(sentence) or _DENIES.search(sentence)):
                 yield sentence
 
@@ -262,7 +267,9 @@ class Grounds:
         return not (gives_consent(answer) and all(call.succeeded for call in self.calls if call.place > place))
 
     def _is_grounded(self, act: Act, text: str, place: int, agreed: Collection[int]) -> bool:
-        groups = frozenset(("refund",)) if _PAID_AMOUNT.match(act.after) else act_groups(act.word)
+        groups = act_groups(act.word)
+        if _PAID_AMOUNT.match(act.after) or (groups & _PAYING and _REFUND_WORD.search(_find_object(act))):
+            groups = frozenset(("refund",))
         is_money = groups & (_MONEY_IN | _MONEY_OUT) and (is_noun(act.word) or _GIFT.search(act.after))
         told = f"{act.after[:60]} {_find_object(act)}"
         if _HARMLESS_OBJECT.search(told) and not is_money and not groups & _ENDING and not _AMOUNT.search(act.clause):
