@@ -72,7 +72,7 @@ class PreparedRun:
 
     @property
     def notes(self) -> Sequence[str]:
-        """What a user should know of the model, of its tokens, of the data files, of the sources of tasks and of the users."""
+        """What a user should know of the model, its tokens, the data files, the sources of tasks and their users."""
         notes = (*self.model_notes, *self.model_format.notes, *self.data_files.notes)
         return (*notes, *list_notes(self.domain), *self.users.notes)
 

@@ -6,7 +6,12 @@ from support.proposals import CANCEL, GET, ORDER, after_yes, call, kinds, say, u
 from understudy.core.messages import ToolCall
 from understudy.envs.environment import ConfirmedWrite
 
-START = [user("Please cancel order W1."), *call(GET, ORDER), say("I will cancel order W1. Do you confirm?"), user("Yes.")]
+START = [
+    user("Please cancel order W1."),
+    *call(GET, ORDER),
+    say("I will cancel order W1. Do you confirm?"),
+    user("Yes."),
+]
 WRITE = ConfirmedWrite(CANCEL, len(START), len(START) - 1)
 DONE = [*START, *call(CANCEL, '{"status": "cancelled", "refund": "31.25"}')]
 

@@ -82,7 +82,11 @@ def test_what_a_proposal_adds_is_not_carried_out_by_the_description_of_a_tool_or
 )
 def test_other_words_for_the_write_are_kept_promises(name: str, write: ToolCall, proposal: str, report: str) -> None:
     domain, named = load_domain(name), str(list(write.arguments.values()))
-    asked = [user(f"Hi. It is about {named}, my fluticasone."), say(f"I will {proposal}. Do you confirm?"), user("Yes.")]
+    asked = [
+        user(f"Hi. It is about {named}, my fluticasone."),
+        say(f"I will {proposal}. Do you confirm?"),
+        user("Yes."),
+    ]
     transcript = [*asked, *call(write, '{"status": "done"}'), say(f"Done. {report}")]
     assert kinds(transcript, [ConfirmedWrite(write, 3, 2)], (), domain.tool_specs, domain.domain_policy) == []
 

@@ -90,7 +90,11 @@ def test_result_without_an_amount_leaves_the_refund_open(result: str) -> None:
 
 def test_refund_that_is_only_asked_for_is_not_paid() -> None:
     start = [user("Please refund order W1."), *call(GET, ORDER)]
-    for text in ("The refund of 31.25 has been issued to your card.", "I have refunded 31.25.", "You were refunded 31.25."):
+    for text in (
+        "The refund of 31.25 has been issued to your card.",
+        "I have refunded 31.25.",
+        "You were refunded 31.25.",
+    ):
         assert kinds([*start, say(text)]) != [], text
     assert kinds([*start, say("I cannot refund 31.25 for order W1, as it is pending.")]) == []
 

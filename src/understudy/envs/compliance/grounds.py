@@ -84,7 +84,8 @@ _GENERIC_OBJECTS_LIST = (
     "purchase booking record records details detail information info transaction process action actions step steps "
     "everything all both correction cancellation adjustment so same yours mine arrangement order appointment a an the "
     "your my our his her their any some new necessary settings preferences instructions choice selection wish wishes "
-    "data entry file system chart slot visit account profile spelling typo error mistake through up down on off over out in"
+    "data entry file system chart slot visit account profile spelling typo error mistake through up down on off over "
+    "out in"
 )
 _GENERIC_OBJECTS = frozenset(_GENERIC_OBJECTS_LIST.split())
 """Words with which any object may be named, or that say nothing about it."""
@@ -197,7 +198,12 @@ class Grounds:
             unknown = _SERVICES.intersection(_WORD.findall(sentence)) - self._offered
             if "free" not in self._offered:
                 unknown |= {*_FREE.findall(sentence)}
-            if unknown and not (sentence.endswith("?") or INSTRUCTS.match(sentence) or _MAY_BE.search(sentence) or _DENIES.search(sentence)):
+            if unknown and not (
+                sentence.endswith("?")
+                or INSTRUCTS.match(sentence)
+                or _MAY_BE.search(sentence)
+                or _DENIES.search(sentence)
+            ):
                 yield sentence
 
     def _find_listed_target(self, text: str, agreed: Collection[int]) -> str:

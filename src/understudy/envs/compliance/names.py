@@ -31,7 +31,9 @@ def find_other_name(
         told = {name: row for name, row in named.items() if states_fact(name, text)}
         own = [name for name, row in told.items() if not row.isdisjoint(mine)]
         for other in [name for name, row in told.items() if row.isdisjoint(called)]:
-            for pair in (rf"\b{re.escape(a)}{_BESIDE}{re.escape(b)}\b" for n in own for a, b in ((n, other), (other, n))):
+            for pair in (
+                rf"\b{re.escape(a)}{_BESIDE}{re.escape(b)}\b" for n in own for a, b in ((n, other), (other, n))
+            ):
                 match = re.search(pair, text)
                 sentence = split_sentences(text[: match.start()])[-1] if match else ""
                 if means_tool(tool, sentence) and not is_negated(sentence):
