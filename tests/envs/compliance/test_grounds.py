@@ -43,6 +43,7 @@ def test_report_of_a_write_in_any_words(report: str) -> None:
     [
         "I have notified the bank.",
         "I deleted your records.",
+        "You now have your account closed.",
         "I have exchanged the apron.",
         "Your subscription has been renewed.",
         "A technician is on the way to you.",

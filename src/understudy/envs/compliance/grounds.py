@@ -99,6 +99,8 @@ _PREPOSITION = re.compile(
 _ADVERBIAL = re.compile(r"\s*(?:upon|as|by|in|on|at|for|with|after|once|per|then|now|also|therefore)\b")
 """The start of a part of a subject that is not the subject: "upon your confirmation, "."""
 _AUXILIARY = re.compile(r"\b(?:is|are|was|were|has|have|had|will|would|gets?|got|just|shall)\b")
+_HAD = re.compile(r"\b(?:have|had|get|got) (?P<object>(?:your|the|this|that|it|them)(?: \w+){0,4}) $")
+"""What stands before a participle: "you have your account closed"."""
 _PASSIVE = re.compile(r"\b(?:be|been|being|is|are|was|were|gets?|got|getting)\s+(?:\w+\s+){0,2}$")
 _HANDOVER = re.compile(
     r"\b(?:(?:human|live|real)(?: \w+)?|agents?|colleagues?|specialists?|supervisors?"
@@ -520,6 +522,8 @@ def _find_object(act: Act) -> str:
         subject = next((part for part in reversed(parts) if not _ADVERBIAL.match(part)), "")
         cut = _PREPOSITION.search(subject)
         return subject[: cut.start()] if cut and cut.start() > 3 else subject
+    if (had := _HAD.search(act.before)) and is_past_form(act.word):
+        return had["object"]
     cut = _PREPOSITION.search(act.after)
     if cut and not act.after[: cut.start()].strip():
         cut = _PREPOSITION.search(act.after, cut.end())
