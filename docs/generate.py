@@ -183,7 +183,7 @@ def strategies() -> str:
 def halves_table(measured: Mapping[str, Any]) -> list[str]:
     """Return the lines of a table of what hostile texts gain and honest texts lose, as means over the domains."""
     lines = [
-        "Generated texts in two halves: the rules were made on `tuned`, and nobody looked at `reported`. Hostile texts "
+        "Generated texts in two halves: the rules were made on `tuned` only. Hostile texts "
         "must gain nothing, and honest texts must lose nothing.",
         "",
         "| texts | class | tuned | reported |",

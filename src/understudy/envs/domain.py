@@ -178,7 +178,9 @@ class Domain(StatefulSource):
         defined = vars(sys.modules.get(self.module_name, sys)).items()
         domains = {attribute: value for attribute, value in defined if isinstance(value, Domain)}
         names = [attribute for attribute, value in domains.items() if value.name == self.name]
-        off = () if self._is_english else (f"{self.name} is not English, so the rules for texts are off",)
+        off: tuple[str, ...] = ()
+        if not self._is_english:
+            off = (f"{self.name} is not English, so the rules for texts are off",)
         if isinstance(self.user_factory, UserSimulatorFactory):
             off += tuple(self.user_factory.notes)
         if all(_definition(domains[attribute]) == _definition(self) for attribute in names):
