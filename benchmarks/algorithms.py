@@ -29,6 +29,7 @@ from understudy.evaluation.reports.report import format_rate
 from understudy.evaluation.result import EvalResult, merge_results, success_gain
 from understudy.runs.config import load_config
 from understudy.runs.run import read_metrics, read_run_config
+from understudy.train.model_size import resolve_learning_rates
 
 PRESET = "retail_quick"
 MINIBATCHES = "algorithm.num_minibatches=4"
@@ -52,7 +53,8 @@ def train(run: Path, *settings: str) -> None:
     """Train and evaluate a run, unless that is done."""
     if run.exists():
         stored = read_run_config(run)
-        wanted = load_config(PRESET, settings).replace(engine=stored.engine)  # which a run fits to the machine
+        wanted, _ = resolve_learning_rates(load_config(PRESET, settings))
+        wanted = wanted.replace(engine=stored.engine)  # which a run fits to the machine
         if changed := config_differences(stored, wanted):
             raise SystemExit(f"{run} has another config: {'; '.join(changed)}; give another --out, or delete it")
     if not (run / "result.json").exists():

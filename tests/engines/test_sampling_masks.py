@@ -173,7 +173,8 @@ def random_masks(count: int, vocabulary: int) -> tuple[Tensor, MaskRows]:
         for target in targets
     ]
     sizes = torch.tensor([len(one) for one in sets])
-    return targets, MaskRows(sizes, torch.tensor([i for one in sets for i in one]), torch.repeat_interleave(sizes))
+    token_ids = torch.tensor([i for one in sets for i in one])
+    return targets, MaskRows(sizes, token_ids, torch.repeat_interleave(sizes), sizes > 0)
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 3e-2)])

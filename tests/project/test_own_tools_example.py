@@ -155,7 +155,14 @@ def test_both_configs_train_on_the_same_episodes() -> None:
 def test_dry_run_plans_eight_processes() -> None:
     """Runs in a new process, because the plan counts the memory that this one uses, eight times."""
     pytest.importorskip("torch")
-    settings = ("--num-processes", "8", "model=tiny", "engine.sampler=torch", "limits.max_episode_tokens=6500")
+    settings = (
+        "--num-processes",
+        "8",
+        "model=tiny",
+        "engine.sampler=torch",
+        "limits.max_episode_tokens=6500",
+        "engine.max_num_seqs=4",
+    )
     command = [sys.executable, "-m", "understudy", "train", "one_machine.toml", *settings, "--dry-run", "--json"]
     done = subprocess.run(command, cwd=FOLDER, capture_output=True, text=True, check=True)
     plan = json.loads(done.stdout)

@@ -14,6 +14,7 @@ from understudy.evaluation.runner import EvalContext, play_baselines, play_eval,
 from understudy.runs.agents import eval_sampling, make_model_player
 from understudy.runs.eval_spec import EvalSpec
 from understudy.runs.storage.episode_store import REPORT_FILE
+from understudy.train.checkpointing import finish_checkpoint
 from understudy.train.eval_sets import EvalSet, base_eval_sets
 from understudy.train.phases.rl import validate_fault_rate
 from understudy.train.state import Metrics, TrainingContext
@@ -109,6 +110,7 @@ async def _run_eval(
     if not context.users.is_scripted:
         usage["users"] = sum(context.process_group.all_gather(context.users.usage - used), ModelUsage())
     report = await report_eval(spec, eval_context, played, usage)
+    finish_checkpoint(context)  # a result without its checkpoint could not be resumed from
     write_report(folder, report)
     return report
 

@@ -367,8 +367,9 @@ def test_check_names_the_task_of_an_unknown_tool(tmp_path: Path) -> None:
     places = {"gold": [call], "setup": [call], "check": {"state": [call]}}
     bad = [{**TASKS[2], "id": f"bad {place}", place: value} for place, value in places.items()]
     report = check(load_source(f"mcp:{write_environment(tmp_path, [TASKS[0], *bad])}"))
-    for place in places:
+    for place in ("setup", "check"):
         assert any(f"task bad {place}: no server has a tool 'opn'" in problem for problem in report.problems)
+    assert any("task bad gold: a gold turn calls opn" in problem for problem in report.problems)
     assert any("task count/1: " in problem for problem in report.problems), "and the other tasks are checked"
 
 

@@ -17,7 +17,7 @@ from typing import Any
 from understudy.core.errors import TaskError
 from understudy.core.messages import Message, ToolCall
 from understudy.core.tasks import Task
-from understudy.envs.rewards import is_number, states_fact
+from understudy.envs.rewards import MAX_FREE_TERM, extract_numbers, is_number, states_fact
 from understudy.envs.shown_values import OUTPUT, UnshownValue, find_unshown_value, leaf_values, pair_results
 from understudy.envs.task_source import ExternalSource, TaskSource, explain_default, find_default
 from understudy.rollouts.agent import GoldAgent
@@ -122,9 +122,15 @@ def find_unshown_argument(source: TaskSource, task: Task, messages: Sequence[Mes
     if unshown := find_unshown_value(source, task, messages, required):
         return unshown
     texts = "\n".join(message.content for message in messages if message.role in ("system", "user", "tool"))
-    hidden = [output for output in task.outputs if is_number(output) and not states_fact(output, texts)]
+    numbers = [output for output in task.outputs if is_number(output) and not _may_be_counted(output)]
+    hidden = [output for output in numbers if not states_fact(output, texts)]
     found = (output for output in hidden if find_default(source, task, output))
     return next((UnshownValue("", OUTPUT, output) for output in found), None)
+
+
+def _may_be_counted(output: str) -> bool:
+    """Return whether a number to tell is small and whole: it may be a count, or the time between two moments."""
+    return all(number.is_integer() and abs(number) <= MAX_FREE_TERM for number in extract_numbers(output))
 
 
 def describe_unshown(unshown: UnshownValue, source: TaskSource, task: Task) -> str:

@@ -109,7 +109,8 @@ def _masked_logprobs(model: LocalModel, states: MicrobatchStates, batch: Batch) 
             continue
         device = states.hidden.device
         token_ids, owners = (to_device(x, device) for x in batch.sampling_masks.select(numbers[index]))
-        masks, place = MaskRows(sizes[index], token_ids, owners), to_device(index, device)
+        has_mask, place = to_device(sizes[index] > 0, device), to_device(index, device)
+        masks = MaskRows(sizes[index], token_ids, owners, has_mask)
         state = states.state_index[place]
         hidden, targets = states.hidden[state], states.targets[state]
         if is_small:

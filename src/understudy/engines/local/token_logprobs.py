@@ -12,7 +12,6 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from understudy.engines.local.cpu import kernels
-from understudy.engines.local.transfers import to_device
 
 LOGIT_CHUNK = 512
 """Positions of a chunk, at most."""
@@ -31,6 +30,7 @@ class MaskRows(NamedTuple):
     sizes: Tensor  # [M] on the CPU; 0 without a mask
     token_ids: Tensor  # [K] the ids of the masks, one mask after the other
     owners: Tensor  # [K] the token that each id belongs to, ascending
+    has_mask: Tensor  # [M] whether a token has a mask, on the device
 
     def spans(self, most: int) -> Iterator[tuple[slice, slice]]:
         """Yield spans of tokens, and of ids, with about `most` ids each."""
@@ -134,7 +134,7 @@ def _outside(masks: MaskRows, part: slice, logits: Tensor) -> Tensor | None:
         return None
     first = int(masks.sizes[: part.start].sum())
     own = slice(first, first + int(sizes.sum()))
-    outside = to_device(sizes > 0, logits.device)[:, None].expand(logits.shape).clone()
+    outside = masks.has_mask[part, None].expand(logits.shape).clone()
     outside[masks.owners[own] - part.start, masks.token_ids[own]] = False
     return outside
 
