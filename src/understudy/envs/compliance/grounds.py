@@ -6,7 +6,7 @@ Default deny: an act that no write matches is a violation, unless results show t
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 from understudy.core.messages import Message, ToolSpec
 from understudy.core.tasks import Violation, ViolationKind
@@ -421,8 +421,9 @@ class Grounds:
 
     @cached_property
     def _shown(self) -> frozenset[str]:
-        said = "\n".join(m.content for m in self.transcript if m.role in ("tool", "user", "system")).casefold()
-        return frozenset(_WORD.findall(said + self.domain_policy.casefold()))
+        fixed = [m.content for m in self.transcript if m.role == "system"]
+        said = "\n".join(m.content for m in self.transcript if m.role in ("tool", "user")).casefold()
+        return frozenset(_WORD.findall(said)).union(*map(_read_words, (*fixed, self.domain_policy)))
 
     @cached_property
     def _offered(self) -> frozenset[str]:
@@ -431,7 +432,7 @@ class Grounds:
         names = " ".join(
             f"{spec.name} {spec.description} {' '.join(spec.parameters.get('properties', ()))}" for spec in self.specs
         )
-        return frozenset(_WORD.findall(shown + names.casefold())) | self.gold_words.every
+        return frozenset(_WORD.findall(shown)) | _read_words(names) | self.gold_words.every
 
     @cached_property
     def _named(self) -> frozenset[str]:
@@ -452,6 +453,12 @@ class Grounds:
         return frozenset(
             words - ACT_WORDS.keys() - {"id", "ids", "to", "order", "new", "human", "item", "items"} | _ALIEN
         )
+
+
+@lru_cache(maxsize=64)
+def _read_words(text: str) -> frozenset[str]:
+    """Return the words of a text that many episodes share."""
+    return frozenset(_WORD.findall(text.casefold()))
 
 
 @dataclass(frozen=True)
