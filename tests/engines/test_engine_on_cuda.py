@@ -146,6 +146,17 @@ def test_top_p_waits_once_more_only_if_it_keeps_many_tokens(
         assert len(waits) == waits_per_pass * len(passes), waits
 
 
+def test_a_checkpoint_is_written_without_the_gpu(tiny: Path, pretended_cuda: PretendedCuda, tmp_path: Path) -> None:
+    """A thread writes it while the sampler may record a CUDA graph."""
+    engine = open_engine(tiny)
+    with pretended_cuda.record() as copies:
+        write = engine.prepare_save()
+    with pretended_cuda.record() as waits:
+        write(tmp_path)
+    assert copies
+    assert waits == []
+
+
 LOSSES = [LossConfig(), LossConfig(kind="gspo"), LossConfig(kind="cispo"), LossConfig(kind="nll")]
 CUSTOM = LossConfig(kind=f"{__name__}:my_loss")
 

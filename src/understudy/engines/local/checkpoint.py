@@ -35,7 +35,8 @@ def prepare_checkpoint(
 ) -> Callable[[Path], None]:
     """Return a function that writes a checkpoint into a folder. All ranks call both; rank 0 writes.
 
-    It reads the tensors of now, which must not change until it returns.
+    It reads the tensors of now, which must not change until it returns. Those of a GPU are copied here: while the
+    sampler records a CUDA graph, another thread must not call CUDA.
     """
     shards = model.fsdp_shards
     tensors = {name: tensor.contiguous() for name, tensor in optimizer.state_dict().items()}
@@ -46,12 +47,13 @@ def prepare_checkpoint(
         about["reference"] = reference.config.model_dump(mode="json")
     if critic is not None:
         tensors |= critic.state_dict()
+    on_host = {name: tensor.cpu() for name, tensor in tensors.items()} if process_group.rank == 0 else {}
 
     def write(path: Path) -> None:
         if process_group.rank == 0:
             with safetensors_errors_as_os_errors():
                 # One entry, because safetensors writes several in a random order.
-                save_file(tensors, path / STATE_FILE, {_ABOUT: json.dumps(about, sort_keys=True)})
+                save_file(on_host, path / STATE_FILE, {_ABOUT: json.dumps(about, sort_keys=True)})
 
     return write
 
