@@ -64,6 +64,9 @@ def test_labels_survive(label: bool, tmp_path: Path) -> None:
         ({"source": "robot"}, "source"),
         ({"message": [{"type": "image", "source": {"path": "x.png"}}]}, "images"),
         ({"observation": {"results": [{"subagent_trajectory_ref": [{}]}]}}, "other agents"),
+        ({"observation": [{"content": "x"}]}, "observation"),
+        ({"source": "agent", "tool_calls": [{"function_name": "f", "arguments": {}}]}, "tool_call_id"),
+        ({"source": "agent", "tool_calls": ["f"]}, "tool_calls"),
     ],
 )
 def test_what_a_conversation_cannot_hold_is_refused(step: dict[str, Any], named: str, tmp_path: Path) -> None:

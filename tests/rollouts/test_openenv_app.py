@@ -75,9 +75,13 @@ def test_gold_is_played_by_messages() -> None:
         ({"type": "step", "data": {"tool_name": "x"}}, "VALIDATION_ERROR"),
         ({"type": "reset", "data": {"task_id": "none"}}, "VALIDATION_ERROR"),
         ({"type": "reset", "data": {"split": "train", "index": 10**6}}, "VALIDATION_ERROR"),
+        ({"type": "reset", "data": {"seed": "x"}}, "VALIDATION_ERROR"),
+        ({"type": "reset", "data": {"split": ["train"]}}, "VALIDATION_ERROR"),
+        ({"type": "reset", "data": [1]}, "VALIDATION_ERROR"),
+        ([1], "VALIDATION_ERROR"),
         ({"type": "jump"}, "UNKNOWN_TYPE"),
     ],
-    ids=["no reset", "no task", "no index", "no type"],
+    ids=["no reset", "no task", "no index", "bad seed", "bad split", "bad data", "no object", "no type"],
 )
 def test_wrong_messages_are_refused(message: Any, code: str) -> None:
     (answer,) = converse(message)

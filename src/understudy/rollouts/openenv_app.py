@@ -79,19 +79,19 @@ class _EpisodeServer:
         return JSONResponse({"tasks": [_describe(task) for task in tasks], "env_name": self._source.name})
 
     async def get_task(self, request: Request) -> JSONResponse:
-        tasks, index = await self._find_split(request), (await request.json()).get("index")
+        tasks, index = await self._find_split(request), (await _read_body(request)).get("index")
         if not isinstance(index, int) or not 0 <= index < len(tasks):
             raise HTTPException(400, "Invalid task index")
         return JSONResponse({"task": _describe(tasks[index])})
 
     async def _find_split(self, request: Request) -> Sequence[Task]:
-        split = (await request.json()).get("split")
-        if split not in self._tasks:
+        split = (await _read_body(request)).get("split")
+        if not isinstance(split, str) or split not in self._tasks:
             raise HTTPException(400, f"unknown split {split!r}; allowed: {', '.join(SPLITS)}")
         return self._tasks[split]
 
     async def list_tools(self, request: Request) -> JSONResponse:
-        body = await request.json()
+        body = await _read_body(request)
         answer = {"jsonrpc": "2.0", "id": body.get("id")}
         if body.get("method") == "tools/list":
             return JSONResponse({**answer, "result": {"tools": [_wire_tool(spec) for spec in self._specs]}})
@@ -109,8 +109,8 @@ class _EpisodeServer:
         self._num_sessions += 1
         session = _EpisodeSession(self._source, self._tasks, self._specs)
         try:
-            while (message := json.loads(await socket.receive_text())).get("type") != "close":
-                await session.answer(socket, message)
+            while await session.answer(socket, await socket.receive_text()):
+                pass
             await socket.close()
         except WebSocketDisconnect:
             pass
@@ -130,10 +130,16 @@ class _EpisodeSession:
         if self._episode is not None:
             await self._episode.close()
 
-    async def answer(self, socket: WebSocket, message: Mapping[str, Any]) -> None:
-        data = message.get("data") or {}
+    async def answer(self, socket: WebSocket, text: str) -> bool:
+        """Answer a message. Return False if it ends the session."""
         try:
+            message = _read_object(text)
+            data = message.get("data") or {}
+            if not isinstance(data, dict):
+                raise _InvalidError("data must be an object")
             match message.get("type"):
+                case "close":
+                    return False
                 case "reset":
                     await _send(socket, "observation", await self._reset(data))
                 case "step":
@@ -147,25 +153,30 @@ class _EpisodeSession:
             await _refuse(socket, "VALIDATION_ERROR", {"message": str(e), "errors": [{"loc": [], "msg": str(e)}]})
         except RolloutError as e:
             await _refuse(socket, "EXECUTION_ERROR", {"message": str(e)})
+        return True
 
     async def _reset(self, data: Mapping[str, Any]) -> dict[str, Any]:
+        seed = data.get("seed") or 0
+        if not isinstance(seed, int):
+            raise _InvalidError(f"seed must be a whole number, and not {seed!r:.60}")
+        task = self._find_task(data, seed)
         await self.close()
-        self._task = self._find_task(data)
-        self._episode = ExposedEpisode(self._source, self._task, int(data.get("seed") or 0))
+        self._task = task
+        self._episode = ExposedEpisode(self._source, task, seed)
         self._num_steps = 0
         message = await self._episode.start()
-        policy = find_policy(self._source, self._task)
+        policy = find_policy(self._source, task)
         shown = {"system": policy, "message": message}
         return self._observe({key: value for key, value in shown.items() if value})
 
-    def _find_task(self, data: Mapping[str, Any]) -> Task:
+    def _find_task(self, data: Mapping[str, Any], seed: int) -> Task:
         if "task_id" in data:
             found = [task for tasks in self._tasks.values() for task in tasks if task.id == data["task_id"]]
             if not found:
                 raise _InvalidError(f"unknown task {data['task_id']!r}")
             return found[0]
-        tasks = self._tasks.get(data.get("split", "train"), ())
-        index = data["index"] if "index" in data else int(data.get("seed") or 0) % max(1, len(tasks))
+        tasks = self._tasks.get(str(data.get("split", "train")), ())
+        index = data["index"] if "index" in data else seed % max(1, len(tasks))
         if not isinstance(index, int) or not 0 <= index < len(tasks):
             raise _InvalidError(f"there is no task {index!r} of the split {data.get('split', 'train')!r}")
         return tasks[index]
@@ -195,6 +206,23 @@ class _EpisodeSession:
 
 class _InvalidError(Exception):
     """A message of a client is not valid."""
+
+
+def _read_object(text: str | bytes) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as e:
+        raise _InvalidError(f"a message must be JSON: {e}") from e
+    if not isinstance(value, dict):
+        raise _InvalidError("a message must be a JSON object")
+    return value
+
+
+async def _read_body(request: Request) -> dict[str, Any]:
+    try:
+        return _read_object(await request.body())
+    except _InvalidError as e:
+        raise HTTPException(400, str(e)) from e
 
 
 async def _send(socket: WebSocket, type: str, data: Mapping[str, Any]) -> None:

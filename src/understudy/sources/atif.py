@@ -33,23 +33,26 @@ def _to_messages(number: int, step: Any) -> Iterator[dict[str, Any]]:
     message: dict[str, Any] = {"role": role, "content": _text(step.get("message"), f"{where}.message")}
     if step.get("reasoning_content"):
         message["reasoning_content"] = step["reasoning_content"]
-    calls = step.get("tool_calls") or ()
-    if calls:
-        message["tool_calls"] = [
-            {
-                "id": call["tool_call_id"],
-                "type": "function",
-                "function": {"name": call["function_name"], "arguments": call["arguments"]},
-            }
-            for call in calls
-        ]
+    if calls := step.get("tool_calls"):
+        message["tool_calls"] = [_to_call(call, f"{where}.tool_calls.{i}") for i, call in enumerate(calls)]
     yield message
-    for place, result in enumerate((step.get("observation") or {}).get("results") or ()):
+    observation = step.get("observation") or {}
+    results = observation.get("results") if isinstance(observation, dict) else None
+    if observation and not (isinstance(results, list) and all(isinstance(result, dict) for result in results)):
+        raise InvalidField(f"{where}.observation", "an object with a list of results is needed")
+    for place, result in enumerate(results or ()):
         if result.get("subagent_trajectory_ref"):
             raise InvalidField(f"{where}.observation.results.{place}", "trajectories of other agents are not read")
         text = _text(result.get("content") or "", f"{where}.observation.results.{place}.content")
         call = result.get("source_call_id")
         yield {"role": "tool", "tool_call_id": call, "content": text} if call else {"role": "user", "content": text}
+
+
+def _to_call(call: Any, field: str) -> dict[str, Any]:
+    if not isinstance(call, dict) or not {"tool_call_id", "function_name", "arguments"} <= call.keys():
+        raise InvalidField(field, "an object with tool_call_id, function_name and arguments is needed")
+    function = {"name": call["function_name"], "arguments": call["arguments"]}
+    return {"id": call["tool_call_id"], "type": "function", "function": function}
 
 
 def _text(content: Any, field: str) -> str:
