@@ -12,6 +12,7 @@ from mcp import Client
 from test_program import SUMS
 
 from support.endpoint import KEY, Answer, Endpoint, make_completion, serve_answers
+from support.program_client import ask
 from understudy.clients.cost import CostTracker
 from understudy.core.errors import ConfigError, LimitReachedError
 from understudy.core.trajectory import Trajectory
@@ -26,19 +27,6 @@ from understudy.runs.storage.episode_store import read_episodes
 __all__ = ["SUMS"]
 TOOL = {"type": "function", "function": {"name": "look_up", "parameters": {"type": "object", "properties": {}}}}
 SIGNATURE = {"google": {"thought_signature": "s1"}}
-
-
-async def ask(given: ProgramEpisode, messages: list[Any], **more: Any) -> Any:
-    """Send a request, and append the reply."""
-    async with httpx2.AsyncClient(verify=False, trust_env=False, timeout=60) as client:
-        answer = await client.post(
-            f"{given.base_url}/chat/completions",
-            json={"model": "any", "messages": messages, **more},
-            headers={"Authorization": f"Bearer {given.api_key}"},
-        )
-    reply = answer.raise_for_status().json()["choices"][0]["message"]
-    messages.append(reply)
-    return reply
 
 
 async def agent(given: ProgramEpisode) -> None:

@@ -6,11 +6,11 @@ import json
 from pathlib import Path
 from typing import Any
 
-import httpx2
 import pytest
 from mcp import Client
 from test_program_training import LETTERS
 
+from support.program_client import ask
 from support.tiny_runs import tiny
 from understudy.core.messages import Message
 from understudy.core.trajectory import Trajectory
@@ -26,19 +26,6 @@ from understudy.train.certify.certify_model import make_certification_target
 __all__ = ["LETTERS", "tiny"]
 TOOL = {"type": "function", "function": {"name": "look_up", "parameters": {"type": "object", "required": ["name"]}}}
 NUMBERS = itertools.count()
-
-
-async def ask(given: ProgramEpisode, messages: list[Any], **more: Any) -> Any:
-    """Send a request, and append the reply."""
-    async with httpx2.AsyncClient(verify=False, trust_env=False, timeout=300) as client:
-        answer = await client.post(
-            f"{given.base_url}/chat/completions",
-            json={"model": "any", "messages": messages, **more},
-            headers={"Authorization": f"Bearer {given.api_key}"},
-        )
-    reply = answer.raise_for_status().json()["choices"][0]["message"]
-    messages.append(reply)
-    return reply
 
 
 async def agent(given: ProgramEpisode) -> None:

@@ -1,6 +1,8 @@
-"""An episode that another framework's loop plays, one call at a time."""
+"""An episode that the loop of another program plays, one call at a time."""
 
 import asyncio
+from collections.abc import Coroutine
+from typing import Any
 
 from understudy.core.errors import RolloutError, ToolError
 from understudy.core.messages import ERROR_PREFIX, Message, ToolCall, ToolSpec
@@ -18,18 +20,42 @@ MESSAGE_TOOL = ToolSpec(
 """The user, as a tool beside those of the source."""
 
 
-class ExposedEpisode:
-    """One episode with the default limits. Each call, and each message to the user, is one reply of the agent."""
+class CallAnswers:
+    """Answers the calls of another program as texts, one after the other."""
 
-    def __init__(self, source: TaskSource, task: Task, seed: int = 0) -> None:
-        self._owned = source.environment(task, seed=seed)
-        self._environment = EpisodeEnvironment(self._owned, DEFAULT_LIMITS, Trajectory(task.id))
+    def __init__(self) -> None:
         self._turn = asyncio.Lock()
         self._num_calls = 0
         self.score: Score | None = None
         """The score, once the user or the environment has ended the episode."""
         self.failure: RolloutError | None = None
         """The fault that ended the episode."""
+
+    async def _answer(self, running: Coroutine[Any, Any, StepResult]) -> str:
+        """Return the answer of a step. Raise ToolError if the call is refused, or if the episode has ended."""
+        async with self._turn:
+            if self.score is not None or self.failure:
+                running.close()
+                raise ToolError("the episode has ended")
+            try:
+                step = await running
+            except RolloutError as e:
+                self.failure = e
+                raise ToolError("the environment failed; the episode has ended") from e
+            self.score = step.score
+        text = "\n".join(message.content for message in step.messages)
+        if step.error_kinds:
+            raise ToolError(text.removeprefix(ERROR_PREFIX))
+        return text if step.score is None else text or "The conversation has ended."
+
+
+class ExposedEpisode(CallAnswers):
+    """One episode with the default limits. Each call, and each message to the user, is one reply of the agent."""
+
+    def __init__(self, source: TaskSource, task: Task, seed: int = 0) -> None:
+        super().__init__()
+        self._owned = source.environment(task, seed=seed)
+        self._environment = EpisodeEnvironment(self._owned, DEFAULT_LIMITS, Trajectory(task.id))
 
     async def start(self) -> str:
         """Start the episode, and return the user's first message."""
@@ -43,11 +69,11 @@ class ExposedEpisode:
             return await self.say(str(call.arguments.get("text", "")))
         self._num_calls += 1
         call = call.replace(id=f"call_{self._num_calls}")
-        return await self._answer(Message(role="assistant", tool_calls=(call,)))
+        return await self._answer(self._environment.step(Message(role="assistant", tool_calls=(call,))))
 
     async def say(self, text: str) -> str:
         """Return the user's answer to a text. Raise ToolError as `call` does."""
-        return await self._answer(Message(role="assistant", content=text))
+        return await self._answer(self._environment.step(Message(role="assistant", content=text)))
 
     async def grade(self) -> Score:
         """Return the score, or that of the episode so far. Raise RolloutError if the episode has a fault."""
@@ -58,18 +84,3 @@ class ExposedEpisode:
     async def close(self) -> None:
         """Release the resources of the episode."""
         await self._owned.close()
-
-    async def _answer(self, reply: Message) -> str:
-        async with self._turn:
-            if self.score is not None or self.failure:
-                raise ToolError("the episode has ended")
-            try:
-                step: StepResult = await self._environment.step(reply)
-            except RolloutError as e:
-                self.failure = e
-                raise ToolError("the environment failed; the episode has ended") from e
-        self.score = step.score
-        text = "\n".join(message.content for message in step.messages)
-        if step.error_kinds:
-            raise ToolError(text.removeprefix(ERROR_PREFIX))
-        return text if step.score is None else text or "The conversation has ended."

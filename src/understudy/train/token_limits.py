@@ -26,7 +26,7 @@ def fit_token_limits(presets: Sequence[str], config: TrainConfig) -> tuple[Train
     source's gold episodes fail: the checks of a run say why. Raise ConfigError if the model or the source cannot be
     loaded.
     """
-    made = [load_config(name) for name in presets if load_config(name).model in MODEL_PARAMETERS]
+    made = [preset for preset in map(load_config, presets) if preset.model in MODEL_PARAMETERS]
     if not made or config.model == made[-1].model:
         return config, ""
     limits, sampling, preset = config.limits, config.sampling, made[-1]
