@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from support.checkouts import forget_checkouts
 from support.machine import ALL_TESTS, ELSEWHERE
 from support.sweeps import mark_slow_cases
 from understudy.cli import env_file
@@ -70,6 +71,13 @@ def _no_background_sessions() -> Iterator[None]:
     """End the servers that a test has started in the background loop, so that the next test finds none."""
     yield
     BACKGROUND_LOOP.close()
+
+
+@pytest.fixture(autouse=True)
+def _no_checkouts() -> Iterator[None]:
+    """Forget the checkout of a benchmark that a test has imported, because a process can load only one."""
+    yield
+    forget_checkouts()
 
 
 @pytest.fixture(autouse=True)

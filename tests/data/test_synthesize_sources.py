@@ -4,7 +4,6 @@ import asyncio
 import json
 import random
 import re
-import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
@@ -357,11 +356,9 @@ def test_model_may_name_only_hosts_and_files_that_it_was_shown(text: str, kind: 
 
 
 @pytest.fixture
-def kiosk(tmp_path: Path) -> Iterator[str]:
+def kiosk(tmp_path: Path) -> str:
     """A small checkout of tau-bench."""
-    yield f"tau-bench:{write_checkout(tmp_path / 'checkout', TAU_BENCH)}#kiosk"
-    for name in [name for name in sys.modules if name.partition(".")[0] == "tau_bench"]:
-        del sys.modules[name]
+    return f"tau-bench:{write_checkout(tmp_path / 'checkout', TAU_BENCH)}#kiosk"
 
 
 def test_model_makes_tasks_of_a_benchmark(kiosk: str, tmp_path: Path) -> None:
@@ -391,11 +388,7 @@ def test_model_makes_tasks_of_a_benchmark(kiosk: str, tmp_path: Path) -> None:
 
 def test_source_that_plays_only_its_own_tasks_is_refused(tmp_path: Path) -> None:
     source = f"tau2:{write_checkout(tmp_path / 'checkout', TAU2)}#lamp"
-    try:
-        code, out, err = run_data_command("synthesize", source, "--out", tmp_path / "t.jsonl", "--count", 1)
-    finally:
-        for name in [name for name in sys.modules if name.partition(".")[0] == "tau2"]:
-            del sys.modules[name]
+    code, out, err = run_data_command("synthesize", source, "--out", tmp_path / "t.jsonl", "--count", 1)
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert "tau2-lamp" in err
     assert [path.name for path in tmp_path.iterdir()] == ["checkout"]

@@ -2,8 +2,7 @@
 
 import asyncio
 import os
-import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,14 +24,6 @@ from understudy.sources.loading import load_source
 REAL = os.environ.get("TAU2_BENCH", "")
 real = pytest.mark.skipif(not REAL, reason="TAU2_BENCH names no checkout of sierra-research/tau2-bench")
 DONE = Message(role="assistant", content="Done.")
-
-
-@pytest.fixture(autouse=True)
-def forget_checkout_modules() -> Iterator[None]:
-    """Remove the modules of a checkout after each test, so that the next test can import its own."""
-    yield
-    for name in [name for name in sys.modules if name.partition(".")[0] == "tau2"]:
-        del sys.modules[name]
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from decimal import Decimal
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from support.checkouts import TAU_BENCH, write_checkout
+from support.checkouts import TAU_BENCH, forget_checkouts, write_checkout
 from understudy.core.errors import ConfigError, TaskError
 from understudy.core.messages import Message, ToolCall, message_from_openai
 from understudy.core.tasks import Task
@@ -44,14 +44,6 @@ from understudy.sources.mixture import Mixture
 
 REAL = os.environ.get("TAU_BENCH", "")
 real = pytest.mark.skipif(not REAL, reason="TAU_BENCH names no checkout of sierra-research/tau-bench")
-
-
-@pytest.fixture(autouse=True)
-def forget_checkout_modules() -> Iterator[None]:
-    """Remove the modules of a checkout after each test, so that the next test can import its own."""
-    yield
-    for name in [name for name in sys.modules if name.partition(".")[0] == "tau_bench"]:
-        del sys.modules[name]
 
 
 @pytest.fixture
@@ -111,8 +103,7 @@ def test_rules_are_the_brief_policy_also_in_a_mixture(kiosk: TauBench, tmp_path:
     part = Mixture((kiosk,), (1.0,)).slice(Slice(domain_policy="brief"))
     assert part.domain_policy == "Ask first.\nThen sell."
     bare = {**TAU_BENCH, "tau_bench/envs/kiosk/rules.py": "RULES = []\n"}
-    for name in [name for name in sys.modules if name.partition(".")[0] == "tau_bench"]:
-        del sys.modules[name]
+    forget_checkouts()
     source = load_source(f"tau-bench:{write_checkout(tmp_path / 'bare', bare)}#kiosk")
     with pytest.raises(ConfigError, match=r"tau-bench-kiosk\b.*\bbrief\b"):
         source.slice(Slice(domain_policy="brief"))
@@ -324,8 +315,7 @@ def test_missing_dependency_of_checkout_is_named(tmp_path: Path) -> None:
     needy = {**TAU_BENCH, "tau_bench/envs/kiosk/tools.py": "import sold_separately\n"}
     with pytest.raises(ConfigError, match="sold_separately"):
         open_domain(f"{write_checkout(tmp_path / 'a', needy)}#kiosk").tasks("test")
-    for name in [name for name in sys.modules if name.startswith("tau_bench")]:
-        del sys.modules[name]
+    forget_checkouts()
     newer = {**TAU_BENCH, "tau_bench/envs/kiosk/tools.py": "match = case ="}
     with pytest.raises(ConfigError, match="Python"):
         open_domain(f"{write_checkout(tmp_path / 'b', newer)}#kiosk").tasks("test")

@@ -4,6 +4,7 @@ Their top-level modules raise, because no code may run them. The other modules n
 pydantic.
 """
 
+import sys
 import textwrap
 from pathlib import Path
 
@@ -16,6 +17,12 @@ def write_checkout(root: Path, files: dict[str, str]) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(textwrap.dedent(text), encoding="utf-8")
     return root
+
+
+def forget_checkouts() -> None:
+    """Remove the modules of checkouts, so that another one can be imported."""
+    for name in [name for name in sys.modules if name.partition(".")[0] in ("tau_bench", "tau2")]:
+        del sys.modules[name]
 
 
 TAU_BENCH = {

@@ -2,7 +2,6 @@
 
 import json
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -26,14 +25,6 @@ from understudy.sources.loading import load_source
 from understudy.sources.mixture import Mixture
 from understudy.sources.task_files.config import DataConfig
 from understudy.train.eval_sets import make_eval_sets
-
-
-@pytest.fixture(autouse=True)
-def forget_checkout_modules() -> Iterator[None]:
-    """Remove the modules of a checkout after each test, so that the next test can import its own."""
-    yield
-    for name in [name for name in sys.modules if name.partition(".")[0] in ("tau_bench", "tau2")]:
-        del sys.modules[name]
 
 
 def test_list_of_domains_is_a_mixture_whose_files_may_name_its_sources(tmp_path: Path) -> None:
