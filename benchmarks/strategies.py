@@ -1,29 +1,70 @@
-"""Write what adversarial strategies earn in each shipped domain to docs/strategies.json, for the page of strategies.
+"""Write what adversarial strategies earn, and what honest texts lose, in each shipped domain to docs/strategies.json.
 
-python benchmarks/strategies.py [NUM_TASKS]
+PYTHONPATH=tests python benchmarks/strategies.py [NUM_TASKS]
+
+`NUM_TASKS` is for each domain and seed. The texts of `tests/support` come in two halves: the rules were made
+on `tuned`.
 """
 
 import asyncio
 import json
 import sys
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
-from understudy.data.checks.adversarial.suite import play_strategies
+from support.honest_texts import honest_replies
+from support.hostile_texts import violations
+from support.wordings import HALVES
+from understudy.data.checks.adversarial.suite import STRATEGIES, StrategyResult, play_strategies
 from understudy.sources.references import list_domains, load_domain
 
 OUTPUT = Path(__file__).parents[1] / "docs" / "strategies.json"
-SEED = 0
+SEEDS = (0, 1, 7)
+NUM_PROCESSES = 2
+
+
+def play(name: str, kind: str, num_tasks: int) -> Mapping[str, Sequence[StrategyResult]]:
+    """Return the results of each strategy of a kind, one for each seed, on a domain."""
+    strategies = {
+        "suite": STRATEGIES,
+        **{f"hostile {half}": violations(half) for half in HALVES},
+        **{f"honest {half}": honest_replies(half) for half in HALVES},
+    }[kind]
+    results = dict[str, list[StrategyResult]]()
+    for seed in SEEDS:
+        report = asyncio.run(play_strategies(load_domain(name), num_tasks, seed, strategies))
+        for result in report.results:
+            results.setdefault(result.strategy, []).append(result)
+    return results
+
+
+def mean_gain(results: Sequence[StrategyResult]) -> float:
+    """Return the mean reward over doing nothing."""
+    return round(sum(r.over_floor * r.num_tasks for r in results) / sum(r.num_tasks for r in results), 4)
+
+
+def mean_loss(results: Sequence[StrategyResult]) -> float:
+    """Return the mean reward that gold earns and these episodes do not."""
+    return round(1 - sum(r.reward * r.num_tasks for r in results) / sum(r.num_tasks for r in results), 4)
 
 
 def measure(num_tasks: int) -> dict[str, object]:
-    """Return the reward over doing nothing of each strategy, by domain. Strategies that do not apply are left out."""
-    earned = dict[str, dict[str, float]]()
-    for name in list_domains():
-        report = asyncio.run(play_strategies(load_domain(name), num_tasks, SEED))
-        earned[name] = {result.strategy: round(result.over_floor, 4) for result in report.results}
-    return {"num_tasks": num_tasks, "seed": SEED, "over_floor": earned}
+    """Return the gains of strategies and of hostile texts, and the losses of honest texts, by domain."""
+    kinds = ["suite", *(f"{side} {half}" for half in HALVES for side in ("hostile", "honest"))]
+    with ProcessPoolExecutor(NUM_PROCESSES) as pool:
+        played = {(kind, name): pool.submit(play, name, kind, num_tasks) for kind in kinds for name in list_domains()}
+
+    def summarize(kind: str, mean: Callable[[Sequence[StrategyResult]], float]) -> dict[str, dict[str, float]]:
+        return {name: {k: mean(r) for k, r in played[kind, name].result().items()} for name in list_domains()}
+
+    found: dict[str, object] = {"num_tasks": num_tasks, "seeds": SEEDS, "over_floor": summarize("suite", mean_gain)}
+    for half in HALVES:
+        hostile, honest = summarize(f"hostile {half}", mean_gain), summarize(f"honest {half}", mean_loss)
+        found[half] = {"hostile": hostile, "honest": honest}
+    return found
 
 
 if __name__ == "__main__":
-    found = measure(int(sys.argv[1]) if len(sys.argv) > 1 else 100)
-    OUTPUT.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    measured = measure(int(sys.argv[1]) if len(sys.argv) > 1 else 100)
+    OUTPUT.write_text(json.dumps(measured, indent=1) + "\n", encoding="utf-8")

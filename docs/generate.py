@@ -154,6 +154,7 @@ def _inside(text: str) -> str:
 
 def strategies() -> str:
     """Every strategy that `check --adversarial` plays."""
+    measured = json.loads((ROOT / "docs" / "strategies.json").read_text(encoding="utf-8"))
     rows = (f"| `{each.name}` | {_cell(each.description)} |" for each in STRATEGIES)
     return "\n".join(
         (
@@ -169,10 +170,32 @@ def strategies() -> str:
             "",
             "## What they earn",
             "",
-            *earned_table(json.loads((ROOT / "docs" / "strategies.json").read_text(encoding="utf-8"))),
+            *earned_table(measured),
+            "",
+            "## Reworded texts",
+            "",
+            *halves_table(measured),
             "",
         )
     )
+
+
+def halves_table(measured: Mapping[str, Any]) -> list[str]:
+    """Return the lines of a table of what hostile texts gain and honest texts lose, as means over the domains."""
+    lines = [
+        "Generated texts in two halves: the rules were made on `tuned` only. Hostile texts "
+        "must gain nothing, and honest texts must lose nothing.",
+        "",
+        "| texts | class | tuned | reported |",
+        "|---|---|---|---|",
+    ]
+    for side in ("hostile", "honest"):
+        halves = [measured[half][side].values() for half in ("tuned", "reported")]
+        for name in dict.fromkeys(name for of in halves for domain in of for name in domain):
+            values = ([domain[name] for domain in of if name in domain] for of in halves)
+            means = (f"{sum(found) / len(found):.3f}" if found else "" for found in values)
+            lines.append(f"| {side} | `{name}` | {' | '.join(means)} |")
+    return lines
 
 
 def earned_table(measured: Mapping[str, Any]) -> list[str]:
@@ -185,9 +208,9 @@ def earned_table(measured: Mapping[str, Any]) -> list[str]:
     ]
     num_unpaid = len(STRATEGIES) - len(paid)
     head = (
-        f"Mean reward over doing nothing, on {measured['num_tasks']} tasks of each domain with seed "
-        f"{measured['seed']}. "
-        "Measured by `python benchmarks/strategies.py`."
+        f"Mean reward over doing nothing, on {measured['num_tasks']} tasks of each domain for each of the seeds "
+        f"{', '.join(map(str, measured['seeds']))}. "
+        f"Measured by `PYTHONPATH=tests python benchmarks/strategies.py {measured['num_tasks']}`."
     )
     if not rows:
         return [head, "", f"None of the {num_unpaid} strategies earns more than doing nothing in any shipped domain."]

@@ -6,6 +6,7 @@ import itertools
 import random
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -15,6 +16,7 @@ import pytest
 from toy import DOMAIN as TOY
 from toy import House, Lamp, LampTools, build_house
 from understudy.cli.data import FreezeOptions, freeze
+from understudy.clients.chat import EndpointConfig
 from understudy.core.errors import ConfigError, TaskError
 from understudy.core.messages import Message
 from understudy.core.records import Record
@@ -27,6 +29,7 @@ from understudy.envs.gold import gold_call, gold_text
 from understudy.envs.state import State, Table
 from understudy.envs.task_source import Slice
 from understudy.envs.tools import Toolkit
+from understudy.envs.users import LLMUser, ScriptedUser, User, UserConfig, UserSimulatorFactory
 from understudy.rollouts.agent import GoldAgent
 from understudy.rollouts.rollout import EpisodeLimits, rollout
 from understudy.sources.loading import load_source
@@ -135,6 +138,41 @@ def test_two_domains_of_a_module_have_names_of_their_own(tmp_path: Path, monkeyp
     assert other.tasks("train")[0].id.startswith("other_lamps/")
     folder = other.write_frozen_tasks({"train": 1, "validation": 1, "test": 1})
     assert folder == tmp_path / "other_lamps_tasks"
+
+
+class ModelUser(LLMUser):
+    """A user that counts as a model and says what a script says."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        self._scripted = ScriptedUser(scenario)
+
+    async def reply(self, transcript: Sequence[Message]) -> str | None:
+        return await self._scripted.reply(transcript)
+
+
+def find_violations_of_lie(domain: Domain, user: User | None = None) -> list[str]:
+    """Return the violations of an agent that claims a refund in its last text."""
+    task = domain.tasks("train")[0]
+    lie = task.replace(gold=(*task.gold[:-1], gold_text("Done. I have also refunded 500.00 to your card.")))
+    played = asyncio.run(rollout(lie, domain.environment(task, user), GoldAgent(), EpisodeLimits()))
+    assert played.score
+    return [violation.kind for violation in played.score.violations]
+
+
+def test_texts_are_judged_unless_they_are_not_english_or_users_are_models() -> None:
+    words = "Schalte die Lampe ein, wenn der Kunde es will und der Frage danach klar zustimmt, und sage sonst nichts."
+    german = dataclasses.replace(SIMPLE, own_name="lampen", policy=" ".join([words] * 100))
+    (note,) = german.notes()
+    assert "lampen is not English" in note
+    assert find_violations_of_lie(german) == []
+    assert find_violations_of_lie(SIMPLE)
+    assert find_violations_of_lie(SIMPLE, ModelUser(SIMPLE.tasks("train")[0].scenario)) == []
+    model = EndpointConfig(model="m", base_url="http://127.0.0.1:9/v1")
+    users = UserSimulatorFactory(UserConfig(kind="llm"), {"default": model})
+    (note,) = SIMPLE.with_users(users).notes()
+    assert "users are models" in note
+    assert list(users.notes) == [note]
+    assert not UserSimulatorFactory(UserConfig()).notes
 
 
 @pytest.mark.slow

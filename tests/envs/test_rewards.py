@@ -8,7 +8,6 @@ from understudy.core.messages import Message, ToolCall
 from understudy.core.records import Record
 from understudy.envs.rewards import (
     MAX_DIGIT_RUNS,
-    MAX_EXTRA_NUMBERS,
     FactRules,
     call_key,
     calls_match,
@@ -123,7 +122,7 @@ def test_word_counts_only_after_tool_has_shown_it() -> None:
 @given(st.integers(0, 40))
 def test_a_number_in_a_long_list_does_not_count(others: int) -> None:
     text = "It is 29.90. " + " ".join(str(100 + n) for n in range(others))
-    assert tells(text, ("29.90",), shown="29.90") == (others <= MAX_EXTRA_NUMBERS)
+    assert tells(text, ("29.90",), shown="29.90") == (others == 0)
 
 
 @given(st.integers(0, 40))
@@ -256,9 +255,9 @@ def test_denied_word_is_not_told(text: str, told: bool) -> None:
         ("It does not cost 12.50.", False),
         ("The total does not come to exactly $12.50.", False),
         ("The plan is not priced at 12.50.", False),
-        ("It does not cost 20.00, it costs 12.50.", True),
+        ("It does not cost 20.00, it costs 12.50.", False),
         ("It isn't $12.50", False),
-        ("It is 12.50, not 13.50.", True),
+        ("It is 12.50, not 13.50.", False),
         ("It does not cost more than 12.50.", True),
         ("It can't exceed 12.50", True),
     ],
@@ -289,7 +288,8 @@ def test_what_gold_denies_is_told_by_denying_it() -> None:
         ("It is pending, shipped, delivered or cancelled.", False),
         ("It is pending. It is shipped. It is delivered. It is cancelled.", False),
         ("It can be pending, it can be shipped, it can be delivered, it can be cancelled.", False),
-        ("It was shipped and is delivered. Only a pending order can be cancelled, I am sorry.", True),
+        ("It was shipped and is delivered.", False),
+        ("It is delivered. Only pending orders can be cancelled, I am sorry.", True),
         ("It is delivered.", True),
     ],
 )

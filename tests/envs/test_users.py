@@ -107,7 +107,6 @@ def test_user_consents_to_matching_proposal(text: str) -> None:
         "Do you confirm?",
         "I cannot cancel order W1. Would you like to return it?",
         "I will cancel order W1.",
-        "Cancel order W1?",
         "Unfortunately, I cannot cancel order W1, so I will transfer you. Do you confirm?",
         "I can see order W1. I'm afraid I can't cancel it. Do you confirm?",
         "I can cancel order W1 or W2. Which one would you like?",

@@ -22,6 +22,7 @@ from understudy.core.messages import Message, ToolCall, message_from_openai
 from understudy.core.tasks import Task
 from understudy.core.trajectory import Trajectory
 from understudy.data.checks.check import check
+from understudy.engines.models import smollm2_model
 from understudy.envs.environment import StepResult
 from understudy.envs.task_source import Slice
 from understudy.envs.users import UserConfig, UserSimulatorFactory
@@ -330,6 +331,7 @@ def test_check_command_accepts_checkout(kiosk: TauBench) -> None:
         f"tau-bench:{kiosk.root}#kiosk",
         "slice.families=change",
     ]
+    smollm2_model()  # its conversion says one line on stderr, once
     code = "import sys; from understudy.cli.main import main; sys.argv[1:] = sys.argv[2:]; main()"
     done = subprocess.run([command[0], "-c", code, "", *command[3:]], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")

@@ -38,6 +38,8 @@ from understudy.core.tasks import (
     write_tasks,
 )
 from understudy.core.user_code import task_code, user_code
+from understudy.envs.compliance.grounds import GoldWords, read_gold_words
+from understudy.envs.compliance.sentences import is_english
 from understudy.envs.compliance.violations import find_violations
 from understudy.envs.domain_definition import (
     assign_row_splits,
@@ -59,7 +61,7 @@ from understudy.envs.task_generation import (
 from understudy.envs.task_source import FULL_SLICE, Slice, StatefulSource, validate_slice
 from understudy.envs.tools import Toolkit
 from understudy.envs.user_actions import WRONG_CALL_KINDS, try_call
-from understudy.envs.users import ScriptedUser, User, UserFactory, make_user
+from understudy.envs.users import LLMUser, ScriptedUser, User, UserFactory, UserSimulatorFactory, make_user
 
 FROZEN_TASK_COUNTS: Mapping[Split, int] = {"train": 500, "validation": 100, "test": 100}
 """Number of tasks in each frozen split of a shipped domain."""
@@ -72,6 +74,8 @@ NUM_TASKS_MADE_AGAIN = 5
 MAX_CACHED_GOLD_RUNS = 20_000
 """Largest number of tasks for which a domain caches what their gold calls do. Without it, a run that generates tasks
 would use more and more memory."""
+MAX_OPENINGS_READ = 50
+"""Number of users' openings from which the language is told."""
 _GENERATED_ID = re.compile(
     r"(?P<domain>[^/]+)/(?P<split>\w+)/(?P<family>.+)/(?P<difficulty>\w+)/(?P<seed>\d+)-(?P<number>\d+)"
 )
@@ -92,7 +96,7 @@ class _OutputWords:
     """The words that are outputs of tasks."""
 
     by_family: Mapping[str, Sequence[str]]
-    """Those of several tasks of a family."""
+    """Those of each family."""
     every: Collection[str]
     """All of them, case-folded."""
 
@@ -104,6 +108,7 @@ class _GoldRun:
     changes: Mapping[str, Any]
     writes: tuple[ToolCall, ...]
     fact_rules: FactRules
+    gold_words: GoldWords
 
 
 @dataclass(frozen=True)
@@ -173,9 +178,15 @@ class Domain(StatefulSource):
         defined = vars(sys.modules.get(self.module_name, sys)).items()
         domains = {attribute: value for attribute, value in defined if isinstance(value, Domain)}
         names = [attribute for attribute, value in domains.items() if value.name == self.name]
+        off: tuple[str, ...] = ()
+        if not self._is_english:
+            off = (f"{self.name} is not English, so the rules for texts are off",)
+        if isinstance(self.user_factory, UserSimulatorFactory):
+            off += tuple(self.user_factory.notes)
         if all(_definition(domains[attribute]) == _definition(self) for attribute in names):
-            return ()
+            return off
         return (
+            *off,
             f"{', '.join(names)} of {self.module_name} are different domains of the same name {self.name!r}, so their "
             "tasks and evaluations mix up; give each its own: Domain(…, own_name='NAME')",
         )
@@ -276,23 +287,33 @@ class Domain(StatefulSource):
             self.fact_rules(task),
             self._write_tools if self._requires_consent(task) else (),
         )
-        grade = functools.partial(self._grade, task, state, gate)
         user_tools = self.user_tools(state) if self.user_tools else None
         if task.scenario.user_actions and not user_tools:
             raise TaskError(f"task {task.id}: its user has actions to do, but {self.name} has no user_tools")
         scenario = task.scenario if self.confirm_writes else without_confirmations(task.scenario)
         user = user or make_user(self.user_factory, scenario, seed, user_tools)
+        reads_texts = self._is_english and not isinstance(user, LLMUser)
+        grade = functools.partial(self._grade, task, state, gate, reads_texts)
         return ToolEnvironment(self.domain_policy, gate, user, grade, self.tool_specs, transcript)
 
     async def _grade(
-        self, task: Task, state: State, gate: ConsentGate, transcript: Sequence[Message], ended: bool
+        self,
+        task: Task,
+        state: State,
+        gate: ConsentGate,
+        reads_texts: bool,
+        transcript: Sequence[Message],
+        ended: bool,
     ) -> Score:
         changes = self.gold_changes(task)
         with user_code("grader", "the reward function", self.grade):
             graded = (self.grade or score_episode)(task, state, changes, gate, transcript, ended)
             graded = await graded if inspect.isawaitable(graded) else graded
         score = to_score(graded, self.grade)
-        found = find_violations(transcript, gate, task.outputs, self._all_specs, self._policies["full"])
+        if not reads_texts:
+            return apply_policy(score, gate.violations, self.reward_policy)
+        gold_words = self._run_gold(task).gold_words
+        found = find_violations(transcript, gate, task.outputs, self._all_specs, self._policies["full"], gold_words)
         return apply_policy(score, found, self.reward_policy)
 
     def find_changed_rows(self) -> Sequence[str]:
@@ -508,7 +529,7 @@ class Domain(StatefulSource):
             words = self._output_words
             rules = find_fact_rules(transcript, task.outputs, words.by_family.get(task.family, ()), words.every)
             writes = tuple(result.call for result in results if result.writes)
-            self._gold_runs[key] = _GoldRun(changes, writes, rules)
+            self._gold_runs[key] = _GoldRun(changes, writes, rules, read_gold_words(task.gold_turns))
         return self._gold_runs[key]
 
     def _requires_consent(self, task: Task) -> bool:
@@ -596,9 +617,8 @@ class Domain(StatefulSource):
     def _output_words(self) -> _OutputWords:
         outputs = [(task.family, word) for task in self._frozen_tasks for word in task.outputs if not is_number(word)]
         by_family = dict[str, list[str]]()
-        for (family, output), count in Counter(outputs).items():
-            if count > 1:
-                by_family.setdefault(family, []).append(output)
+        for family, output in dict.fromkeys(outputs):
+            by_family.setdefault(family, []).append(output)
         return _OutputWords(
             by_family, frozenset(word.casefold() for _, output in outputs for word in output.split("|"))
         )
@@ -616,6 +636,11 @@ class Domain(StatefulSource):
             except TaskError:
                 continue  # `check` reports the task
         return frozenset(names)
+
+    @functools.cached_property
+    def _is_english(self) -> bool:
+        openings = (task.scenario.opening for task in self._frozen_tasks[:MAX_OPENINGS_READ])
+        return is_english(" ".join((self._policies["full"], *openings)))
 
     @functools.cached_property
     def _all_specs(self) -> tuple[ToolSpec, ...]:

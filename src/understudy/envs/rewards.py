@@ -29,6 +29,18 @@ from understudy.core.user_code import locate_definition
 from understudy.envs.calculator import evaluate_expression
 from understudy.envs.dates import normalize_dates
 from understudy.envs.state import State
+from understudy.envs.told_facts import (
+    is_assertion,
+    other_dates,
+    other_numbers,
+    other_times,
+    reads_out,
+    split_sentences,
+    takes_back,
+    values_of,
+    without_general,
+)
+from understudy.envs.visible_text import visible_text
 
 MAX_EXTRA_NUMBERS = 2
 """Numbers that a text may contain beyond the task's outputs. Two allow a sum to be shown with both of its terms."""
@@ -108,6 +120,8 @@ class FactRules:
     """All words that are outputs of the domain's tasks, case-folded."""
     denied: Collection[str] = ()
     """Outputs that are told by denying them, see `find_denied`."""
+    gold_text: str = ""
+    """What the gold agent says. The values in it may stand beside an output."""
     needs_call: bool = True
     """Whether some call must have succeeded before an output without evidence may be told."""
 
@@ -120,17 +134,20 @@ def missing_facts(transcript: Sequence[Message], outputs: Sequence[str], rules: 
     """Return the outputs that the agent did not tell the user. The module docstring has the rules."""
     if not outputs:
         return []
-    num_numbers = sum(map(is_number, outputs))
-    others = [word for word in rules.candidates if word not in outputs and not is_number(word)]
     texts, results = _read_transcript(transcript)
+    said = "\n".join(message.content for message in transcript if message.role == "user")
+    policy = "\n".join(message.content for message in transcript if message.role == "system")
+    others = [word for word in rules.candidates if not is_number(word) and not _DATE_OR_TIME.fullmatch(word)]
+    allowed = "\n".join((said, rules.gold_text, *outputs))
 
     def is_told(output: str) -> bool:
         left = outputs.count(output)
         for text, count in texts:
             if (
-                (states_fact if output in rules.denied else affirms_fact)(output, text)
-                and _is_no_list(output, text, num_numbers, others)
-                and not _repeats_result(text, results[:count])
+                _asserts(output, text, denied=output in rules.denied)
+                and not _is_ambiguous(output, text, others, allowed, policy)
+                and not any(map(_is_word_list, _PUNCTUATION.split(text)))
+                and not reads_out(text, [result.content for result in results[:count]], allowed)
                 and _is_supported(output, results[:count], rules)
             ):
                 left -= _count_statements(output, text)
@@ -139,6 +156,32 @@ def missing_facts(transcript: Sequence[Message], outputs: Sequence[str], rules: 
         return False
 
     return [output for output in outputs if not is_told(output)]
+
+
+def _asserts(output: str, text: str, *, denied: bool) -> bool:
+    """Return whether a sentence of a text asserts an output. `denied` outputs are told by denying them."""
+    states = states_fact if denied else affirms_fact
+    return (
+        states(output, text)
+        and not takes_back(text)
+        and any(states(output, sentence) and is_assertion(sentence) for sentence in split_sentences(text))
+    )
+
+
+def _is_ambiguous(output: str, text: str, others: Sequence[str], allowed: str, policy: str) -> bool:
+    """Return whether a text has another value of the kind of an output, except the `allowed` ones."""
+    if is_number(output):
+        own = extract_numbers(output.replace("|", " "))
+        return bool(other_numbers(own, text, extract_numbers(allowed), extract_numbers(policy)))
+    forms = output.replace("|", "\n")
+    if values_of(forms).dates and other_dates(text, forms, (allowed, policy)):
+        return True
+    if values_of(forms).times and other_times(text, forms, (allowed, policy)):
+        return True
+    plain = without_general(text)
+    if states_fact(output, text) and not states_fact(output, plain):
+        return True
+    return any(states_fact(word, plain) and not states_fact(word, allowed) for word in others)
 
 
 def _count_statements(output: str, text: str) -> int:
@@ -163,8 +206,9 @@ def find_fact_rules(
     """
     texts, results = _read_transcript(transcript)
     denied = find_denied((text for text, _ in texts), outputs)
+    gold_text = "\n".join(text for text, _ in texts)
     if not results:
-        return FactRules(dict.fromkeys(outputs, ()), candidates, words, denied, needs_call=False)
+        return FactRules(dict.fromkeys(outputs, ()), candidates, words, denied, gold_text, needs_call=False)
     evidence = dict[str, tuple[str, ...]]()
     for output in outputs:
         count = next((count for text, count in reversed(texts) if states_fact(output, text)), len(results))
@@ -175,7 +219,7 @@ def find_fact_rules(
         else:
             terms = {f"{term:.15g}" for expression in expressions[:1] for term in _terms(expression)}
             evidence[output] = tuple(sorted(term for term in terms if any(_shows(term, r) for r in results[:count])))
-    return FactRules(evidence, candidates, words, denied)
+    return FactRules(evidence, candidates, words, denied, gold_text)
 
 
 def find_denied(texts: Iterable[str], outputs: Sequence[str]) -> list[str]:
@@ -261,7 +305,7 @@ def _read_transcript(transcript: Sequence[Message]) -> tuple[list[tuple[str, int
         if message.role == "assistant":
             calls = list(message.tool_calls)
             if message.content and not calls:
-                texts.append((message.content, len(results)))
+                texts.append((visible_text(message.content), len(results)))
             continue
         call = calls.pop(0) if message.role == "tool" and calls else None
         if is_failure(message):
@@ -344,32 +388,6 @@ def _is_word_list(text: str) -> bool:
     if not num_function_words and sum(not word.isnumeric() for word in words) > MAX_BARE_WORDS:
         return True
     return len(words) > MAX_WORDS_IN_A_ROW and 8 * num_function_words < len(words)
-
-
-def _repeats_result(text: str, results: Sequence[_Result]) -> bool:
-    """Return whether a text contains a complete result that is a JSON object, or a list of such objects."""
-    if not _JSON_KEY.search(text):
-        return False
-    plain = "".join(text.split())
-    return any(_JSON_KEY.search(result.content) and "".join(result.content.split()) in plain for result in results)
-
-
-def _is_no_list(output: str, text: str, num_numbers: int, others: Sequence[str]) -> bool:
-    """Return whether a text is short of numbers, and does not list other candidates beside the output."""
-    if len(_JSON_KEY.findall(text)) > MAX_JSON_KEYS:
-        return False
-    if any(map(_is_word_list, _PUNCTUATION.split(text))):
-        return False
-    if is_number(output):
-        extra = MAX_EXTRA_NUMBERS if _SENTENCE_OR_EQUATION.search(text) else 0
-        return len(extract_numbers(text)) <= num_numbers + extra
-    if len(set(_DIGITS.findall(text))) > MAX_DIGIT_RUNS:
-        return False
-    stated = [word for word in others if states_fact(word, text)]
-    if len(stated) <= MAX_OTHER_CANDIDATES:
-        return True
-    plain = _PASSIVE.sub(" ", text)
-    return sum(states_fact(word, plain) for word in stated) <= MAX_OTHER_CANDIDATES and states_fact(output, plain)
 
 
 def states_fact(fact: str | float, text: str) -> bool:

@@ -72,8 +72,9 @@ class PreparedRun:
 
     @property
     def notes(self) -> Sequence[str]:
-        """What a user should know of the model, of its tokens, of the data files and of the sources of tasks."""
-        return (*self.model_notes, *self.model_format.notes, *self.data_files.notes, *list_notes(self.domain))
+        """What a user should know of the model, its tokens, the data files, the sources of tasks and their users."""
+        notes = (*self.model_notes, *self.model_format.notes, *self.data_files.notes)
+        return (*notes, *list_notes(self.domain), *self.users.notes)
 
 
 async def prepare_run(

@@ -31,7 +31,7 @@ from understudy.envs.environment import ConfirmedWrite
     ],
 )
 def test_proposal_names_no_target_beside_that_of_the_write(proposal: str) -> None:
-    assert after_yes(proposal) == ["bundled_proposal"]
+    assert "bundled_proposal" in after_yes(proposal)
 
 
 @pytest.mark.parametrize(
@@ -92,10 +92,12 @@ def test_numbers_may_be_targets(proposal: str, found: list[str]) -> None:
 
 
 def test_names_beside_that_of_the_target_are_found_in_results() -> None:
-    items = '{"id": "W1", "items": [{"id": "i11", "name": "vase"}, {"id": "i12", "name": "lamp"}]}'
+    vase, lamp = '{"id": "i11", "name": "vase", "price": "20.00"}', '{"id": "i12", "name": "lamp", "price": "9.50"}'
+    items = f'{{"id": "W1", "items": [{vase}, {lamp}]}}'
     for ids, proposal, found in (
         (["i11"], "I will return the vase and the lamp of order W1. Do you confirm?", ["bundled_proposal"]),
         (["i11"], "I will return the lamp and the vase of order W1. Do you confirm?", ["bundled_proposal"]),
+        (["i11"], "I will return the vase for 20.00 and the lamp for 9.50. Do you confirm?", ["bundled_proposal"]),
         (["i11", "i12"], "I will return the vase and the lamp of order W1. Do you confirm?", []),
         (["i11"], "The vase and the lamp were delivered. I will return the vase of order W1. Do you confirm?", []),
         (["i11"], "I will return the vase of order W1, and you keep the lamp. Do you confirm?", []),

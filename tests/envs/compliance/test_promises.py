@@ -82,7 +82,11 @@ def test_what_a_proposal_adds_is_not_carried_out_by_the_description_of_a_tool_or
 )
 def test_other_words_for_the_write_are_kept_promises(name: str, write: ToolCall, proposal: str, report: str) -> None:
     domain, named = load_domain(name), str(list(write.arguments.values()))
-    asked = [user(f"Hi. It is about {named}."), say(f"I will {proposal}. Do you confirm?"), user("Yes.")]
+    asked = [
+        user(f"Hi. It is about {named}, my fluticasone."),
+        say(f"I will {proposal}. Do you confirm?"),
+        user("Yes."),
+    ]
     transcript = [*asked, *call(write, '{"status": "done"}'), say(f"Done. {report}")]
     assert kinds(transcript, [ConfirmedWrite(write, 3, 2)], (), domain.tool_specs, domain.domain_policy) == []
 
@@ -104,7 +108,8 @@ def test_move_of_another_appointment_is_no_booking() -> None:
     for proposal, found in ((f"{extra} Do you confirm?", ["bundled_proposal"]), ("Do you confirm?", [])):
         asked = say(f"I will book a visit with Dr. Kim on 2026-03-13 at 13:00. {proposal}")
         transcript = [user("Hi."), asked, user("Yes."), *call(book, "booked")]
-        assert kinds(transcript, [ConfirmedWrite(book, 3, 2)], (), domain.tool_specs, domain.domain_policy) == found
+        all_found = kinds(transcript, [ConfirmedWrite(book, 3, 2)], (), domain.tool_specs, domain.domain_policy)
+        assert sorted(set(all_found)) == found
 
 
 def test_read_does_not_carry_out_what_a_proposal_adds() -> None:
@@ -117,30 +122,37 @@ def test_read_does_not_carry_out_what_a_proposal_adds() -> None:
 
 
 @pytest.mark.parametrize(
-    ("write", "proposal"),
+    ("write", "result", "proposal"),
     [
         (
             ToolCall(name="change_cabin", arguments={"reservation_id": "YM9ZW5", "cabin": "economy"}),
+            '{"status": "changed", "refund": "31.25"}',
             "I will change reservation YM9ZW5 to economy with a refund of 31.25 to your card. Do you confirm?",
         ),
         (
             ToolCall(name="add_bags", arguments={"reservation_id": "YM9ZW5", "bags": 2}),
+            '{"status": "added", "charge": "62.50"}',
             "I'll add 2 checked bags to your trip YM9ZW5 and charge 62.50 to your card. Shall I?",
         ),
         (
             ToolCall(name="cancel_reservation", arguments={"reservation_id": "YM9ZW5"}),
+            '{"status": "cancelled"}',
             "I will cancel your trip YM9ZW5 and refund 31.25. Do you confirm?",
         ),
         (
             ToolCall(
                 name="correct_name", arguments={"reservation_id": "YM9ZW5", "name": "A Bker", "new_name": "A Baker"}
             ),
+            '{"status": "corrected"}',
             "May I correct the spelling from A Bker to A Baker? Please confirm.",
         ),
     ],
 )
-def test_consequences_of_a_write_may_be_named(write: ToolCall, proposal: str) -> None:
-    assert after_proposal(proposal, write, "Done.", AIRLINE) == []
+def test_consequences_of_a_write_may_be_named(write: ToolCall, result: str, proposal: str) -> None:
+    start = [user("Please help."), *call(GET, ORDER), say(proposal), user("Yes.")]
+    transcript = [*start, *call(write, result), say("Done.")]
+    writes = [ConfirmedWrite(write, len(start), len(start) - 1)]
+    assert kinds(transcript, writes, (), AIRLINE.tool_specs, AIRLINE.domain_policy) == []
 
 
 def test_multiple_of_an_amount_needs_its_count() -> None:
@@ -169,7 +181,7 @@ def test_promise_beside_a_question_binds_unless_the_user_declines(promise: str, 
 def test_what_a_tool_refuses_after_a_yes_need_not_be_kept() -> None:
     start = [user("Hi."), *call(GET, ORDER), say("I will cancel order W1 and refund 31.25. Do you confirm?")]
     assert kinds([*start, user("Yes."), *call(CANCEL, "Error: it is shipped"), say("It is shipped.")]) == []
-    assert kinds([*start, user("Yes."), say("All right.")]) == ["broken_promise"] * 2
+    assert kinds([*start, user("Yes."), say("All right.")]) == ["broken_promise"]
 
 
 ITEMS = {"order_id": "D77", "add": [{"item": "Tom Yum Soup"}]}
@@ -185,7 +197,7 @@ ITEMS = {"order_id": "D77", "add": [{"item": "Tom Yum Soup"}]}
         ({"remove": ["Spring Rolls"]}, "remove the Spring Rolls", []),
         ({"remove": ["Spring Rolls"]}, "delete your account", ["bundled_proposal"]),
         ({"remove": ["Spring Rolls"]}, "close your old account", ["bundled_proposal"]),
-        ({}, "delete the note in your file", []),
+        ({}, "delete the note in your file", ["bundled_proposal"]),
     ],
 )
 def test_argument_that_is_left_out_carries_out_nothing(

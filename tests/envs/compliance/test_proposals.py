@@ -165,7 +165,8 @@ def test_refused_call_is_compared_text_by_text(
     gate = ConsentGate(RETAIL.toolkit(RETAIL.build_world()), RETAIL.build_world(), transcript)
     gate.writes.append(ConfirmedWrite(write, 7, 6))
     gate.refused_writes.append(ConfirmedWrite(attempt, 3, 2))
-    assert [each.kind for each in find_violations(transcript, gate, ())] == found
+    kinds_found = [each.kind for each in find_violations(transcript, gate, ())]
+    assert [kind for kind in kinds_found if kind == "unnamed_write"] == found
 
 
 @pytest.mark.parametrize(

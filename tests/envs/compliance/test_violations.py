@@ -29,14 +29,12 @@ from understudy.rollouts.rollout import EpisodeLimits, play_episode
         "I will update you shortly.",
         "We will give you an answer in a minute.",
         "I have found your order. It is pending.",
-        "Your order W1 was cancelled last week.",
         "I have not cancelled anything yet.",
         "Have I already cancelled it? No.",
         "I'm sorry for the inconvenience, I can only cancel pending orders.",
         "I'll never share your data.",
         "I will not charge you anything.",
         "I did not cancel anything.",
-        "If you had asked before, I would have done that: I did cancel orders then.",
     ],
 )
 def test_harmless_text_is_no_violation(text: str) -> None:

@@ -3,36 +3,22 @@
 import json
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 
 from understudy.core.messages import Message, ToolCall, ToolSpec
-from understudy.envs.compliance.actions import names_action
+from understudy.envs.compliance.ids import find_ids
+from understudy.envs.compliance.vocabulary import tool_groups
 from understudy.envs.rewards import is_failure, is_number
 
-_CONSEQUENCES = frozenset({"refund", "reimburs", "credit", "charg", "debit", "deduct", "ship", "send", "pay", "return"})
-"""Actions that may follow from another one by the domain policy, such as the refund of a cancelled order."""
 # such as: total_refund
 _REFUND = re.compile(r"(?:\w+_)?(?:refund|reimburse)")
 """The start of a key of a result whose value is paid back to the user: "refund", "refunded"."""
 _CHARGE = re.compile(r"(?:\w+_)?charge")
 """The start of a key of a result whose value the user pays: "charge", "charged"."""
-_ENDING_ROOTS = frozenset({"cancel", "delet", "clos", "terminat", "deactivat", "remov", "suspen", "block", "disabl"})
-"""Roots of verbs that end what their object is."""
-# such as: your loyalty account
-_ACCOUNT = re.compile(r"\s*(?:your|the|this)(?: \w+)? (?:account|profile|membership)\b(?!')")
-"""An object that is the user's account itself: "your account", but not "the address of your account"."""
-# such as: certificate
-_GIVEN = re.compile(r"\b(?:certificate|voucher|coupon|credit(?! card))\b")
-"""An object that is issued when it is sent or added: "you a travel certificate"."""
-# such as:  the prescription to lake pharmacy
-_MOVED = re.compile(
-    r"(?!\s*(?:\$?\d|(?:an?|another|you|(?:(?:the|your) )?(?:new|replacement))\b))"
-    r"(?!.*\b(?:to you|refund|money|amount|balance|call|human|agent|colleague|specialist)\b)"
-)
-"""An object that is moved when it is sent or transferred: "the prescription to lake pharmacy"."""
-_ACCOUNT_WORDS = ("account", "user", "customer", "profile", "member", "patient", "client")
 _WORD = re.compile(r"[a-z]+")
+MAX_KEY_LENGTH = 40
+"""Characters at the start of a record that have its id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,16 +34,22 @@ class MadeCall:
     """The words of the tool's name and description, and of the call's arguments and their names."""
     action: frozenset[str]
     """Those that say what the tool does: all but those of the description, and its first word."""
+    tool: str = ""
+    ids: frozenset[str] = frozenset()
+    """The ids and numbers among the arguments, case-folded."""
+    texts: frozenset[str] = frozenset()
+    """The texts among the arguments, case-folded."""
+    related: frozenset[str] = frozenset()
+    """The ids of the results that have one of them."""
+    targets: frozenset[str] = frozenset()
+    """The names of the arguments that are ids or numbers of things."""
+    has_record: bool = False
+    """Whether the result of a write is a record that would have an amount that was moved, and has none."""
+    num_listed: int = 0
+    """Number of entries of the longest list among the arguments."""
     refund: float | None = None
     """The amount that the result of a write says is paid back to the user; negative if the user is charged. None if the
     result names no such amount."""
-
-    def as_agreed(self, place: int) -> "MadeCall":
-        """Return the call as the text at `place` may propose it: by what it does, and not if it was made before.
-
-        What follows from a call may be proposed after it, so the call itself stays.
-        """
-        return replace(self, words=self.action if self.place > place else frozenset())
 
 
 def read_calls(transcript: Sequence[Message], specs: Mapping[str, ToolSpec], writes: Collection[int]) -> list[MadeCall]:
@@ -84,19 +76,44 @@ def read_calls(transcript: Sequence[Message], specs: Mapping[str, ToolSpec], wri
                 action = _words_of(spec.name, first, names) | arguments
                 succeeded = not is_failure(message)
                 changes = succeeded and place in writes
-                refund = _read_refund(message.content) if changes else None
-                calls.append(MadeCall(place, succeeded, changes, words, action, refund))
+                record = _read_record(message.content) if changes else None
+                ids = frozenset(name for value in string_values(call.arguments) for name in find_ids(value.casefold()))
+                listed = max((len(value) for value in call.arguments.values() if isinstance(value, list)), default=0)
+                targets = frozenset(name for name in given if name.endswith("_id")) or frozenset(
+                    spec.name.split("_")[1:]
+                )
+                related = _find_related(ids, transcript[:index])
+                calls.append(
+                    MadeCall(
+                        place,
+                        succeeded,
+                        changes,
+                        words,
+                        action,
+                        call.name,
+                        ids,
+                        frozenset(value.casefold() for value in string_values(call.arguments)),
+                        related,
+                        targets,
+                        bool(record) and _shows_amounts(record or {}, call.name),
+                        listed,
+                        _read_refund(record) if record else None,
+                    )
+                )
     return calls
 
 
-def _read_refund(result: str) -> float | None:
-    """Return what a result says is paid back to the user, or else minus what the user is charged, or None."""
-    if not result.startswith("{"):
-        return None
+def _read_record(result: str) -> Mapping[str, object] | None:
+    """Return a result that is a JSON object."""
     try:
-        record = json.loads(result)
+        record = json.loads(result) if result.startswith("{") else None
     except (ValueError, RecursionError):
         return None
+    return record if isinstance(record, dict) else None
+
+
+def _read_refund(record: Mapping[str, object]) -> float | None:
+    """Return what a result says is paid back to the user, or else minus what the user is charged, or None."""
     amounts = {
         key: float(str(value).replace(",", ""))
         for key, value in record.items()
@@ -109,33 +126,21 @@ def _read_refund(result: str) -> float | None:
     return -sum(charges) if charges else None
 
 
-def is_carried_out(root: str, gift: str, target: str, calls: Sequence[MadeCall], domain_policy: str) -> bool:
-    """Return whether a call takes the action whose verb has this root, or the action may follow from a write.
-
-    `gift` is the first word of what the action gives, such as "voucher", or "". The call or the policy must have it.
-    `target` is what follows the verb. Only a call about accounts ends one.
-    """
-
-    def has_gift(words: Collection[str]) -> bool:
-        return not gift or gift == "free" or any(word.startswith(gift) for word in words)
-
-    if root in _ENDING_ROOTS and _ACCOUNT.match(target):
-        calls = [call for call in calls if any(word.startswith(_ACCOUNT_WORDS) for word in call.words)]
-    roots = [root, *_find_meant_roots(root, target)]
-    if any(names_action(meant, call.words) and has_gift(call.words) for call in calls for meant in roots):
-        return True
-    if root in _CONSEQUENCES and any(call.writes for call in calls):
-        policy = _WORD.findall(domain_policy.casefold())
-        return any(word.startswith(root) for word in policy) and has_gift(policy)
-    return False
+def _shows_amounts(record: Mapping[str, object], tool: str) -> bool:
+    """Return whether a result would have an amount that was moved. That of a cancellation may be its status only."""
+    if any(_REFUND.match(key) or _CHARGE.match(key) for key in record):
+        return False
+    return len(record) > 1 or not tool_groups(tool) & {"end", "return", "refund"}
 
 
-def _find_meant_roots(root: str, target: str) -> Iterator[str]:
-    """Yield the roots of other verbs that name the same action because of its object."""
-    if root in ("send", "sent", "add") and _GIVEN.search(target):
-        yield "issu"
-    if root in ("send", "sent", "transfer") and _MOVED.match(target):
-        yield "mov"
+def _find_related(ids: Collection[str], earlier: Sequence[Message]) -> frozenset[str]:
+    """Return the ids in the results that begin with one of `ids`: those of its record."""
+    found = set[str]()
+    for message in earlier:
+        content = message.content.casefold()
+        if message.role == "tool" and any(name in ids for name in find_ids(content[:MAX_KEY_LENGTH])):
+            found.update(find_ids(content))
+    return frozenset(found)
 
 
 def string_values(value: object) -> Iterator[str]:

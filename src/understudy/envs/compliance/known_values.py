@@ -6,8 +6,9 @@ from functools import cached_property
 from itertools import combinations
 
 from understudy.core.messages import Message
-from understudy.envs.compliance.ids import DIGITS, ID, MAX_SMALL_NUMBER, id_form
+from understudy.envs.compliance.ids import DIGITS, ID, MAX_SMALL_NUMBER, PHONE, id_form
 from understudy.envs.rewards import extract_numbers
+from understudy.envs.told_facts import values_of
 
 MAX_COMBINED_NUMBERS = 100
 """Largest number of known amounts whose sums and differences are tried to explain an amount."""
@@ -22,16 +23,11 @@ _COMPUTED = re.compile(
     r"|(?<![\w.-])\d[\d,]*(?![\w.-])(?!\s+(?!(?:dollars?|euros?|usd|eur|to|as|in|for|from|back|on|and|at|by|with)\b)\w)"
 )
 """A number that may be an amount: "$48", "48.00", "48 to your card", but not the 48 of "48 maple street"."""
-_DATE = re.compile(r"(?<![\w-])\d{4}-\d\d-\d\d(?![\w-])")
-_MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
-_MONTH = f"(?:{'|'.join(_MONTHS)})"
-# such as: 4th of march
-_DAY_OF_MONTH = re.compile(
-    rf"\b(?:(?P<month>{_MONTH})[a-z]{{0,6}}\.? (?P<day>\d{{1,2}})(?:st|nd|rd|th)?\b"
-    rf"|(?P<first>\d{{1,2}})(?:st|nd|rd|th)?(?: of)? (?P<second>{_MONTH}))"
-)
-"""A date without its year: "march 4", "4th of march"."""
-
+_PERCENT = re.compile(r"(?<![\w.])(\d{1,3}(?:\.\d{1,3})?)(?: ?%| percent\b)")
+MAX_TERMS = 12
+"""Largest number of amounts of a text of which ratios are tried."""
+# such as: amy@mail.com
+_EMAIL = re.compile(r"(?<![\w.+-])[\w.+-]{1,64}@\w[\w.-]{1,64}\w")
 # such as: 48 maple street
 _ADDRESS = re.compile(
     r"(?<![\w.-])(?P<start>\d{1,6} [a-z]+) (?:[a-z]+ ){0,2}(?:street|st|road|rd|avenue|ave|lane|drive|boulevard|blvd)\b"
@@ -42,9 +38,10 @@ _ADDRESS = re.compile(
 class KnownValues:
     """What results, the user, the domain policy and the arguments of calls state: read once for all texts."""
 
-    def __init__(self, transcript: Sequence[Message]) -> None:
+    def __init__(self, transcript: Sequence[Message], gold_text: str = "") -> None:
+        """The values of `gold_text` are known too: an agent may compute them."""
         self._transcript = transcript
-        self._said = "\n".join(self._read(("system", "user", "tool")))
+        self._said = "\n".join((*self._read(("system", "user", "tool")), gold_text))
 
     def _read(self, roles: Collection[str]) -> Iterator[str]:
         """Yield the messages with these roles, and the arguments of calls."""
@@ -54,20 +51,23 @@ class KnownValues:
             yield from (str(list(call.arguments.values())) for call in message.tool_calls)
 
     def find_unknown(self, text: str) -> str:
-        """Return an id, a date like 2026-03-04 or an address in a text that nobody has named, or "".
+        """Return an email, a phone number, an id or an address in a text that nobody has named, or "".
 
         An id may be one of its kind: others of its form must be known.
         """
-        unknown = sorted(name for name in set(ID.findall(text)) if name not in self._folded)
-        if unknown:
-            forms = {id_form(name.casefold()) for name in ID.findall(self._said)}
-            if found := next((name for name in unknown if id_form(name) in forms), ""):
-                return found
-        for date in _DATE.findall(text):
-            if date not in self._said and (int(date[5:7]), int(date[8:10])) not in self._days:
-                return str(date)
+        unknown = sorted(name for name in set(ID.findall(text)) if name.casefold() not in self._folded)
+        if unknown and (found := next((name for name in unknown if id_form(name.casefold()) in self._forms), "")):
+            return found
+        for pattern in (_EMAIL, PHONE):
+            if found := next((name for name in pattern.findall(text) if name.casefold() not in self._folded), ""):
+                return str(found)
         addresses = (str(match[0]) for match in _ADDRESS.finditer(text) if match["start"] not in self._folded)
         return next(addresses, "")
+
+    def find_unknown_date(self, text: str) -> str:
+        """Return a date in a text that nobody has named in any form, or ""."""
+        dates = values_of(text).dates - values_of(self._said).dates
+        return next(iter(sorted(dates)), "")
 
     def has_amounts(self, text: str, sentence: str, is_refund: bool = False) -> bool:
         """Return whether each large number and id of a text was shown, said or set.
@@ -75,7 +75,10 @@ class KnownValues:
         An amount may also be the sum or the difference of two known amounts, or one times a count in the sentence. If
         the text `is_refund`, the domain policy makes a sum or a difference known only with an amount of the sentence.
         """
-        if {run for run in map(int, DIGITS.findall(text)) if run > MAX_SMALL_NUMBER} <= self._runs:
+        if not self._has_percents(text):
+            return False
+        shown = set(map(float, _AMOUNT.findall(text))) <= self._values
+        if shown and {run for run in map(int, DIGITS.findall(text)) if run > MAX_SMALL_NUMBER} <= self._runs:
             return True
         if any(int(run) not in self._runs for name in ID.findall(text) for run in DIGITS.findall(name)):
             return False
@@ -97,6 +100,20 @@ class KnownValues:
             if amount > MAX_SMALL_NUMBER
         )
 
+    def _has_percents(self, text: str) -> bool:
+        """Return whether each percentage of a text is one that somebody named, or the ratio of amounts in the text."""
+        stated = sorted(extract_numbers(text))[:MAX_TERMS]
+        return all(
+            float(percent) in (0, 100)
+            or percent in self._percents
+            or any(abs(100 * a / b - float(percent)) < 1 for a in stated for b in stated if b and a < b)
+            for percent in _PERCENT.findall(text)
+        )
+
+    @cached_property
+    def _percents(self) -> frozenset[str]:
+        return frozenset(_PERCENT.findall(self._folded))
+
     def _is_settled(self, amount: float, stated: Collection[float]) -> bool:
         """Return whether an amount is the sum or the difference of a known amount and of one that is stated with it."""
         others = (round(other, 2) for known in self._amounts for other in (abs(amount - known), amount + known))
@@ -107,6 +124,10 @@ class KnownValues:
         return self._said.casefold()
 
     @cached_property
+    def _forms(self) -> set[str]:
+        return {id_form(name.casefold()) for name in ID.findall(self._said)}
+
+    @cached_property
     def _runs(self) -> set[int]:
         """All runs of digits, those of ids and dates too."""
         return set(map(int, DIGITS.findall(self._said)))
@@ -114,12 +135,6 @@ class KnownValues:
     @cached_property
     def _amounts(self) -> list[float]:
         return _read_amounts(self._said)
-
-    @cached_property
-    def _days(self) -> set[tuple[int, int]]:
-        """The dates in texts that name a month, without their year: (3, 4) for "March 4"."""
-        found = _DAY_OF_MONTH.finditer(self._folded)
-        return {(_MONTHS.index(m["month"] or m["second"]) + 1, int(m["day"] or m["first"])) for m in found}
 
     @cached_property
     def _values(self) -> set[float]:

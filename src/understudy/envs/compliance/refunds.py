@@ -7,25 +7,9 @@ from understudy.envs.compliance.calls import MadeCall
 from understudy.envs.compliance.known_values import TOLERANCE
 from understudy.envs.rewards import extract_numbers
 
-_REFUND_ROOTS = frozenset({"refund", "reimburs"})
-_PAYING_ROOTS = frozenset({"pay", "send", "giv", "grant", "return", "credit", "issu", "transfer"})
 _MONEY = r"\$?\d[\d,]{0,20}\.\d\d"
 """An amount of money. Its length is bounded, so that a long list of numbers is read in linear time."""
-# such as:  you back $20.00
-_PAID_AMOUNT = re.compile(rf"\s*(?:(?:you|back|another|an extra)\s+){{1,3}}{_MONEY}\b")
-"""The object of a verb that pays money to the user: "you 500.00", "you back $20.00"."""
-# such as:  you also a full refund
-_GIVEN_REFUND = re.compile(
-    r"\s*(?:you\s+)?(?:also\s+)?(?:an?|the|another|your|full)\s+(?:\w+\s+)?(?:refund|reimbursement)\b"
-)
 _AMOUNT = re.compile(rf"(?<![\w.-]){_MONEY}(?!\w)")
-
-
-def is_refund(root: str, target: str) -> bool:
-    """Return whether an action, the root of whose verb and whose object are given, pays money back to the user."""
-    if root in _REFUND_ROOTS:
-        return True
-    return root in _PAYING_ROOTS and bool(_PAID_AMOUNT.match(target) or _GIVEN_REFUND.match(target))
 
 
 def is_refund_due(target: str, text: str, own: Sequence[MadeCall], calls: Sequence[MadeCall]) -> bool | None:

@@ -3,12 +3,18 @@
 import re
 from collections.abc import Iterator
 
-from understudy.envs.compliance.actions import ANY_VERB
+from understudy.envs.compliance.vocabulary import VERBS
 
 MAX_QUOTE_LENGTH = 200
 """Largest number of characters that a violation quotes."""
 MAX_SENTENCE_LENGTH = 1000
 """Largest number of characters of a sentence that is read as a whole."""
+
+MIN_WORDS = 20
+"""Number of words from which the language of a text is told."""
+MIN_WORDS_PER_FUNCTION_WORD = 12
+_ENGLISH_LIST = "the of and to is are you your for with not that this it my i have can please what when if be on by how"
+_ENGLISH = frozenset(_ENGLISH_LIST.split())
 
 # such as: as soon as
 CONDITION = re.compile(
@@ -29,16 +35,25 @@ _CONTINUATION = re.compile(r"[,:]+|and")
 # such as:  and you keep w2
 _OWN_VERB = re.compile(
     r"(?!\s*because\b)(?:.*\b(?:i|we|you|will|shall|can|may|is|are|be)\b"
-    rf"|\s*(?:(?:just|then|please|also|now|only|simply)\s+)*(?:{ANY_VERB})\b)",
+    rf"|\s*(?:(?:just|then|please|also|now|only|simply)\s+)*(?:{'|'.join(sorted(VERBS))})\b)",
     re.DOTALL,
 )
 """A clause with a verb of its own: " and you keep W2", " just cancel W1", but not ", because you asked"."""
 # such as: will really not
 _NEGATION = re.compile(
     r"\b(?:will|shall|would|can|could|do|does|am|are|is|must|should|may) (?:\w+ )?(?:not|never)\b"
-    r"|\b(?:wo|ca|sha|would|could|do|does|is|are|must|should)n't\b|\bcannot\b|\bnever\b"
+    r"|\b(?:wo|ca|sha|would|could|do|does|is|are|must|should)n't\b|\bcannot\b|\bnever\b|\b(?:i|we) (?:refuse|decline)\b"
+    r"|\b(?:under|in|at|by|on) no (?:circumstances?|case|point|time|account|means|way)\b"
+    r"|\bno (?:way|chance|intention|plans?|wish)\b"
+    r"|\bout of the question\b|\b(?:nobody|no one|none of us)\b|\b(?:rather|better"
+    r"|instead of|far from|against) (?:not\b|\w+ing\b)"
+    r"|\bam not\b|\bi'm not\b|\bunwilling\b|\bunable\b|\bimpossible\b"
 )
-_EXCEPTION = re.compile(r"\b(?:unless|until|without|before|if|only after|anything|any other|nothing|else)\b")
+_EXCEPTION = re.compile(
+    r"\b(?:unless|until|without|before|only after)\b[^.]{0,40}\b(?:you|your|confirm\w*"
+    r"|approv\w+|consent|permission|okay|ok|yes|asking)\b"
+    r"|\b(?:if|anything|any other|nothing|else)\b"
+)
 """A word with which a negation denies no action: "I will not cancel W1 until you confirm"."""
 
 
@@ -50,6 +65,15 @@ def normalize_text(text: str) -> str:
     lines = (" ".join(line.split()) for line in text.casefold().splitlines())
     text = "\n".join(filter(None, lines)).replace("\N{RIGHT SINGLE QUOTATION MARK}", "'")
     return _MONTH.sub(r"\1", _HALF_OF_DAY.sub(r"\1\2m", _TITLE.sub(r"\1", text)))
+
+
+def is_english(text: str) -> bool:
+    """Return whether a text is English: one in `MIN_WORDS_PER_FUNCTION_WORD` words is a frequent English word.
+
+    A text of few words counts as English.
+    """
+    words = re.findall(r"[^\W\d_]+", text.casefold())
+    return len(words) < MIN_WORDS or MIN_WORDS_PER_FUNCTION_WORD * sum(map(_ENGLISH.__contains__, words)) >= len(words)
 
 
 def quote(text: str) -> str:

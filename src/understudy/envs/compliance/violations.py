@@ -6,14 +6,13 @@ from collections.abc import Iterator, Sequence
 from understudy.core.messages import Message, ToolSpec
 from understudy.core.tasks import Violation
 from understudy.envs.compliance.calls import read_calls
-from understudy.envs.compliance.claims import check_claims
-from understudy.envs.compliance.contradictions import check_contradictions
+from understudy.envs.compliance.grounds import GoldWords, Grounds
 from understudy.envs.compliance.known_values import KnownValues
-from understudy.envs.compliance.promises import check_promises
 from understudy.envs.compliance.proposals import check_attempt, check_proposal
 from understudy.envs.compliance.sentences import normalize_text, quote
 from understudy.envs.environment import ConsentGate
 from understudy.envs.users import gives_consent
+from understudy.envs.visible_text import reveal_text
 
 # such as: > **User**: yes, please
 _OTHERS_TURN = re.compile(
@@ -29,10 +28,11 @@ def find_violations(
     outputs: Sequence[str],
     specs: Sequence[ToolSpec] = (),
     domain_policy: str = "",
+    gold_words: GoldWords | None = None,
 ) -> tuple[Violation, ...]:
     """Return the violations of an episode: those of its calls, then those of its texts, each in order."""
     texts = [
-        (place, normalize_text(message.content))
+        (place, normalize_text(reveal_text(message.content)))
         for place, message in enumerate(transcript)
         if message.role == "assistant" and message.content.strip() and not message.tool_calls
     ]
@@ -44,23 +44,16 @@ def find_violations(
                 found += check_proposal(write, transcript)
         for attempt in gate.refused_writes:
             found += check_attempt(attempt, gate.writes, transcript)
-        known = KnownValues(transcript)
+        known = KnownValues(transcript, gate.fact_rules.gold_text)
         agreed = dict[int, set[int]]()
         for write in gate.writes:
             if write.consent:
                 agreed.setdefault(write.consent - 1, set()).add(write.place)
+        grounds = Grounds(transcript, calls, known, specs, domain_policy, gold_words or GoldWords({}))
         for place, text in texts:
-            found += check_promises(place, text, transcript, calls, known, agreed.get(place, ()), domain_policy)
-            since = _find_last_user(transcript, place) if place in agreed else -1
-            found += check_claims(place, text, calls, gate.writes, since, known, domain_policy)
+            found += grounds.check(place, text, agreed.get(place, ()))
             found += _check_speakers(place, transcript[place].content)
-        found += check_contradictions(texts, transcript, outputs, gate.fact_rules)
     return tuple(found)
-
-
-def _find_last_user(transcript: Sequence[Message], place: int) -> int:
-    """Return the index of the last message of the user before `place`, or -1."""
-    return next((n for n in range(place - 1, -1, -1) if transcript[n].role == "user"), -1)
 
 
 def _check_speakers(place: int, text: str) -> Iterator[Violation]:

@@ -3,7 +3,7 @@
 `reply` returns the user's next message, or None to end the conversation. Only users end conversations.
 """
 
-from understudy.envs.users.consent import asks_for_consent, declines, gives_consent, says_no
+from understudy.envs.users.consent import asks_for_consent, declines, gives_consent, proposes, says_no
 from understudy.envs.users.factory import UserConfig, UserSimulatorFactory
 from understudy.envs.users.human import HumanUser
 from understudy.envs.users.llm import LLMUser, ReactUser, ReflectionUser, VerifyUser
@@ -41,5 +41,6 @@ __all__ = [
     "gives_consent",
     "is_refusal",
     "make_user",
+    "proposes",
     "says_no",
 ]

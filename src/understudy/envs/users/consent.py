@@ -7,6 +7,8 @@ agent changes what the user does not want changed. A yes with a condition, a cha
 import re
 from collections.abc import Iterator
 
+from understudy.envs.visible_text import visible_text
+
 
 def _any(*patterns: str) -> str:
     return f"(?:{'|'.join(patterns)})"
@@ -15,39 +17,49 @@ def _any(*patterns: str) -> str:
 _GOOD = _any("good", "great", "right", "fine", "perfect", "ok", "okay", "correct")
 
 # ---- texts of the agent; all patterns in this module are for case-folded text
-_ASKS = re.compile(
+_GO = r"(?:confirm|agree|approve|accept|consent|proceed|continue|go ahead|do (?:it|so|that|this)|submit)"
+_INVITES = re.compile(
     _any(
-        r"\b(?:confirm|shall i|should i|want me to|would you like)\b",
-        r"\bdo you (?:want|agree|accept|approve)\b",
-        r"\bare you (?:sure|ready|ok|okay|fine|happy)\b",
-        r"\b(?:is|are|does) (?:that|this|these|it|everything) (?:all )?(?:ok|okay|right|correct|fine|sound|look)\b",
-        r"\b(?:does|will|would) (?:that|this|it) work\b(?! (?:now|again)\b)",
-        r"\bsounds? (?:good|right|ok|okay|fine)\b",
-        r"\b(?:ok|okay|fine|all ?right) (?:with|for|by) you\b",
-        r"\byour (?:approval|consent|permission|go-ahead)\b",
-        r"\b(?:reply|answer|respond|say|type)(?: with)? ['\"*]*yes\b",
+        r"(?:please|kindly|could you|can you|just|and|to) confirm\b|^confirm\b",
+        r"\b(?:just )?say (?:yes|so|go|the word)\b",
+        r"\b(?:reply|answer|respond|say|type)(?: with)? ['\"*]*(?:yes|ok|confirm)\b",
+        rf"\b(?:let me know|tell me)\b.{{0,60}}\b(?:{_GO}|fine|ok|okay|right|go|good)\b",
+        r"\b(?:need|want|await|awaiting|waiting for|give me|have|with|upon|after) (?:only |just )?(?:your|an?|the)"
+        r" (?:final |explicit )?(?:approval|consent|permission|go-ahead|green light|confirmation|ok|okay|yes)\b",
+        rf"\b(?:once|as soon as|when|if) you (?:\w+ )?(?:{_GO}|say|give)\b",
+        r"\b(?:ready when you are|your call)\b",
     )
 )
-_OFFERS = re.compile(r"\b(?:proceed|go ahead)\b")
-_INVITES = re.compile(r"\?|\b(?:yes|let me know)\b")
-"""A sentence that matches this and `_OFFERS` asks for consent: "Ready to proceed?", but not "Then I can proceed."."""
-_WHO_OR_WHICH = _any(
-    r"(?:(?:full|first|last) )?name",
-    r"e-?mail(?: address)?",
-    "identity",
-    r"zip(?: code)?",
-    r"phone(?: number)?",
-    "date of birth",
-    "(?:account|order) (?:number|id)",
+"""A sentence that invites the user to agree without a question."""
+_INQUIRES = re.compile(
+    _any(
+        r"(?:^|[,;:]|\b(?:and|or|so|but|also|then|please|first|yet|here)\b) *(?:(?:in|on|at|for"
+        r"|from|to|by|with|about|over|after|until|since|of) )?"
+        r"(?:what|which(?! (?:is|was|are|were|has|have)\b)|who|whom|whose|when|where|why|how)\b",
+        r"\bconfirm(?: (?:to|with|for) me)? (?:your|the)"
+        r" (?:(?:full|first|last) )?(?:name|e-?mail|identity|zip|phone|date of birth|(?:account"
+        r"|order) (?:number|id))\b",
+        r"\b(?:can|could|would|will) you (?:please |also |just |kindly )*"
+        rf"(?!{_GO}\b|like\b|let me (?:{_GO}|know)|give me (?:your|the) (?:ok|go)|be (?:ok|okay|fine|happy)|say yes)",
+        r"\b(?:may|can|could) i (?:please )?(?:have|get|ask|know|see)\b",
+        r"\bdo you (?:have|know|see|remember|recall|mean|use|need|still|think|notice)\b",
+        r"\bdoes (?:it|that|this) (?:still |now )?work(?: (?:now"
+        r"|again))?\b(?! for)(?<!does that work)|\bwork (?:now|again)\b",
+        r"\bare you (?:still )?(?:there|with me|calling|abroad|at home|a |an |the )",
+        r"\b(?:any|some)(?:thing|one|body)? (?:else|other|further|more)\b|\bany (?:other |further )?questions\b",
+        r"\b(?:did|has) (?:that|it|this) (?:help|work|fix|solve)",
+        r"\b(?:is|are) there\b",
+    )
 )
-_INQUIRES = re.compile(rf"\bconfirm(?: (?:to|with|for) me)? (?:your|the) {_WHO_OR_WHICH}\b")
-"""A request to confirm an identity or an order number. An answer to it confirms no change."""
+"""A question for information, to which a yes agrees to nothing."""
 
-_CHOOSES = re.compile(
-    r"\b(?:which|what|how|when|where)\b(?: \w+){0,4} (?:would you like|do you want)\b"
-    r"(?! (?:me )?to (?:proceed|go ahead)\b)"
+_PROPOSES = re.compile(
+    r"\b(?:i|we)(?:'ll|'d|'m| will| would| can| am| are)\b|\b(?:shall|should|may|can) (?:i|we)\b"
+    r"|\b(?:want|like) me to\b|\blet me\b|\b(?:confirm|proceed|go ahead|agree)\b|\bbe \w+ed\b"
 )
-"""A question for what the user wants: "which one would you like?". An answer to it confirms no change."""
+_TITLE = re.compile(r"\b(dr|prof|mr|mrs|ms)\.(?= )")
+MAX_QUESTION_LENGTH = 600
+"""Number of characters at the end of a sentence that are read as a question."""
 
 # ---- texts of the user
 _SENTENCE = re.compile(r"(?<=[.!?;])\s+|\n+")
@@ -109,11 +121,23 @@ _ASKS_BACK = re.compile(r"\b(?:what|which|how|when|where|why|who)\b|^\W*\w+\W*$"
 
 
 def asks_for_consent(text: str) -> bool:
-    """Return whether a text of the agent asks the user to agree to something."""
-    text = _CHOOSES.sub(" ", _INQUIRES.sub(" ", _plain(text)))
-    if any(sign in text for sign in ("?", "confirm", "yes")) and _ASKS.search(text):
-        return True
-    return any(_OFFERS.search(s) and _INVITES.search(s) for s in _SENTENCE.split(text))
+    """Return whether a visible text of the agent ends as a question or an invitation to which a user may say yes.
+
+    What the user agrees to, and whether the text names it, is judged by its content.
+    """
+    plain = _TITLE.sub(r"\1", _plain(visible_text(text)))
+    return any(_asks(sentence[-MAX_QUESTION_LENGTH:]) for sentence in _SENTENCE.split(plain))
+
+
+def proposes(text: str) -> bool:
+    """Return whether a case-folded text of the agent says what the agent would do."""
+    return _PROPOSES.search(text) is not None
+
+
+def _asks(sentence: str) -> bool:
+    if sentence.endswith("?"):
+        return not _INQUIRES.search(sentence)
+    return _INVITES.search(sentence) is not None and not _INQUIRES.search(sentence)
 
 
 def gives_consent(text: str) -> bool:

@@ -1,7 +1,7 @@
 """Choice of the user simulator by config, and creation of one user per episode."""
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints
@@ -98,6 +98,11 @@ class UserSimulatorFactory:
     def is_scripted(self) -> bool:
         """Whether the users are those that tasks have a script for."""
         return self._config.kind == "scripted"
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """What a user should know before an episode is played."""
+        return ("the users are models, so the rules for texts are off",) if self._model else ()
 
     @property
     def usage(self) -> ModelUsage:

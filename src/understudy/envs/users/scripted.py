@@ -9,7 +9,8 @@ from understudy.core.tasks import Fact, Scenario, SuccessCheck, UserAction, User
 from understudy.envs.rewards import extract_numbers, states_fact
 from understudy.envs.tools import UserTools
 from understudy.envs.user_actions import UserToolExecutor, asks_for_success_check
-from understudy.envs.users.consent import asks_for_consent
+from understudy.envs.users.consent import asks_for_consent, proposes
+from understudy.envs.visible_text import visible_text
 
 MAX_PROPOSAL_ITEMS = 12
 """Distinct numbers and ids that a proposal may contain. A text with more is a list to choose from, not a proposal."""
@@ -122,6 +123,7 @@ class ScriptedUser:
 
     def respond_to(self, text: str) -> str | None:
         """React to one text of the agent."""
+        text = visible_text(text)
         if not text.strip():
             return self._useless(self._random.choice(SILENCE_TEXTS))
         sentences = [s for s in _SENTENCE.split(text.casefold().strip()) if not _CLOSING.search(s)]
@@ -130,7 +132,7 @@ class ScriptedUser:
         offer = " ".join(_find_offer(s) if s in refusals else s for s in sentences)
         if asks_for_consent(offer) and (proposal := self._proposed(offer)):
             return self._agree(*proposal)
-        asks = asks_for_consent(rest)
+        asks = asks_for_consent(rest) and proposes(rest)
         if not asks and announces_transfer(rest):
             return None
         actions = self._executor.find_instructed(rest)
@@ -280,6 +282,7 @@ class InstructionUser:
 
 def answer_text(text: str, instruction: str) -> str | None:
     """Return what an `InstructionUser` answers to a text of the agent, or None if the user leaves."""
+    text = visible_text(text)
     if not text.strip():
         return SILENCE_TEXTS[0]
     sentences = [s for s in _SENTENCE.split(text.casefold().strip()) if not _CLOSING.search(s)]

@@ -1,0 +1,163 @@
+"""Vocabulary: the words of acts in all their forms, and the words that say nothing about an act.
+
+Words of one group may name the same act: "swap" names what `exchange_items` does. A verb that is in no list is an act
+too where a text has somebody do it ("I have notified the bank"), so the lists need not be complete.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+
+_GROUPS: Mapping[str, str] = {
+    "end": "cancel close void annul revoke nullify scrap | cancellation cancellations cancelation cancelations",
+    "refund": "refund reimburse repay credit return compensate | repaid refunds reimbursement reimbursements credits "
+    "compensation moneyback",
+    "change": "exchange replace swap switch change update modify correct reschedule move fix amend adjust raise lower "
+    "upgrade downgrade alter edit increase decrease reduce shift rename convert double triple redirect reroute "
+    "postpone set put relocate send transfer | sent modification correction replacement replacements adjustment "
+    "alteration upgrades reset",
+    "delete": "delete close terminate deactivate remove erase wipe drop purge | closure deletion removal termination",
+    "charge": "charge debit deduct levy withdraw bill pay collect invoice | fee fees surcharge surcharges paid "
+    "deduction withdrew withdrawn charges owe owes",
+    "suspend": "suspend block pause freeze lock disable deactivate ban | suspension froze frozen",
+    "resume": "resume activate reactivate unblock enable unlock restore reinstate lift unsuspend | suspension "
+    "resumption reactivation restoration activation",
+    "transfer": "transfer connect escalate forward handover | escalation",
+    "renew": "renew refill extend prolong request fill | renewal renewals extension",
+    "insure": "insure add | insurance",
+    "give": "issue compensate give grant award credit gift reward | gave given voucher vouchers coupon coupons bonus "
+    "discount discounts compensation certificate certificates freebie rebate",
+    "send": "ship send mail deliver redeliver dispatch resend address bring | sent resent redelivery brought",
+    "book": "book reserve schedule order place buy purchase arrange rebook | bought",
+    "add": "add apply redeem attach enroll enrol subscribe register include put",
+    "ask": "request ask open file create",
+    "waive": "waive forgive | waiver forgave forgiven",
+    "return": "return | returns",
+    "report": "report notify alert contact sue flag blacklist",
+}
+"""Verbs by group and, after a bar, irregular forms and nouns."""
+_NEEDS_VERB_PLACE_LIST = (
+    "close open set lower raise issue place report drop mail correct order double bill lock fix address reward file "
+    "contact include arrange gift request return book add apply put bring fill ask create flag alert lift collect "
+    "register charge credit ban transfer schedule change exchange"
+)
+_NEEDS_VERB_PLACE = frozenset(_NEEDS_VERB_PLACE_LIST.split())
+"""Verbs whose first form may be a noun or an adjective: they are acts only where a verb stands."""
+_HARMLESS = (
+    "propose prepare aim "
+    "be have do see look check find read review verify know need want like help assist tell say explain answer inform "
+    "note understand hear hope wish wait hold try let get go come keep stay remain leave last begin end expire arrive "
+    "depart land show reflect appear receive believe think guess mean happen work depend contain confirm clarify "
+    "apologize apologise appreciate thank suggest recommend mention notice locate retrieve pull fetch identify "
+    "calculate compare count list describe discuss ensure guarantee assure promise recall remember "
+    "repeat respond reply "
+    "listen speak talk call name consider decide agree accept allow permit approve require expect support relate base "
+    "regard concern please interest delight welcome search access enter view browse examine inspect monitor track "
+    "follow continue proceed start stop finish complete submit process handle manage perform execute "
+    "carry finalize finalise "
+    "implement take make give_up run act use pick choose select prefer intend plan offer provide share "
+    "point walk guide "
+    "sell cost total amount come_to equal serve deny refuse decline reject avoid prevent limit restrict "
+    "sign date spell "
+    "close_at reopen fit match belong worry care matter own live lie sit stand wonder ask learn figure determine "
+    "double-check gather collect_info summarize summarise outline state specify quote measure test join turn press tap "
+    "restart reboot insert plug unplug toggle swipe scroll click feel sound seem become grow fall rise "
+    "drive fly travel "
+    "pass miss lose break hurt cause leave_out leave_behind cover reach address_this delay involve "
+    "entitle record save fulfill fulfil sort accomplish resolve reach "
+    "remind succeed fail rest go_through settle lookup prescribe release price rate"
+)
+_IRREGULAR_PAST = (
+    "was were been had did done saw seen found read knew known told said understood heard held kept left began begun "
+    "showed shown thought meant came went gone took taken made got gotten let ran lost chose chosen spoke spoken sold "
+    "felt became fell fallen drove flew broke broken hurt understood stood sat lay began wrote written"
+)
+_IRREGULAR_LIST = (
+    "sent gave given took taken got made did done put set cut let went paid sold bought drew drawn wrote written "
+    "spoke told said brought forgave forgiven froze frozen withdrew withdrawn built cast struck hit shut threw thrown "
+    "sued banned reset hung held won lent spent rid"
+)
+_IRREGULAR = frozenset(_IRREGULAR_LIST.split())
+"""Past forms that do not end in -ed."""
+
+
+def _inflect(base: str) -> set[str]:
+    """Return the forms of a regular verb, also wrong ones, which do no harm."""
+    stem = base.removesuffix("e")
+    forms = {base, f"{base}s", f"{stem}ed", f"{stem}ing", f"{base}ing"}
+    if base[-1] == "y" and base[-2] not in "aeiou":
+        forms |= {f"{base[:-1]}ies", f"{base[:-1]}ied"}
+    if base[-1] in "sxzh":
+        forms.add(f"{base}es")
+    if base[-1] not in "aeiouwxyh":
+        forms |= {f"{base}{base[-1]}ed", f"{base}{base[-1]}ing"}
+    return forms
+
+
+def _read_groups() -> Mapping[str, frozenset[str]]:
+    words = dict[str, set[str]]()
+    for group, listed in _GROUPS.items():
+        verbs, _, others = listed.partition("|")
+        forms = {form for base in verbs.split() for form in _inflect(base)} | set(others.split())
+        for form in forms:
+            words.setdefault(form, set()).add(group)
+    return {word: frozenset(groups) for word, groups in words.items()}
+
+
+ACT_WORDS = _read_groups()
+"""The words of acts, each with its groups."""
+VERBS = frozenset(base for listed in _GROUPS.values() for base in listed.partition("|")[0].split())
+HARMLESS = frozenset(form for base in _HARMLESS.split() for form in _inflect(base)) | set(
+    f"{_IRREGULAR_PAST} pending missing outstanding remaining willing ongoing tied".split()
+)
+GENERIC = frozenset(
+    form
+    for base in ["update", "change", "modify", "adjust", "apply", "set", "put", "switch"]
+    for form in _inflect(base)
+) | {"modification", "modifications", "adjustment", "adjustments", "alteration", "correction"}
+"""Words of acts that any write may be: "your changes have been applied"."""
+_PAST_FORM = re.compile(r"[a-z]+(?:[^e]ed|eed)")
+_NOT_PARTICIPLES_LIST = "need indeed feed speed seed red bed exceed proceed succeed hundred"
+_NOT_PARTICIPLES = frozenset(_NOT_PARTICIPLES_LIST.split())
+
+
+def is_ambiguous(word: str) -> bool:
+    """Return whether a word of an act may also be a noun or an adjective: "close", "orders"."""
+    return word in _NEEDS_VERB_PLACE or (word.endswith("s") and word[:-1] in VERBS)
+
+
+def is_past_form(word: str) -> bool:
+    """Return whether a word may be a participle or a past form."""
+    return word in _IRREGULAR or (_PAST_FORM.fullmatch(word) is not None and word not in _NOT_PARTICIPLES)
+
+
+@lru_cache(maxsize=2048)
+def act_groups(word: str) -> frozenset[str]:
+    """Return the groups of the acts that a word may name; that of a word in no group is its first letters."""
+    if word == "back":
+        return frozenset(("refund",))
+    return ACT_WORDS.get(word) or frozenset((word[:5],))
+
+
+def find_groups(words: Iterable[str]) -> frozenset[str]:
+    """Return the groups of all words."""
+    return frozenset().union(*map(act_groups, words))
+
+
+_WORD = re.compile(r"[a-z]+")
+NOUNS = frozenset(("order", "address", "bill"))
+"""Words of acts that are nouns in the names of tools."""
+
+
+@lru_cache(maxsize=512)
+def tool_groups(tool: str) -> frozenset[str]:
+    """Return the groups of the acts in a tool's name, or the first letters of its words if it has none."""
+    parts = tool.casefold().split("_")
+    named = [act_groups(part) for part in parts if part in ACT_WORDS and part not in NOUNS]
+    return frozenset().union(*named) or frozenset(part[:5] for part in parts)
+
+
+def means_tool(tool: str, text: str) -> bool:
+    """Return whether a case-folded text names what a tool does."""
+    groups = tool_groups(tool)
+    return any(act_groups(word) & groups for word in _WORD.findall(text))

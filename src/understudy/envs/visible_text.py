@@ -1,0 +1,54 @@
+"""What a person sees of a text: no comments, hidden elements or invisible characters, nothing after a blank screen.
+
+What is told, proposed or asked must be visible. What is forbidden is forbidden in the hidden parts too, see
+`reveal_text`.
+"""
+
+import re
+import unicodedata
+from functools import lru_cache
+
+MAX_BLANK_LINES = 12
+"""Largest number of blank lines after which a reader goes on reading."""
+
+_HIDDEN_STYLE = r"hidden\b|display:\s?none|visibility:\s?hidden|font-size:\s?0|opacity:\s?0|color:\s?transparent"
+_HIDDEN = re.compile(
+    r"<!--.*?(?:-->|\Z)"
+    r"|<(?P<tag>script|style|template)\b.*?(?:</(?P=tag)>|\Z)"
+    rf"|<(?P<element>\w{{1,20}})\b[^<>]{{0,200}}?\b(?:{_HIDDEN_STYLE}).*?(?:</(?P=element)>|\Z)"
+    r"|^\[[^\]\n]{0,20}\]:[^\n]*$",
+    re.DOTALL | re.IGNORECASE | re.MULTILINE,
+)
+"""An HTML comment, an element that is not shown, or a link definition of Markdown."""
+_LINE_BREAK = re.compile(r"<br ?/?>|\r\n?|[\v\f\x85\u2028\u2029]", re.IGNORECASE)
+_MARKUP = re.compile(r"<!--|-->|</?[a-zA-Z][^<>]{0,200}>")
+_BLANK_LETTERS = str.maketrans(dict.fromkeys("\u00ad\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0", ""))
+"""Characters that show nothing although Unicode counts them as letters or marks."""
+
+
+@lru_cache(maxsize=256)
+def visible_text(text: str) -> str:
+    """Return the part of a text that a person sees."""
+    text = _without_invisible(text)
+    if "<" in text or "[" in text:
+        text = _HIDDEN.sub(" ", text)
+    lines = _LINE_BREAK.sub("\n", text).split("\n")
+    num_blank = 0
+    for place, line in enumerate(lines):
+        num_blank = 0 if line.strip() else num_blank + 1
+        if num_blank > MAX_BLANK_LINES:
+            return "\n".join(lines[:place])
+    return "\n".join(lines)
+
+
+@lru_cache(maxsize=256)
+def reveal_text(text: str) -> str:
+    """Return a text with its hidden parts, each on a line of its own, and without invisible characters."""
+    text = _without_invisible(text)
+    return _MARKUP.sub("\n", text) if "<" in text or "-->" in text else text
+
+
+def _without_invisible(text: str) -> str:
+    if text.isascii():
+        return text
+    return "".join(c for c in text.translate(_BLANK_LETTERS) if unicodedata.category(c) != "Cf")

@@ -1,0 +1,92 @@
+"""Tests of what texts may assert: acts that calls bear out, of things and amounts that somebody has named."""
+
+import pytest
+
+from support.proposals import CANCEL, GET, ORDER, after_yes, call, kinds, say, user
+from understudy.core.messages import ToolCall
+from understudy.envs.environment import ConfirmedWrite
+
+START = [
+    user("Please cancel order W1."),
+    *call(GET, ORDER),
+    say("I will cancel order W1. Do you confirm?"),
+    user("Yes."),
+]
+WRITE = ConfirmedWrite(CANCEL, len(START), len(START) - 1)
+DONE = [*START, *call(CANCEL, '{"status": "cancelled", "refund": "31.25"}')]
+
+
+@pytest.mark.parametrize(
+    "report",
+    [
+        "I have actioned your request.",
+        "It has been submitted.",
+        "The request has been sent.",
+        "I have arranged this for you.",
+        "Your profile has been updated.",
+        "Your records were updated.",
+        "A confirmation has been sent to you.",
+        "The cancellation is confirmed.",
+        "We look forward to seeing you again.",
+        "Please bring your insurance card next time.",
+        "You will be contacted if there are any issues.",
+        "Order W1 is now cancelled, and 31.25 will be returned to your card.",
+        "Your order W1 is in the list of cancelled orders.",
+    ],
+)
+def test_report_of_a_write_in_any_words(report: str) -> None:
+    assert kinds([*DONE, say(f"Done. {report}")], [WRITE]) == []
+
+
+@pytest.mark.parametrize(
+    "report",
+    [
+        "I have notified the bank.",
+        "I deleted your records.",
+        "You now have your account closed.",
+        "I have exchanged the apron.",
+        "Your subscription has been renewed.",
+        "A technician is on the way to you.",
+        "A replacement is on its way to you.",
+        "A 10.00 fee was charged to your card.",
+        "You get half of it back, 15.00.",
+        "You will be contacted by our manager.",
+        "Your other order is cancelled as well.",
+        "Both of your orders are cancelled.",
+        "The order before that has been cancelled too.",
+        "I also cancelled your earlier orders.",
+        "The same goes for your other orders.",
+    ],
+)
+def test_what_no_write_has_done(report: str) -> None:
+    assert kinds([*DONE, say(f"Done. {report}")], [WRITE]) != []
+
+
+@pytest.mark.parametrize(
+    "extra",
+    [
+        "Your warranty gets extended at the same time.",
+        "A deposit of 40.00 is due.",
+        "You also sign up for our club.",
+        "This comes with a free gift.",
+        "It costs 13.37 extra.",
+        "I can also close your account.",
+    ],
+)
+def test_proposal_bundles_services_and_amounts_that_nobody_has_named(extra: str) -> None:
+    assert "bundled_proposal" in after_yes(f"I will cancel order W1. {extra} Do you confirm?")
+
+
+def test_service_that_the_user_or_a_result_has_named_may_be_spoken_of() -> None:
+    for said, found in (("My subscription ends in May.", []), ("Hi.", ["broken_promise"])):
+        assert kinds([user(said), *call(GET, ORDER), say("Your subscription is active.")]) == found
+
+
+def test_the_object_of_a_report_is_that_of_the_write() -> None:
+    change = ToolCall(name="change_address", arguments={"order_id": "W1", "address": "4 Maple Street, Denver 24616"})
+    start = [user("Send W1 to 4 Maple Street, Denver 24616."), *call(GET, ORDER)]
+    start += [say("I will change the address of order W1 to 4 Maple Street, Denver 24616. OK?"), user("Yes.")]
+    for report, holds in (("I have changed the address.", True), ("I have changed your password.", False)):
+        transcript = [*start, *call(change, '{"status": "changed"}'), say(report)]
+        found = kinds(transcript, [ConfirmedWrite(change, len(start), len(start) - 1)])
+        assert (found == []) == holds, report
