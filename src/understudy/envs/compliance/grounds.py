@@ -269,9 +269,12 @@ class Grounds:
         return text
 
     def _is_left_open(self, place: int, answer: str) -> bool:
-        """Return whether the text at `place` asked for consent that was not given, or whose call failed."""
+        """Return whether the text at `place` asked for consent that was not given, whose call failed, or after which
+        the episode ended, as a limit ends it."""
         if not asks_for_consent(self.transcript[place].content):
             return False
+        if all(message.role != "assistant" for message in self.transcript[place + 1 :]):
+            return True
         return not (gives_consent(answer) and all(call.succeeded for call in self.calls if call.place > place))
 
     def _is_grounded(self, act: Act, text: str, place: int, agreed: Collection[int]) -> bool:

@@ -10,13 +10,12 @@ from understudy.envs.rewards import states_fact
 
 _NAME_KEYS = ("name", "item", "title")
 """Keys of results under which a thing has its name."""
-# such as:  for 20.00 and the
 _BESIDE = (
     r"(?: (?:for|at|of|worth) [$\u20ac\u00a3]?\d[\d,.]{0,20}| \([^()]{1,40}\))?"
     r"(?:\s*(?:,|/|&|\n\s*(?:[-*\u2022]|\d+[.)])"
     r"|\(?\b(?:and|or|plus|as well as|along with|together with|in addition to)\b))+\s*(?:\w+ ){0,4}?"
 )
-"""What stands between two names of a list, the price of the first too."""
+"""What stands between two names of a list, the price of the first too: " for 20.00 and the "."""
 
 
 def find_other_name(

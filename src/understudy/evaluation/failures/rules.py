@@ -87,7 +87,7 @@ def _findings(case: FailureCase) -> list[FailureCause]:
         found += chain(_idle_calls(case), _wrong_proposals(case), _wrong_reads(case), _other_calls(case))
     if limit := _LIMITS.get(episode.stop_reason or StopReason.DONE):
         found.append(_finding(limit, last, f"{episode.num_turns} replies"))
-    return [*found, *_violations(case), *_unexplained(case, last), _finding("unknown", last)]
+    return [*found, *_unexplained(case, last), *_violations(case), _finding("unknown", last)]
 
 
 def _invalid_replies(episode: Trajectory, last: int) -> Iterator[FailureCause]:
