@@ -22,6 +22,7 @@ from support.run_evaluations import write_run_evaluation
 from toy import DOMAIN
 from understudy.cli.main import app as cli_app
 from understudy.cli.main import main
+from understudy.core.files import write_text
 from understudy.core.messages import Message
 from understudy.core.tasks import Score, write_tasks
 from understudy.core.terminal import PersonLeft
@@ -29,6 +30,7 @@ from understudy.core.trajectory import read_trajectories
 from understudy.envs import domain as domain_module
 from understudy.envs.users.consent import gives_consent
 from understudy.evaluation.noise import NO_VARIATION
+from understudy.evaluation.prompt_variants import PromptSpread
 from understudy.evaluation.reports.files import read_report
 from understudy.evaluation.rescore import RescoreResult
 from understudy.evaluation.result import EvalResult
@@ -460,6 +462,49 @@ def test_repeats_are_reported_with_their_noise(call: Any) -> None:
     assert all(f"{rate:.3f}" in text for rate in rates)
     episodes, _ = read_trajectories(Path("noisy/episodes.jsonl"))
     assert len({(episode.task_id, episode.seed) for episode in episodes}) == len(episodes) == 48
+
+
+def answer_by_prompt(body: Mapping[str, Any]) -> Answer:
+    """Act only if the system message is one of the user's own."""
+    system = next((m["content"] for m in body["messages"] if m["role"] == "system"), "")
+    return answer_by_seed(body) if system.startswith("Be brief.") else make_completion("No.")
+
+
+def test_prompt_variants_repeat_with_other_system_messages(call: Any) -> None:
+    write_text(Path("own.txt"), "Be brief.\n{prompt}\n---\nAnother text.\n")
+    with serve_answers(answer_by_prompt) as endpoint:
+        code, text, _ = call(*eval_command(endpoint, "--prompt-variants", "own.txt", "--out", "worded"))
+        assert code == 0
+        found = read_report_json(Path("worded"))
+        rates = found["prompts"]["rates"]
+        assert [*rates] == ["as written", "own.txt 1", "own.txt 2"]
+        assert [row["name"] for row in found["rows"]] == ["noop", "gold", "m", "m, own.txt 1", "m, own.txt 2"]
+        assert rates["own.txt 1"] > rates["as written"] == rates["own.txt 2"] == 0
+        assert found["all_repeats"]["name"] == "m, all wordings"
+        assert f"{rates['own.txt 1']:.3f} (own.txt 1)" in text
+        assert read_report(Path("worded")).prompts == PromptSpread(rates=rates)
+        told = len(endpoint.requests)
+        assert call("eval", "--resume", "worded")[0] == 0
+        assert len(endpoint.requests) == told, "finished episodes are not played again"
+    episodes, _ = read_trajectories(Path("worded/episodes.jsonl"))
+    systems = {message.content for episode in episodes for message in episode.messages if message.role == "system"}
+    assert systems == {DOMAIN.domain_policy, f"Be brief.\n{DOMAIN.domain_policy}", "Another text."}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--prompt-variants", "9"], "2 to 8"),
+        (["--prompt-variants", "nowhere.txt"], "nowhere.txt"),
+        (["--prompt-variants", "empty.txt"], "empty.txt"),
+        (["--prompt-variants", "2", "--repeats", "2"], "--repeats"),
+    ],
+)
+def test_prompt_variants_that_cannot_be_played_are_refused(call: Any, arguments: list[str], said: str) -> None:
+    write_text(Path("empty.txt"), "---\n\n")
+    code, _, err = call("eval", "toy:DOMAIN", "--agent", "gold", *arguments)
+    assert (code, len(err.splitlines())) == (2, 1)
+    assert said in err
 
 
 def test_invalid_arguments_are_rejected_before_a_model_is_loaded(call: Any, monkeypatch: pytest.MonkeyPatch) -> None:

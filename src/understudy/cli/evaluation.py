@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 SCRIPTED_AGENTS = ("gold", "noop", "refusing", "hasty")
 """Agents without a model. Their episodes are cheap to play again, so they are stored only if --out is given."""
 _SEED_SUFFIX = re.compile(r"-seed\d+/?$")
-_NEW_EVAL_OPTIONS = ("agent", "model", "repeats", "judge_failures", "out")
+_NEW_EVAL_OPTIONS = ("agent", "model", "repeats", "prompt_variants", "judge_failures", "out")
 """Options that cannot change when an evaluation is resumed."""
 
 
@@ -98,6 +98,9 @@ class EvalOptions(Options):
     """A model of `understudy list`, a folder, or owner/model on Hugging Face. Default: TARGET's."""
     repeats: int = Field(default=1, ge=1)
     """Number of evaluations with different seeds, to measure the noise."""
+    prompt_variants: str = ""
+    """Repeat the evaluation with other wordings of the system message: a number from 2 to 8 of shipped ones, or a text
+    file of your own between lines of ---, where {prompt} stands for the message as written."""
     out: Path | None = None
     """The evaluation's folder. Default for agents with a model: the next free evals/DOMAIN-NAME-001, …, where NAME is
     --model, the endpoint's model, or --agent."""
@@ -136,6 +139,8 @@ def evaluate(options: EvalOptions) -> None:
         spec = make_spec(
             [*options.target, *limit], options.agent, options.model, options.repeats, options.judge_failures
         )
+        if options.prompt_variants:
+            spec = _with_wordings(spec, options.prompt_variants)
         folder = _folder(spec, options.out)
     if options.inspect_log is not None:
         _validate_log_file(folder, options.inspect_log)
@@ -218,6 +223,17 @@ def _compare_two(old: Path, new: Path, markdown: Path | None, as_json: bool) -> 
     configs = read_evaluated_config(old), read_evaluated_config(new)
     settings = config_differences(configs[0], configs[1]) if configs[0] and configs[1] else []
     _print_comparison(compare_reports(after, before, (str(new), str(old))), after, settings, markdown, as_json)
+
+
+def _with_wordings(spec: "EvalSpec", given: str) -> "EvalSpec":
+    from understudy.evaluation.prompt_variants import read_wordings
+
+    if spec.repeats > 1:
+        raise ConfigError(
+            "--prompt-variants repeats the evaluation, each time with another wording; leave out --repeats"
+        )
+    wordings = read_wordings(given)
+    return spec.replace(wordings=wordings, repeats=len(wordings))
 
 
 def make_spec(arguments: Sequence[str], agent: str, model: str, repeats: int, judge_failures: bool) -> "EvalSpec":

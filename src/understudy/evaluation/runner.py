@@ -47,12 +47,14 @@ from understudy.evaluation.evaluate import (
 from understudy.evaluation.failures.explain import find_failures
 from understudy.evaluation.failures.judge import judge_failures
 from understudy.evaluation.noise import estimate_noise
+from understudy.evaluation.prompt_variants import RewordedPrompts, measure_prompt_spread
 from understudy.evaluation.reports.as_json import report_to_dict
 from understudy.evaluation.reports.markdown import report_to_markdown
 from understudy.evaluation.reports.report import EvalReport
 from understudy.evaluation.result import EvalResult, ResultRow, repeat_name, summarize_episodes
 from understudy.rollouts.agent import Agent, NoopAgent
 from understudy.rollouts.rollout import (
+    EnvironmentFactory,
     EpisodeCallback,
     Player,
     ProgressCallback,
@@ -201,10 +203,19 @@ async def report_eval(
         failures = await judge_failures(context.judge, tasks, episodes, failures)
     results = _results(spec, context, played)
     results[0] = results[0].replace(usage=context.cost_tracker.usage_by_role if usage is None else usage)
-    names = [repeat_name(spec.name, number) for number in range(spec.repeats)]
+    names = row_names(spec)
     rows = [ResultRow(name=name, result=result) for name, result in zip(names, results, strict=True)]
     baselines = [row for row in context.baselines if row.name not in names]  # the agent may be noop or gold itself
-    return EvalReport(rows=(*baselines, *rows), failures=tuple(failures), noise=estimate_noise(results))
+    prompts = measure_prompt_spread([*spec.wordings], results)
+    noise = estimate_noise(results[:1] if spec.wordings else results)
+    return EvalReport(rows=(*baselines, *rows), failures=tuple(failures), noise=noise, prompts=prompts)
+
+
+def row_names(spec: EvalSpec) -> list[str]:
+    """Return the name of each repeat's row. The first one is the agent's."""
+    if spec.wordings:
+        return [f"{spec.name}, {wording}" if number else spec.name for number, wording in enumerate(spec.wordings)]
+    return [repeat_name(spec.name, number) for number in range(spec.repeats)]
 
 
 def write_report(folder: Path, report: EvalReport, keep_replies: bool = False) -> None:
@@ -262,8 +273,11 @@ async def _play_repeat(
     """Play one repeat, with the seed of the config plus `number`."""
     config = spec.config.eval
     size = len(context.tasks) * config.trials
+    environments: EnvironmentFactory = replace_users(context.source, context.users)
+    if spec.wordings:
+        environments = RewordedPrompts(environments, *[*spec.wordings.items()][number])
     request = RolloutRequest(
-        replace_users(context.source, context.users),
+        environments,
         context.agent,
         spec.config.limits,
         config.seed + number,

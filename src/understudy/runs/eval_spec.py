@@ -22,6 +22,9 @@ class EvalSpec(Record):
     """Folder of the checkpoint that holds the model's weights. Empty means the weights of `config.model`."""
     repeats: int = 1
     """Number of times that each trial of each task is played, with other episode seeds each time."""
+    wordings: dict[str, str] = {}
+    """Wordings of the system message, one for each repeat, see `evaluation.prompt_variants`. Empty plays all repeats
+    with the message as written."""
     judge_failures: bool = False
     """True if the failure judge is asked for the cause of each failure."""
     version: str = __version__

@@ -26,6 +26,7 @@ def report_to_dict(report: EvalReport) -> dict[str, Any]:
                 for task, failures, episodes in report.hardest_tasks
             ],
             "noise": report.noise.model_dump(mode="json") if report.noise else None,
+            "prompts": report.prompts.model_dump(mode="json") if report.prompts else None,
         }
     )
     return plain

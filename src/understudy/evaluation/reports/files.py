@@ -14,6 +14,7 @@ from understudy.core.errors import ConfigError
 from understudy.core.files import read_bytes
 from understudy.evaluation.failures.causes import EpisodeFailure
 from understudy.evaluation.noise import NoiseEstimate
+from understudy.evaluation.prompt_variants import PromptSpread
 from understudy.evaluation.reports.as_json import run_report_to_dict
 from understudy.evaluation.reports.markdown import run_report_to_markdown
 from understudy.evaluation.reports.report import EvalReport, RunReport
@@ -137,7 +138,8 @@ def _parse_report(found: Any) -> EvalReport:
     rows = tuple(ResultRow.model_validate({"name": row["name"], "result": row["result"]}) for row in found["rows"])
     failures = tuple(EpisodeFailure.model_validate(failure) for failure in found["failures"])
     noise = NoiseEstimate.model_validate(found["noise"]) if found["noise"] else None
-    return EvalReport(rows=rows, failures=failures, noise=noise)
+    prompts = PromptSpread.model_validate(found["prompts"]) if found.get("prompts") else None
+    return EvalReport(rows=rows, failures=failures, noise=noise, prompts=prompts)
 
 
 def _join_stages(evaluations: Sequence[RunEvaluation]) -> EvalReport:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from understudy.core.records import Record
 from understudy.evaluation.failures.causes import FAILURE_KINDS, EpisodeFailure
 from understudy.evaluation.noise import NoiseEstimate
+from understudy.evaluation.prompt_variants import PromptSpread
 from understudy.evaluation.result import (
     EvalResult,
     ResultRow,
@@ -34,6 +35,8 @@ class EvalReport(Record):
     failures: tuple[EpisodeFailure, ...] = ()
     """Failed episodes of the agents."""
     noise: NoiseEstimate | None = None
+    prompts: PromptSpread | None = None
+    """The spread over wordings of the system message, if each repeat had one of its own."""
 
     @property
     def results(self) -> dict[str, EvalResult]:
@@ -51,9 +54,11 @@ class EvalReport(Record):
         agents = self.agent_rows
         names = [repeat_name(agents[0].name, number) for number in range(len(agents))] if agents else []
         seeds = {row.result.seed for row in agents}
-        if len(agents) < 2 or len(seeds) < len(agents) or names != [row.name for row in agents]:
+        repeated = self.prompts is not None or names == [row.name for row in agents]
+        if len(agents) < 2 or len(seeds) < len(agents) or not repeated:
             return None
-        return ResultRow(name=f"{names[0]}, all repeats", result=merge_results([row.result for row in agents]))
+        what = "wordings" if self.prompts else "repeats"
+        return ResultRow(name=f"{names[0]}, all {what}", result=merge_results([row.result for row in agents]))
 
     @property
     def table_rows(self) -> tuple[ResultRow, ...]:

@@ -44,10 +44,11 @@ def success_cells(report: EvalReport) -> TableCells:
 
 
 def group_cells(report: EvalReport) -> TableCells:
-    """Return the table of success rates: a line for each group of tasks, a column for each row."""
-    cells = [["", "tasks", *(row.name for row in report.table_rows)]]
+    """Return the table of success rates: a line for each group of tasks, a column for each row, for repeats one."""
+    rows = [row for row in report.table_rows if not report.pooled_row or row not in report.agent_rows]
+    cells = [["", "tasks", *(row.name for row in rows)]]
     for name, fields in table_groups([result for row in report.rows for result in row.result.task_results]):
-        rates = [filter_group(row.result, fields).success_rate for row in report.table_rows]
+        rates = [filter_group(row.result, fields).success_rate for row in rows]
         cells.append([name, str(max(rate.tasks for rate in rates)), *(format_number(rate.mean, 2) for rate in rates)])
     return cells
 
@@ -95,6 +96,8 @@ def report_notes(report: EvalReport) -> list[str]:
     judged = [failure for failure in report.failures if failure.judge_cause]
     same = sum(f.judge_cause is not None and f.judge_cause.kind == f.cause.kind for f in judged)
     agreed = [f"The judge names the same cause for {same} of {len(judged)} failures."] if judged else []
+    if report.prompts:
+        agreed.append(str(report.prompts))
     if report.noise:
         return [*agreed, str(report.noise)]
     agent = report.pooled_row or (report.agent_rows[0] if len(report.agent_rows) == 1 else None)
