@@ -21,6 +21,7 @@ from understudy.core.trajectory import Trajectory
 from understudy.data.checks.adversarial.knowledge import Strategy
 from understudy.data.checks.adversarial.suite import STRATEGIES, AdversarialReport, StrategyResult, play_strategies
 from understudy.data.checks.evidence import describe_unshown, find_unshown_argument
+from understudy.data.checks.further_reads import find_costly_read
 from understudy.data.checks.issue import IssueKind
 from understudy.data.checks.probe import HangingError, ProbeResult, check_limits, exception_places, play_once, probe
 from understudy.data.checks.repeated import RepeatedEpisodes
@@ -285,6 +286,7 @@ async def check_async(
                 await play_strategies(leaf, adversarial.num_tasks, adversarial.seed, adversarial.strategies, track)
             )
     results = [result for split in SPLITS for result in played[split]]
+    reads = [await _find_costly_read(leaf, results) for leaf in list_sources(source)]
     files = tuple(list_file_summaries(source))
     alike = _near_duplicates(tasks)
     unstable = [_Problem("unstable", text) for leaf in list_sources(source) for text in leaf.find_unstable_parts()]
@@ -312,6 +314,7 @@ async def check_async(
         problem_groups=tuple(_group_problems(problems, Counter(result.task.family for result in results), blocking)),
         warnings=(
             *_warnings(source, results, alike),
+            *filter(None, reads),
             *(text for probe_result in probes for text in probe_result.tool_exceptions),
         ),
         probe_calls=sum(probe_result.num_calls for probe_result in probes),
@@ -323,6 +326,19 @@ async def check_async(
         refused_for_tasks=bool(refusal),
         num_blocking_tasks=len(blocking),
         num_advised_tasks=len({problem.task.id for problem in problems if problem.task} - blocking),
+    )
+
+
+async def _find_costly_read(source: TaskSource, results: Sequence[_PlayedTask]) -> str:
+    """Return a warning if further reads cost gold its reward. Episodes with servers are not played again."""
+    if isinstance(source, ExternalSource):
+        return ""
+    gold = [result.task for result in results if result.task.domain == source.name and not result.unsound_kind]
+    found = await find_costly_read(source, gold)
+    return (
+        f"{found}; a model reads more than gold does, so grade what it did and told, not how it got there"
+        if found
+        else ""
     )
 
 

@@ -114,7 +114,7 @@ def build_case(
     are known.
     """
     leaf = find_source(source, task.domain)
-    reading, graded = _reading_tools(leaf, task), not isinstance(leaf, StatefulSource)
+    reading, graded = reading_tools(leaf, task), not isinstance(leaf, StatefulSource)
     told = episode.score is not None and episode.score.parts.get("facts_told") == 1.0
     missing = () if told else tuple(find_missing_facts(source, task, episode.messages))
     if replay.divergence or not isinstance(leaf, StatefulSource):
@@ -134,7 +134,7 @@ def build_case(
     return FailureCase(task, episode, scripted_user, calls, missing, goal, final, has_state=True, reading_tools=reading)
 
 
-def _reading_tools(source: TaskSource, task: Task) -> frozenset[str]:
+def reading_tools(source: TaskSource, task: Task) -> frozenset[str]:
     """Return the tools of gold calls that only read: by their names if the source does not report exactly which
     calls write, or refuses the gold calls of a stored task."""
     names = {call.name for call in task.gold_calls}
