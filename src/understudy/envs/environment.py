@@ -220,11 +220,6 @@ class ConsentGate:
         self.refused_writes: list[ConfirmedWrite] = []
         """The calls of `write_tools` that the tools refused although the user had agreed to a write."""
 
-    @property
-    def policy_violations(self) -> int:
-        """Number of calls that broke the policy."""
-        return len(self.violations)
-
     def specs(self) -> Sequence[ToolSpec]:
         """Return the tools of the toolkit."""
         return self._toolkit.specs()

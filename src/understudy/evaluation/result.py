@@ -3,7 +3,7 @@
 import itertools
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Literal
 
 from understudy.clients.chat import ModelUsage
@@ -103,10 +103,6 @@ class EvalResult(Record):
         Counts and means over episodes still include all domains.
         """
         return self.replace(task_results=tuple(result for result in self.task_results if result.domain == domain))
-
-    def success_rate_where(self, predicate: Callable[[TaskResult], bool]) -> MeanEstimate:
-        """Return the success rate on the tasks that meet a condition."""
-        return self.replace(task_results=tuple(filter(predicate, self.task_results))).success_rate
 
 
 class ResultRow(Record):
