@@ -171,6 +171,9 @@ def test_reference_of_the_same_model_is_the_default() -> None:
         ("top_entropy_quantile=0.2", "algorithm.loss.kind"),
         ("actor_rollout_ref.actor.strategy=fsdp2", "engine.sharding"),
         ("actor_rollout_ref.actor.whatever=1", "docs/migration.md"),
+        ("actor_rollout_ref.actor.clip_ratio=0.2", "algorithm.loss.clip_low or algorithm.loss.clip_high"),
+        ("data.max_response_length=512", "sampling.max_response_tokens or limits.max_episode_tokens"),
+        ("algorithm.rollout_correction.rollout_is_threshold=2", "algorithm.tis_cap"),
     ],
 )
 def test_name_without_a_key_is_explained(setting: str, reason: str, call: Call) -> None:

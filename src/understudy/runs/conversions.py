@@ -82,7 +82,10 @@ def _translate_key(config_type: type[Record], name: str, override: str) -> Trans
         value = _parts(override)[1]
         settings = (f"{key}={OTHER_VALUES.get(key, {}).get(value, value)}",) if "=" in override else (key,)
         return Translation(override, settings, is_other_name=is_other_name(config_type, name))
-    if not matching_keys(config_type, name) and (reason := other_names(config_type).find_reason(name)):
+    others = other_names(config_type)
+    if (word := others.without_section(name)) != name and (meant := others.find_keys(word)):
+        return Translation(override, reason=f"did you mean {' or '.join(meant)}?", is_other_name=True)
+    if not matching_keys(config_type, name) and (reason := others.find_reason(name)):
         return Translation(override, reason=reason, is_other_name=True)
     return Translation(override, (override,))
 

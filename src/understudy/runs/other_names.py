@@ -173,7 +173,8 @@ _NAMES_OF_REASONS = {
         "top_entropy_quantile off_policy_mask_threshold use_bias_correction_kl"
     ),
     _ADVANTAGE_WEIGHTS: (
-        "vllm_importance_sampling_correction vllm_importance_sampling_mode vllm_importance_sampling_cap"
+        "vllm_importance_sampling_correction vllm_importance_sampling_mode vllm_importance_sampling_cap "
+        "algorithm.rollout_correction algorithm.rollout_correction."
     ),
     "algorithm.reference.kind=ema turns it on; leave this out": "sync_ref_model",
     "algorithm.reference.ema_decay is 1 minus it": "ref_model_mixup_alpha",
@@ -207,11 +208,11 @@ _NAMES_OF_REASONS = {
     ),
     "engine.finetune=lora and the keys of [engine.lora] decide": "peft_config use_peft lora_task_type",
     "engine.device decides": "use_cpu no_cuda",
-    "engine.collective_timeout is it": "ddp_timeout",
+    "engine.collective_timeout is it": "ddp_timeout actor_rollout_ref.nccl_timeout",
     "there is none: trackers, health.stop_on and a loop of your own (docs/extending.md) take their place": "callbacks",
     "no data loader is used; leave it out": "dataloader_num_workers dataloader_pin_memory",
     "seed is the one seed": "data_seed",
-    "save_every and keep_checkpoints decide; the best checkpoint is always kept": (
+    "save_every and keep_checkpoints decide; with eval.split=validation the best one is kept too": (
         "save_strategy load_best_model_at_end metric_for_best_model"
     ),
     "eval.every decides": "eval_strategy do_eval do_train per_device_eval_batch_size",
