@@ -30,6 +30,7 @@ def test_page_has_valid_tables_and_links(page: Path) -> None:
     assert not re.search(r"^(<{7}|={7}|>{7})( |$)", text, re.MULTILINE), "a merge was left unfinished"
     for table in re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE):
         assert len({len(re.findall(r"(?<!\\)\|", row)) for row in table.splitlines()}) == 1, table
+        assert re.match(r"\|.*\n\|[-:| ]+\|\n", table), f"rows without a head, as after an empty line: {table}"
     for link in re.findall(r"\]\((?!https?://|#)([^)#]+)", text):
         assert (page.parent / link).exists(), link
 
