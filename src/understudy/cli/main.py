@@ -694,8 +694,8 @@ def _format_domain_report(report: "DomainReport", target: str) -> str:
     groups = report.problem_groups
     unused = (
         [
-            f"warning: tools that no gold episode calls: {', '.join(report.unused_tools)}; begin the name of a "
-            "helper that is no tool with _"
+            f"warning: tools that no gold episode calls: {', '.join(report.unused_tools)}; if one is a "
+            "helper and no tool, begin its name with _"
         ]
         if report.unused_tools and not any(group.kind == "gold_fails" for group in groups)
         else []

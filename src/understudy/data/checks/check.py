@@ -386,8 +386,8 @@ def _warnings(source: TaskSource, results: Sequence[_PlayedTask], alike: Sequenc
         )
     if undescribed := [spec.name for spec in source.tool_specs if not spec.description]:
         warnings.append(
-            f"tools without a docstring, which the model reads as the description: {', '.join(undescribed)}; begin the "
-            "name of a helper that is no tool with _"
+            f"tools without a docstring, which the model reads as the description: {', '.join(undescribed)}; if one is "
+            "a helper and no tool, begin its name with _"
         )
     return warnings
 
