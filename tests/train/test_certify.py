@@ -424,6 +424,13 @@ class NoUpdate(LocalEngine):
         return {}
 
 
+class SmallUpdates(LocalEngine):
+    """An engine whose log-probabilities change less by one update than rounding may change them."""
+
+    async def update(self, batches: Any, loss: Any, learning_rate: float, *_: Any) -> dict[str, float]:
+        return await super().update(batches, loss, learning_rate / 12)
+
+
 class WrongTemperature(LocalEngine):
     """An engine that samples at another temperature than requested."""
 
@@ -524,6 +531,12 @@ def test_shuffled_tokenizer_of_a_real_model_is_refused(tmp_path: Path) -> None:
         engine = LocalEngine(path, cfg.engine, cfg.seed, trainable=False)
         check = asyncio.run(check_tokenizer(make_certification_target(cfg, path, engine, load_chat_format(path)), ""))
         assert check.passed == (path != folder), check.measurements
+
+
+def test_random_weights_may_need_several_updates_to_change(tiny: Path) -> None:
+    checks = engine_checks(tiny, SmallUpdates, "engine.dtype=bfloat16")
+    assert not failed_checks(checks)
+    assert re.search(r"version 0 before the update, [2-4] after it", checks[f"{VERSION}, updated"].measurements)
 
 
 @pytest.mark.slow

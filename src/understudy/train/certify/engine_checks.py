@@ -32,8 +32,10 @@ EPISODES_PER_CONVERSATION = 2
 """Concurrent episodes of each conversation."""
 LEARNING_RATE = 2e-3
 """Learning rate of the update. It is large, so that the effect of the update exceeds rounding."""
+MAX_UPDATES = 4
+"""Maximum number of updates until the log-probabilities have changed enough."""
 MIN_UPDATE_DIFF_FACTOR = 3.0
-"""Minimum mean change of the log-probabilities by the update, as a multiple of the engine's mean tolerance."""
+"""Minimum mean change of the log-probabilities by the updates, as a multiple of the engine's mean tolerance."""
 ENGLISH = (
     "The sun had just set when the children came home from the river. Their mother stood at the door of the house and "
     "asked them why they were so late. They said that they had found a small dog near the old bridge, and that it did "
@@ -257,13 +259,19 @@ async def check_engine(target: CertificationTarget, name: str) -> list[Certifica
 
 
 async def _check_update(target: CertificationTarget, episodes: Sequence[Trajectory], name: str) -> CertificateCheck:
-    """Make one SFT update on the last episode, and check that its log-probabilities change from those of sampling."""
+    """Make SFT updates on the last episode, and check that its log-probabilities change from those of sampling.
+
+    One update suffices for trained weights. Random ones move less, so up to `MAX_UPDATES` are made.
+    """
     engine = target.engine
     batch = collate(episodes[-1:], temperature=target.temperature)
     weighed = batch.replace(advantages=token_weights(batch.mask, "token_mean"))
-    await engine.update([weighed], LossConfig(kind="nll"), LEARNING_RATE)
-    change = logprob_diff(batch, await engine.compute_logprobs(batch))
     least = MIN_UPDATE_DIFF_FACTOR * engine.tolerance.mean_diff * target.tolerance_factor
+    for _ in range(MAX_UPDATES):
+        await engine.update([weighed], LossConfig(kind="nll"), LEARNING_RATE)
+        change = logprob_diff(batch, await engine.compute_logprobs(batch))
+        if change.mean > least:
+            break
     sound = least < change.mean < math.inf
     problems = [] if sound else ["the log-probabilities changed too little, or to a value that is not finite"]
     return make_check(name, "an update changes them", f"{change}; required mean: {least:.1e}", problems)
