@@ -9,6 +9,7 @@ import math
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import cast
 
 from understudy.algorithms.advantages import token_weights
 from understudy.algorithms.batch import Batch, collate
@@ -16,7 +17,7 @@ from understudy.algorithms.config import LossConfig
 from understudy.core.errors import RolloutError
 from understudy.core.messages import Message, ToolSpec
 from understudy.core.trajectory import Trajectory
-from understudy.engines.interface import Engine, SamplingParams
+from understudy.engines.interface import Engine, SamplingParams, StreamingSampler
 from understudy.engines.process_group import SINGLE_PROCESS, ProcessGroup
 from understudy.formats import ChatFormat, FormatTokenizer
 from understudy.rollouts.agent import EngineAgent
@@ -214,7 +215,8 @@ async def check_tokenizer(target: CertificationTarget, name: str) -> Certificate
     reply = target.format.encode_reply(Message(role="assistant", content=ENGLISH))
     rng, other = random.Random(0), dict[int, int]()
     shuffled = [other.setdefault(token, rng.randrange(size)) for token in reply]
-    rows = [[*prompt, *tokens][: target.engine.context_length] for tokens in (reply, shuffled)]
+    longest = cast(StreamingSampler, target.engine).context_length
+    rows = [[*prompt, *tokens][:longest] for tokens in (reply, shuffled)]
     mask = ([False] * len(prompt) + [True] * len(reply))[: len(rows[0])]
     scored = await target.engine.compute_logprobs(Batch.from_rows(rows, [mask, mask]))
     english, noise = (
