@@ -564,7 +564,7 @@ def test_broken_engine_fails_its_check(tiny: Path, kind: type[LocalEngine], name
 
 def test_larger_tolerance_factor_accepts_larger_differences(tiny: Path) -> None:
     """`WrongTemperature` fails with the default tolerance."""
-    assert failed_checks(engine_checks(tiny, WrongTemperature, "certify.tolerance_factor=1e4")) == {MOVES}, (
+    assert failed_checks(engine_checks(tiny, WrongTemperature, "certify.tolerance_factor=1e6")) == {MOVES}, (
         "which then could not be told apart"
     )
 
