@@ -1,5 +1,6 @@
 """Tests of the probe that finds models whose rows cannot be packed."""
 
+import logging
 import re
 import time
 from pathlib import Path
@@ -7,7 +8,9 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM
+from transformers.utils import logging as transformers_logging
 
 from understudy.algorithms.batch import Batch
 from understudy.core.errors import ConfigError
@@ -60,6 +63,32 @@ def test_model_that_cannot_be_packed_is_padded_and_the_reason_is_known(
     assert re.search(problem, LocalModel(folder, CONFIG).padding_reason)
     with pytest.raises(ConfigError, match=f"engine.batching.*{problem}.*engine.batching=padded"):
         LocalModel(folder, CONFIG.replace(batching="packed"))
+
+
+def test_damaged_weights_are_named(tmp_path: Path) -> None:
+    folder = save_random_model(tmp_path, "llama")
+    weights = load_file(folder / "model.safetensors")
+    weights["model.embed_tokens.weight"][:] = torch.nan
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    with pytest.raises(ConfigError, match=r"not finite.*engine\.dtype=float32"):
+        LocalModel(folder, CONFIG)
+
+
+def test_advice_to_install_kernels_for_a_gpu_is_hidden_on_a_cpu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown = list[str]()
+    logger = logging.getLogger("transformers.integrations.hub_kernels")
+    monkeypatch.setattr(logger, "handle", lambda record: shown.append(record.getMessage()))
+    transformers_logging.warning_once.cache_clear()
+    before = transformers_logging.get_verbosity()
+    heads = {f"linear_{name}": 8 for name in ("key_head_dim", "value_head_dim")} | {
+        f"linear_num_{name}_heads": 2 for name in ("key", "value")
+    }
+    layers = ["linear_attention", "full_attention"]
+    LocalModel(save_random_model(tmp_path, "qwen3_next", head_dim=8, layer_types=layers, **heads), CONFIG)
+    assert not shown
+    assert transformers_logging.get_verbosity() == before
 
 
 def test_padding_that_is_set_gives_the_same_logprobs_as_packing(tmp_path: Path) -> None:

@@ -72,6 +72,7 @@ CALL_OPENINGS = {
     "deepseek-v3": "<｜tool▁call▁begin｜>",
     "glm-4.5": "<arg_key>",
     "lfm2": "<|tool_call_start|>",
+    "lfm2.5": "<|tool_call_start|>",
     "mistral-nemo": "[TOOL_CALLS]",
     "gpt-oss": "<|call|>",
     "llama3.1": "<|eot_id|>",
@@ -199,6 +200,7 @@ def without_tools_and_system(text: str) -> str:
         ("nemotron3", True, without_thoughts, 2),
         ("gpt-oss", False, lambda text: text.replace("<|return|>", "<|end|>"), 2),
         ("mistral-nemo", False, without_tools_and_system, 2),
+        ("lfm2.5", False, lambda text: text.replace(r"\\", "\\"), 2),
     ],
 )
 def test_appended_text_equals_rewriting_templates_after_normalizing(
@@ -228,7 +230,7 @@ def test_deepseek_matches_its_template_for_one_round_of_calls() -> None:
     )
 
 
-@pytest.mark.parametrize("name", [*ENDS, "lfm2", "qwen3-2507", "qwen3.8", "llama3.2"])
+@pytest.mark.parametrize("name", [*ENDS, "lfm2", "lfm2.5", "qwen3-2507", "qwen3.8", "llama3.2"])
 def test_parse_inverts_encode_reply(name: str) -> None:
     format = format_of(name)
     replies = [Message(role="assistant", content="Hello 世界"), Message(role="assistant", tool_calls=(CALL,))]
@@ -392,7 +394,15 @@ def test_thinking_is_not_part_of_the_content(name: str) -> None:
     assert (cut.message.content, cut.status) == ("", "empty")
 
 
-EPISODES = {**EXACT, "qwen3.6": True, "nemotron3": False, "gpt-oss": False, "mistral-nemo": False, "deepseek-v3": False}
+EPISODES = {
+    **EXACT,
+    "lfm2.5": False,
+    "qwen3.6": True,
+    "nemotron3": False,
+    "gpt-oss": False,
+    "mistral-nemo": False,
+    "deepseek-v3": False,
+}
 
 
 @pytest.mark.parametrize("name", EPISODES)

@@ -7,7 +7,7 @@ from typing import get_args
 
 import pytest
 
-from support.chat_templates import CODER, HEADERS, LLAMA
+from support.chat_templates import CODER, HEADERS, LLAMA, OLMO, OLMO_TOKENS
 from understudy.core.errors import ConfigError
 from understudy.core.messages import Message, ToolCall, ToolSpec
 from understudy.engines.models import make_tiny_model
@@ -77,7 +77,7 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     pytest.importorskip("torch")
     file = make_tiny_model(tmp_path_factory.mktemp("tiny")) / "tokenizer.json"
     tokenizer = Tokenizer.from_file(str(file))
-    tokenizer.add_tokens([AddedToken(text, special=True, normalized=False) for text in HEADERS])
+    tokenizer.add_tokens([AddedToken(text, special=True, normalized=False) for text in (*HEADERS, *OLMO_TOKENS)])
     tokenizer.save(str(file))
     return file.read_bytes()
 
@@ -188,6 +188,42 @@ def test_template_that_changes_a_list_is_refused_as_by_transformers(
     with pytest.raises(ConfigError, match=r"'append' of 'list'.*ns\.ids \+ \[x\]") as refused:
         load_chat_format(path)
     assert str(refused.value).count(str(path)) == 1
+
+
+STRINGS = ["C:\\new", "it's", 'say "x"', "two\nlines\r\n", "ends\\", "', n='2", "\\'", "\\\\n", "", "<|eot|>\\"]
+
+
+@pytest.mark.parametrize(
+    "template", [MIXED_SYNTAX, MIXED_SYNTAX.replace("""("'" + x + "'" if""", """('"' + x + '"' if"""), OLMO]
+)
+def test_strings_of_python_calls_are_read_back(write_model_folder: Callable[[str], Path], template: str) -> None:
+    """Also those that the template writes between quotes as they are, as LFM2.5's does."""
+    path = write_model_folder(template)
+    format, vocabulary = load_chat_format(path), FormatTokenizer.load(path / "tokenizer.json")
+    for text in STRINGS:
+        call = ToolCall(name="f", arguments={"a": text, "list": [text], "object": {"k": text}})
+        read = format.parse(format.encode_reply(Message(role="assistant", tool_calls=(call,))))
+        assert (read.message.tool_calls, dict(read.repairs)) == ((call,), {})
+        history = [Message(role="user", content="x"), Message(role="assistant", tool_calls=(call,))]
+        shown = vocabulary.decode(format.encode([*history, Message(role="tool", content="y")], (), ()))
+        assert vocabulary.decode(format.encode_reply(history[1])[:-1]) in shown
+
+
+def test_reply_with_tokens_after_its_calls_may_get_another_stop_token(
+    write_model_folder: Callable[[str], Path],
+) -> None:
+    path = write_model_folder(OLMO)
+    format, vocabulary = load_chat_format(path), FormatTokenizer.load(path / "tokenizer.json")
+    render, tokens, messages = compile_template(path, OLMO), list[int](), list[Message]()
+    assert format.tool_format == "pythonic"
+    for part in make_turns(several=True):
+        replied = part[0].role == "assistant"
+        tokens += format.encode_reply(part[0]) if replied else format.encode(part, TOOLS, tokens)
+        messages += part
+        if not replied:
+            theirs = render(messages, TOOLS)
+            assert vocabulary.decode(tokens).replace("<|begin|>", "<|eot|>") == theirs
+    assert tokens.count(vocabulary.added_tokens["<|begin|>"]) == 3
 
 
 @pytest.mark.parametrize("template", [LLAMA, CODER])

@@ -44,6 +44,25 @@ CODER = """{%- for m in messages %}
 {%- endfor %}
 {{- '<|im_start|>assistant\\n' if add_generation_prompt }}"""
 """A template like Qwen3-Coder's: parameters of calls in tags."""
+OLMO = """{%- macro turn(role, text) %}{{ '<|head|>' + role + '\\n' + text + '<|eot|>\\n' }}{% endmacro %}
+{%- for m in messages %}
+  {%- if m.role == 'assistant' %}
+    {{- '<|head|>assistant\\n' + m.content }}
+    {%- if m.tool_calls %}{{ '<function_calls>' }}
+      {%- for call in m.tool_calls %}{{ '' if loop.first else '\\n' }}{{ call.function.name + '(' }}
+        {%- for key, x in call.function.arguments | items %}{{ ', ' if not loop.first }}{{ key ~ '=' ~ (x | tojson) }}
+        {%- endfor %}{{ ')' }}
+      {%- endfor %}{{ '</function_calls>' }}
+    {%- endif %}
+    {{- '<|begin|>' if loop.last else '<|eot|>\\n' }}
+  {%- elif m.role == 'tool' %}{{ turn('environment', m.content) }}
+  {%- else %}{{ turn(m.role, m.content + ('<functions>' + (tools | tojson) + '</functions>' if loop.first else '')) }}
+  {%- endif %}
+{%- endfor %}
+{{- '<|head|>assistant\\n' if add_generation_prompt }}"""
+"""A template like OLMo 3's: calls in tokens, JSON as Python values, and another stop token after the last reply."""
+OLMO_TOKENS = ("<function_calls>", "</function_calls>")
+"""Tokens of `OLMO` besides `HEADERS`."""
 THINKING = """{%- for m in messages %}{{ '<|im_start|>' + m.role + '\\n' + m.content + '<|im_end|>\\n' }}{%- endfor %}
 {{- '<|im_start|>assistant\\n' if add_generation_prompt else '' }}
 {{- '<think>\\n\\n</think>\\n\\n' if enable_thinking is false else '' }}"""

@@ -129,6 +129,13 @@ STAND_INS = {
         "<|startoftext|> <|tool_call_start|> <|tool_call_end|> <|tool_response_start|> <|tool_response_end|> "
         "<|tool_list_start|> <|tool_list_end|>",
     ),
+    "lfm2.5": Family(
+        f"{_TRL}/lfm2_2_5_v2.jinja",
+        "qwen3",
+        "<|startoftext|>",
+        "<|im_end|>",
+        "<|startoftext|> <|tool_call_start|> <|tool_call_end|>",
+    ),
     "nemotron3": Family(f"{_TRL}/nemotron_3_nano.jinja", "qwen3", "<s>", "<|im_end|>", "<s>"),
 }
 

@@ -3,7 +3,9 @@
 import asyncio
 import dataclasses
 import json
+import random
 import re
+import shutil
 from collections.abc import Callable, Collection, Sequence
 from datetime import date
 from pathlib import Path
@@ -33,7 +35,7 @@ from understudy.core.trajectory import Trajectory
 from understudy.engines.interface import Completion, SamplingParams
 from understudy.engines.local import engine as local
 from understudy.engines.local.engine import LocalEngine
-from understudy.engines.models import make_tiny_model
+from understudy.engines.models import find_model, make_tiny_model
 from understudy.formats import ChatFormat, ChatML, FormatTokenizer, ParsedMessage, load_chat_format
 from understudy.formats.template import TemplateFormat
 from understudy.rollouts.agent import EngineAgent
@@ -48,7 +50,13 @@ from understudy.train.certify import Certificate, certificate_to_dict, format_ce
 from understudy.train.certify.audit import audit_tokens
 from understudy.train.certify.certificate import CertificateCheck, make_check
 from understudy.train.certify.conversations import SEVERAL_CALLS, TOOLS
-from understudy.train.certify.engine_checks import check_engine, sample_scripted_conversations
+from understudy.train.certify.engine_checks import (
+    ENGLISH,
+    CertificationTarget,
+    check_engine,
+    check_tokenizer,
+    sample_scripted_conversations,
+)
 from understudy.train.certify.format_checks import check_format
 from understudy.train.certify.model_template import CONTROL_TEXT_KEPT, THOUGHTS_KEPT, TOOLS_UNSUPPORTED
 from understudy.train.certify.run_certifier import select_episodes
@@ -73,6 +81,7 @@ MESSAGES, HOLDS, AGREE, MOVES, VERSION = (
     "an update changes them",
     "replies report the weights version",
 )
+FITS = "the tokenizer fits the weights"
 
 
 @pytest.fixture(scope="module")
@@ -415,6 +424,13 @@ class NoUpdate(LocalEngine):
         return {}
 
 
+class SmallUpdates(LocalEngine):
+    """An engine whose log-probabilities change less by one update than rounding may change them."""
+
+    async def update(self, batches: Any, loss: Any, learning_rate: float, *_: Any) -> dict[str, float]:
+        return await super().update(batches, loss, learning_rate / 12)
+
+
 class WrongTemperature(LocalEngine):
     """An engine that samples at another temperature than requested."""
 
@@ -469,6 +485,60 @@ def test_sound_engine_passes(tiny: Path, settings: Sequence[str]) -> None:
     assert re.fullmatch(r"6 episodes, 21 replies, \d\d truncated", checks[MESSAGES].measurements)
 
 
+class KnownLosses:
+    """An engine with a loss per token for English, and one for any other text."""
+
+    context_length = 64
+
+    def __init__(self, english: Sequence[int], losses: Sequence[float]) -> None:
+        self.english, self.losses = english, losses
+
+    async def compute_logprobs(self, batch: Batch) -> Batch:
+        rows = [
+            -self.losses[0 if set(tokens[mask].tolist()) <= set(self.english) else 1] * mask
+            for tokens, mask in zip(batch.tokens, batch.mask, strict=True)
+        ]
+        return batch.replace(logprobs=torch.stack(rows))
+
+
+@pytest.mark.parametrize(
+    ("losses", "fits"),
+    [((2.7, 13.2), True), ((12.6, 13.2), False), ((10.1, 14.9), False), ((11.3, 11.3), True)],
+    ids=["its own", "shuffled", "of another model", "random weights"],
+)
+def test_tokenizer_of_other_weights_is_detected(losses: Sequence[float], fits: bool) -> None:
+    folder = find_model("smollm2-135m")
+    format, vocabulary = load_chat_format(folder), FormatTokenizer.load(folder / "tokenizer.json")
+    engine: Any = KnownLosses(format.encode_reply(Message(role="assistant", content=ENGLISH)), losses)
+    target = CertificationTarget(engine, format, vocabulary, SamplingParams())
+    check = asyncio.run(check_tokenizer(target, "full"))
+    assert (check.name, check.passed) == (FITS, fits)
+    assert all(f"{loss:.1f}" in check.measurements for loss in losses)
+    assert fits == ("tokenizer.json" not in check.diff)
+
+
+@pytest.mark.slow
+def test_shuffled_tokenizer_of_a_real_model_is_refused(tmp_path: Path) -> None:
+    folder = shutil.copytree(find_model("smollm2-135m"), tmp_path / "model")
+    wire = json.loads((folder / "tokenizer.json").read_text())
+    added = {token["content"] for token in wire["added_tokens"]}
+    words = {word: place for word, place in wire["model"]["vocab"].items() if word not in added}
+    places = random.Random(1).sample([*words.values()], len(words))
+    wire["model"]["vocab"] |= dict(zip(words, places, strict=True))
+    (folder / "tokenizer.json").write_text(json.dumps(wire))
+    for path in (folder, find_model("smollm2-135m")):
+        cfg = config(path, "engine.dtype=bfloat16")
+        engine = LocalEngine(path, cfg.engine, cfg.seed, trainable=False)
+        check = asyncio.run(check_tokenizer(make_certification_target(cfg, path, engine, load_chat_format(path)), ""))
+        assert check.passed == (path != folder), check.measurements
+
+
+def test_random_weights_may_need_several_updates_to_change(tiny: Path) -> None:
+    checks = engine_checks(tiny, SmallUpdates, "engine.dtype=bfloat16")
+    assert not failed_checks(checks)
+    assert re.search(r"version 0 before the update, [2-4] after it", checks[f"{VERSION}, updated"].measurements)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "names"),
@@ -494,7 +564,7 @@ def test_broken_engine_fails_its_check(tiny: Path, kind: type[LocalEngine], name
 
 def test_larger_tolerance_factor_accepts_larger_differences(tiny: Path) -> None:
     """`WrongTemperature` fails with the default tolerance."""
-    assert failed_checks(engine_checks(tiny, WrongTemperature, "certify.tolerance_factor=1e4")) == {MOVES}, (
+    assert failed_checks(engine_checks(tiny, WrongTemperature, "certify.tolerance_factor=1e6")) == {MOVES}, (
         "which then could not be told apart"
     )
 
@@ -626,6 +696,17 @@ def test_run_warns_when_stop_on_failure_is_off(
         run = train_tiny_run(tmp_path / "run", tiny, "certify.stop_on_failure=false", "certify.every=9")
     assert len(warnings) == 1
     assert step_metrics(run)[2]["certify/logprob_diff_max"] > 1e-3
+
+
+def test_new_run_with_the_tokenizer_of_other_weights_stops_at_its_start(
+    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def check(target: CertificationTarget, name: str) -> CertificateCheck:
+        return make_check(name, FITS, "English 12.6", ["problem"])
+
+    monkeypatch.setattr("understudy.train.certify.run_certifier.check_tokenizer", check)
+    with pytest.raises(RolloutError, match=rf"{FITS}: .*English 12\.6"):
+        train_tiny_run(tmp_path / "run", tiny, "sft.steps=0")
 
 
 def test_broken_format_stops_a_run_at_its_start(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

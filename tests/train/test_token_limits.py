@@ -8,7 +8,7 @@ import pytest
 
 from support.tiny_runs import tiny
 from understudy.cli.evaluation import make_spec
-from understudy.cli.launch import dry_run, open_run
+from understudy.cli.launch import dry_run, open_run, plan_for_gpu
 from understudy.core.errors import ConfigError
 from understudy.evaluation.evaluate import play_demonstrations
 from understudy.formats import load_chat_format
@@ -18,6 +18,7 @@ from understudy.runs.run import read_run_config
 from understudy.train.token_limits import fit_token_limits
 
 __all__ = ["tiny"]
+OWN_LIMITS = ["limits.max_episode_tokens=900", "sampling.max_response_tokens=90"]
 
 
 def tokens(config: TrainConfig) -> tuple[int, int]:
@@ -83,3 +84,17 @@ def test_evaluation_of_a_preset_has_the_limits_of_its_runs(tiny: Path, capsys: p
     assert line in capsys.readouterr().err
     scripted = make_spec(["retail_quick", f"model={tiny}"], "gold", "", 1, judge_failures=False)
     assert tokens(scripted.config) == (640, 64)
+
+
+def test_plan_for_a_gpu_has_the_limits_of_its_runs(tiny: Path, tmp_path: Path) -> None:
+    words = ["retail_quick", f"model={tiny}", "engine.sampler=torch"]
+    expected, line = fit_token_limits(["retail_quick"], load_config("retail_quick", words[1:]))
+    planned = plan_for_gpu(words, "h100")
+    assert tokens(planned.config) == tokens(expected)
+    assert line in planned.notes
+    (tmp_path / "config.json").write_bytes((tiny / "config.json").read_bytes())
+    bare = plan_for_gpu([words[0], f"model={tmp_path}", words[2]], "h100")
+    assert tokens(bare.config) == (640, 64)
+    assert bare.notes[0].startswith("the token limits are those of the preset")
+    own = plan_for_gpu([words[0], f"model={tmp_path}", words[2], *OWN_LIMITS], "h100")
+    assert not any("limits" in note for note in own.notes)

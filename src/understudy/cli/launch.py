@@ -238,7 +238,8 @@ def plan_for_gpu(settings: Sequence[str], gpu: str, processes: int = 1) -> "GPUP
     try:
         from understudy.train.planning.gpu import plan_for_gpu as plan_config_for_gpu
 
-        return plan_config_for_gpu(resolve(settings).config, gpu, processes)
+        resolved = resolve(settings)
+        return plan_config_for_gpu(resolved.config, gpu, processes, resolved.presets)
     except ModuleNotFoundError as e:
         raise missing_package_error(e, "planning") from e
 

@@ -14,12 +14,17 @@ Deviations from the model's own template:
   token that ended a reply stays where the template later writes another one (gpt-oss). If a prompt opens a thought,
   `encode_reply` closes it at once, so that the thought is empty.
 - If a template opens a thought after a user message but not after results (DeepSeek), the model opens its own thought.
+- If a template writes strings of calls between quotes without escapes (LFM2.5), they are escaped, so that a quote or a
+  backslash in them is read back.
 - With `allow_rewrites`, every turn keeps the text that it had as the last turn. `loading` lists the families whose
   templates rewrite more than the above.
 """
 
+import itertools
 import re
 from collections.abc import Iterable, Sequence
+from functools import reduce
+from typing import Any
 
 from understudy.core.errors import ConfigError
 from understudy.core.messages import Message, ToolCall, ToolSpec
@@ -71,6 +76,7 @@ class TemplateFormat:
         self._control = ControlText(tokenizer.added_tokens)
         self._added_token = self._control.find
         self._markers: list[str] = []
+        self._unescaped_quote = ""
         self._prompt_text = self._render([_USER], _TOOLS)
         self._prompt_stem, self._prefill = _split_thought(self._prompt_text)
         self._short_stem = _split_thought(self._render([_USER]))[0]
@@ -79,6 +85,10 @@ class TemplateFormat:
         self._stops: dict[bool, str] = {}
         self._stops = {
             bool(reply.tool_calls): self._last_token(self._render_reply(reply)) for reply in (_REPLY, _CALLED)
+        }
+        self._num_ends = {
+            calls: len(self._added_token.findall(text[text.rfind(_PLACEHOLDER) :]))
+            for calls, text in ((False, self._render_reply(_REPLY)), (True, self._render_reply(_CALLED)))
         }
         self.tool_format = tool_format or self._find_tool_format()
         self.stop_token_ids = frozenset(
@@ -92,6 +102,7 @@ class TemplateFormat:
             self.template_deviation = (
                 "a thought that the prompt opens stays, and the text after it is encoded separately"
             )
+        self._unescaped_quote = self._find_unescaped_quote()
         self._headers = {
             tokenizer.added_tokens.get(self._last_token(stem)) for stem in (self._prompt_stem, result_stem)
         }
@@ -171,7 +182,8 @@ class TemplateFormat:
         keep_thoughts: bool = False,
     ) -> str:
         """Return the template's text. The text of messages and tools is marked: see `ControlText`."""
-        shown = [self._control.mark_message(message, keep_thought=keep_thoughts) for message in messages]
+        escaped = map(self._escape_calls, messages) if self._unescaped_quote else messages
+        shown = [self._control.mark_message(message, keep_thought=keep_thoughts) for message in escaped]
         shown_tools = [self._control.mark_tool(self._escape_tool(tool)) for tool in tools]
         return self._template_function(shown, shown_tools, prompt=prompt)
 
@@ -179,6 +191,23 @@ class TemplateFormat:
         text = tool.model_dump_json() if self._markers else ""
         escaped = escape_markers(text, self._markers)
         return tool if escaped == text else ToolSpec.model_validate_json(escaped)
+
+    def _escape_calls(self, message: Message) -> Message:
+        """Return the message with escapes in the strings of its calls, for a template that writes none.
+
+        Strings inside of lists and objects are left out: templates write these as JSON or as Python literals.
+        """
+        pairs = (("\\", "\\\\"), (self._unescaped_quote, f"\\{self._unescaped_quote}"), ("\n", "\\n"), ("\r", "\\r"))
+
+        def escape(value: Any) -> Any:
+            return reduce(lambda text, pair: text.replace(*pair), pairs, value) if isinstance(value, str) else value
+
+        return message.replace(
+            tool_calls=tuple(
+                call.replace(arguments={key: escape(value) for key, value in call.arguments.items()})
+                for call in message.tool_calls
+            )
+        )
 
     def _ids(self, text: str, before: int | None = None) -> list[int]:
         """Return the ids of added tokens and of the text between them. `before` is the token before the text."""
@@ -260,7 +289,8 @@ class TemplateFormat:
         """Render a reply followed by the messages `new`. Return the reply's text, and the text after it.
 
         The reply, or each of its calls, contains the placeholder. The reply ends with its stop token after the last
-        placeholder, or with the first added token after it if the stop token is missing.
+        placeholder. If the stop token is missing, as many added tokens follow the placeholder as in a reply that is the
+        last message, and the last of them ends the reply.
         """
         text = self._render([_USER, reply, *new], prompt=prompt)
         position = len(self._short_stem) - 1
@@ -269,8 +299,11 @@ class TemplateFormat:
                 position = text.find(_PLACEHOLDER, position + 1)
         stop = self._stops[bool(reply.tool_calls)]
         end = text.find(stop, position) + len(stop)
-        if end < len(stop) and (token := self._added_token.search(text, position)):
-            end = token.end()
+        if end < len(stop):
+            tokens = itertools.islice(
+                self._added_token.finditer(text, position), self._num_ends[bool(reply.tool_calls)]
+            )
+            end = max((token.end() for token in tokens), default=-1)
         if position < 0 or end < position or not text.startswith(self._short_stem):
             raise ConfigError(
                 f"a chat template that renders a reply differently once messages follow it: {text[-60:]!r}"
@@ -309,6 +342,14 @@ class TemplateFormat:
             for call in (_CALL, *others)
         }
         return len(texts) > 1
+
+    def _find_unescaped_quote(self) -> str:
+        """Return the quote between which the template writes a string of a call without escapes, or ""."""
+        text = f"{_PLACEHOLDER}\\n"
+        before, found, _ = self._render_reply(
+            _CALLED.replace(tool_calls=(_CALL.replace(arguments={"x": text}),))
+        ).partition(text)
+        return before[-1:] if found and before[-1:] in ("'", '"') else ""
 
     def _find_result_markers(self) -> list[str]:
         """Return the texts before and after a tool result, if only they distinguish it from a user's message."""

@@ -26,14 +26,10 @@ def fit_token_limits(presets: Sequence[str], config: TrainConfig) -> tuple[Train
     source's gold episodes fail: the checks of a run say why. Raise ConfigError if the model or the source cannot be
     loaded.
     """
-    made = [preset for preset in map(load_config, presets) if preset.model in MODEL_PARAMETERS]
-    if not made or config.model == made[-1].model:
-        return config, ""
-    limits, sampling, preset = config.limits, config.sampling, made[-1]
-    is_preset = limits.max_episode_tokens == preset.limits.max_episode_tokens
-    is_preset_reply = sampling.max_response_tokens == preset.sampling.max_response_tokens
+    is_preset, is_preset_reply = _find_foreign_limits(presets, config)
     if not is_preset and not is_preset_reply:
         return config, ""
+    limits, sampling = config.limits, config.sampling
     source = config.open_source()
     try:
         format = choose_format(find_model(config.model), config).format
@@ -58,6 +54,22 @@ def fit_token_limits(presets: Sequence[str], config: TrainConfig) -> tuple[Train
     found = f"gold episodes have up to {longest} tokens of this model, and their replies up to {reply}"
     line = f"{found}: {', '.join(lines)}" if lines else ""
     return config.replace(limits=limits, sampling=sampling), line
+
+
+def has_foreign_limits(presets: Sequence[str], config: TrainConfig) -> bool:
+    """Return whether a limit of the config comes from a preset that was made for another model."""
+    return any(_find_foreign_limits(presets, config))
+
+
+def _find_foreign_limits(presets: Sequence[str], config: TrainConfig) -> tuple[bool, bool]:
+    """Return whether the limit of episodes and that of replies come from a preset made for another model."""
+    made = [preset for preset in map(load_config, presets) if preset.model in MODEL_PARAMETERS]
+    if not made or config.model == made[-1].model:
+        return False, False
+    return (
+        config.limits.max_episode_tokens == made[-1].limits.max_episode_tokens,
+        config.sampling.max_response_tokens == made[-1].sampling.max_response_tokens,
+    )
 
 
 def _with_margin(longest: int, step: int) -> int:

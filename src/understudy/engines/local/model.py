@@ -4,9 +4,10 @@ Any model that uses transformers' attention interface works, also with peft's Lo
 layout that defines which tokens attend to which; see `packing` (training) and `sampling.kv_cache`.
 """
 
+import contextlib
 import itertools
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from copy import deepcopy
 from functools import cached_property
@@ -82,7 +83,9 @@ class LocalModel:
         self.padded: PaddedForward | None = None
         if self.padding_reason:
             self.padded = PaddedForward(self.backbone)
-            self.padded.probe(self.config.vocab_size, self.device, folder)
+            # On a CPU, transformers advises to install kernels that need a GPU.
+            with _without_messages() if self.device.type == "cpu" else contextlib.nullcontext():
+                self.padded.probe(self.config.vocab_size, self.device, folder)
         self.has_plain_head = has_plain_head(self.network)
         """Whether logits are the product of hidden states and `lm_head`, and nothing else."""
         if self.device.type == "cpu" and not self.padded and kernel_library.kernels_available(self.dtype):
@@ -286,22 +289,32 @@ def _config_problem(folder: Path) -> str:
     return config_problem(_read_config(folder).get_text_config())
 
 
+@contextlib.contextmanager
+def _without_messages() -> Iterator[None]:
+    """Hide the messages of transformers, also those that it shows only once."""
+    shown = transformers_logging.get_verbosity()
+    transformers_logging.set_verbosity(transformers_logging.CRITICAL)
+    try:
+        yield
+    finally:
+        transformers_logging.set_verbosity(shown)
+
+
 def _load_network(folder: Path, dtype: torch.dtype, attention: str | None) -> PreTrainedModel | None:
     """Return a folder's model, or None if it does not take this implementation of attention.
 
     Raise ConfigError if config and weights do not make a model.
     """
     validate_trainable(folder)
-    shown = transformers_logging.get_verbosity()
-    transformers_logging.set_verbosity(transformers_logging.CRITICAL)  # it prints a table of keys, beside the error
     try:
-        network, loading = AutoModelForCausalLM.from_pretrained(
-            folder,
-            dtype=dtype,
-            attn_implementation=attention,
-            output_loading_info=True,
-            ignore_mismatched_sizes=True,  # refused below, with the sizes
-        )
+        with _without_messages():  # it prints a table of keys, beside the error
+            network, loading = AutoModelForCausalLM.from_pretrained(
+                folder,
+                dtype=dtype,
+                attn_implementation=attention,
+                output_loading_info=True,
+                ignore_mismatched_sizes=True,  # refused below, with the sizes
+            )
     except torch.OutOfMemoryError:
         raise
     except KeyError as error:
@@ -313,8 +326,6 @@ def _load_network(folder: Path, dtype: torch.dtype, attention: str | None) -> Pr
             f"transformers cannot load the model in {folder}: {_reason(error)}; its config.json must be that of its "
             "weights"
         ) from error
-    finally:
-        transformers_logging.set_verbosity(shown)
     if mismatched := min(loading["mismatched_keys"], default=None):
         name, stored, expected = mismatched
         raise ConfigError(

@@ -94,7 +94,8 @@ class PaddedForward:
     def probe(self, vocabulary: int, device: torch.device, folder: Path) -> None:
         """Find out how the model continues rows.
 
-        Raise ConfigError if a token sees later ones, or if the model's cache gives other results.
+        Raise ConfigError if a token sees later ones, if the model's cache gives other results, or if results are not
+        finite.
         """
         try:
             self._probe(vocabulary, device, folder)
@@ -119,6 +120,11 @@ class PaddedForward:
     def _probe(self, vocabulary: int, device: torch.device, folder: Path) -> None:
         row = (torch.arange(_PROBE_ROW, device=device) * 7 + 1).remainder(vocabulary)[None]
         whole = self.hidden_states(row)
+        if not bool(whole.isfinite().all()):
+            raise ConfigError(
+                f"{folder}: a short pass gives values that are not finite: its weights are damaged, or too large for "
+                "their dtype; download the model again, or set engine.dtype=float32"
+            )
         first, cache = self.continue_rows(row[:, :_PROBE_SPLIT], None, [0])
         self.joins_rows = type(cache) is cache_utils.DynamicCache and all(
             type(layer) in JOINABLE_LAYERS for layer in cache.layers

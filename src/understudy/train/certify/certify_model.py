@@ -17,7 +17,12 @@ from understudy.formats import ChatFormat, FormatTokenizer
 from understudy.runs.config import TrainConfig
 from understudy.runs.model_format import choose_format
 from understudy.train.certify.certificate import Certificate, CertificateCheck
-from understudy.train.certify.engine_checks import CertificationTarget, check_engine, check_sampler
+from understudy.train.certify.engine_checks import (
+    CertificationTarget,
+    check_engine,
+    check_sampler,
+    check_tokenizer,
+)
 from understudy.train.certify.format_checks import check_format
 
 
@@ -42,23 +47,29 @@ async def certify(config: TrainConfig) -> Certificate:
         name: str,
         check: Callable[[CertificationTarget, str], Awaitable[list[CertificateCheck]]],
         settings: EngineConfig,
+        trainable: bool = True,
     ) -> list[CertificateCheck]:
-        engine = open_engine(folder, settings, config.seed, trainable=check is check_engine, trained_tokens=tokens)
+        engine = open_engine(folder, settings, config.seed, trainable=trainable, trained_tokens=tokens)
         try:
             return await check(make_certification_target(config, folder, engine, format), name)
         finally:
             engine.close()
+
+    async def check_first(target: CertificationTarget, name: str) -> list[CertificateCheck]:
+        return [await check_tokenizer(target, name), *await check_engine(target, name)]
 
     checks, deviations = await check_format(folder, format, config.format.enable_thinking)
     named, resolved = finetune_methods(config.engine), config.resolved_engine
     for way in named:
         is_remote = isinstance(resolved, TinkerEngineConfig)
         settings = resolved if is_remote else resolved.export_engine_config.replace(finetune=way)
-        checks += await proven(way, check_engine, settings)
+        checks += await proven(way, check_first if way == named[0] else check_engine, settings)
     if isinstance(resolved, LocalEngineConfig) and resolved.max_draft_rows:
         for way in named[:1]:
             plain = resolved.replace(finetune=way, max_draft_rows=0, sampler="torch")
-            checks += await proven(f"{way}, without speculation", partial(check_sampler, replay=False), plain)
+            checks += await proven(
+                f"{way}, without speculation", partial(check_sampler, replay=False), plain, trainable=False
+            )
     notes = list(chosen.notes)
     if config.agent.name:
         from understudy.train.certify.program_checks import check_program  # MCP takes long to import

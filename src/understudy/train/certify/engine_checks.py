@@ -6,16 +6,18 @@ are complete, and some are truncated.
 
 import asyncio
 import math
+import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import cast
 
 from understudy.algorithms.advantages import token_weights
 from understudy.algorithms.batch import Batch, collate
 from understudy.algorithms.config import LossConfig
 from understudy.core.errors import RolloutError
-from understudy.core.messages import ToolSpec
+from understudy.core.messages import Message, ToolSpec
 from understudy.core.trajectory import Trajectory
-from understudy.engines.interface import Engine, SamplingParams
+from understudy.engines.interface import Engine, SamplingParams, StreamingSampler
 from understudy.engines.process_group import SINGLE_PROCESS, ProcessGroup
 from understudy.formats import ChatFormat, FormatTokenizer
 from understudy.rollouts.agent import EngineAgent
@@ -31,8 +33,30 @@ EPISODES_PER_CONVERSATION = 2
 """Concurrent episodes of each conversation."""
 LEARNING_RATE = 2e-3
 """Learning rate of the update. It is large, so that the effect of the update exceeds rounding."""
+MAX_UPDATES = 4
+"""Maximum number of updates until the log-probabilities have changed enough."""
 MIN_UPDATE_DIFF_FACTOR = 3.0
-"""Minimum mean change of the log-probabilities by the update, as a multiple of the engine's mean tolerance."""
+"""Minimum mean change of the log-probabilities by the updates, as a multiple of the engine's mean tolerance."""
+ENGLISH = (
+    "The sun had just set when the children came home from the river. Their mother stood at the door of the house and "
+    "asked them why they were so late. They said that they had found a small dog near the old bridge, and that it did "
+    "not stop following them. She looked at the dog for a long time, and then she went inside to get some water and a "
+    "piece of bread."
+)
+"""A text that the weights of every language model predict, if it is in the tokens that they were trained on."""
+MIN_ENGLISH_SHARE = 0.5
+"""How much more probable English must be than random tokens, as a share of the logarithm of the vocabulary's size.
+
+Measured with SmolLM2-135M and Qwen2.5-0.5B: 0.94 to 1.03 with their own tokenizers, 0.01 to 0.40 with shuffled ones and
+those of other models.
+"""
+TRAINED_LOSS = 1.0
+"""Loss of random tokens above that of a uniform distribution, in nats: from here on, weights are taken for trained.
+
+Random weights have less than 0.6, and the two models above 1.7 to 3.2 with any tokenizer.
+"""
+MIN_VOCABULARY = 1000
+"""Vocabularies of fewer tokens are not checked: they are those of test models, which know no English."""
 
 
 ToolLookup = Callable[[str], Sequence[ToolSpec]]
@@ -178,6 +202,36 @@ def _check_logprobs(
     )
 
 
+async def check_tokenizer(target: CertificationTarget, name: str) -> CertificateCheck:
+    """Check that the tokenizer is the one that the weights were trained with.
+
+    Trained weights find plain English much more probable than random tokens. Random weights pass, since they have no
+    tokenizer of their own.
+    """
+    label, size = "the tokenizer fits the weights", len(target.vocabulary.token_texts())
+    if size < MIN_VOCABULARY:
+        return make_check(name, label, f"not checked: a vocabulary of {size} tokens", [])
+    prompt = target.format.encode([Message(role="user", content="Tell me a short story.")], (), ())
+    reply = target.format.encode_reply(Message(role="assistant", content=ENGLISH))
+    rng, other = random.Random(0), dict[int, int]()
+    shuffled = [other.setdefault(token, rng.randrange(size)) for token in reply]
+    longest = cast(StreamingSampler, target.engine).context_length
+    rows = [[*prompt, *tokens][:longest] for tokens in (reply, shuffled)]
+    mask = ([False] * len(prompt) + [True] * len(reply))[: len(rows[0])]
+    scored = await target.engine.compute_logprobs(Batch.from_rows(rows, [mask, mask]))
+    english, noise = (
+        -float(logprobs[mask].mean()) for logprobs, mask in zip(scored.logprobs, scored.mask, strict=True)
+    )
+    gain, is_trained = noise - english, noise > math.log(size) + TRAINED_LOSS
+    wrong = is_trained and gain < MIN_ENGLISH_SHARE * math.log(size)
+    figures = f"English {english:.1f} nats a token, random tokens {noise:.1f}"
+    problem = (
+        "tokenizer.json is not that of these weights, or the weights are damaged: plain English is to them almost as "
+        "improbable as random tokens; copy both from the same model"
+    )
+    return make_check(name, label, figures, [problem] if wrong else [])
+
+
 def _conversation_tools(domain: str) -> Sequence[ToolSpec]:
     return TOOLS
 
@@ -207,13 +261,19 @@ async def check_engine(target: CertificationTarget, name: str) -> list[Certifica
 
 
 async def _check_update(target: CertificationTarget, episodes: Sequence[Trajectory], name: str) -> CertificateCheck:
-    """Make one SFT update on the last episode, and check that its log-probabilities change from those of sampling."""
+    """Make SFT updates on the last episode, and check that its log-probabilities change from those of sampling.
+
+    One update suffices for trained weights. Random ones move less, so up to `MAX_UPDATES` are made.
+    """
     engine = target.engine
     batch = collate(episodes[-1:], temperature=target.temperature)
     weighed = batch.replace(advantages=token_weights(batch.mask, "token_mean"))
-    await engine.update([weighed], LossConfig(kind="nll"), LEARNING_RATE)
-    change = logprob_diff(batch, await engine.compute_logprobs(batch))
     least = MIN_UPDATE_DIFF_FACTOR * engine.tolerance.mean_diff * target.tolerance_factor
+    for _ in range(MAX_UPDATES):
+        await engine.update([weighed], LossConfig(kind="nll"), LEARNING_RATE)
+        change = logprob_diff(batch, await engine.compute_logprobs(batch))
+        if change.mean > least:
+            break
     sound = least < change.mean < math.inf
     problems = [] if sound else ["the log-probabilities changed too little, or to a value that is not finite"]
     return make_check(name, "an update changes them", f"{change}; required mean: {least:.1e}", problems)

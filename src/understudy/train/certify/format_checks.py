@@ -32,9 +32,11 @@ from understudy.train.certify.conversations import (
 from understudy.train.certify.model_template import (
     CONTROL_TEXT_KEPT,
     CUT_REPLY_KEPT,
+    STRINGS_ESCAPED,
     THOUGHTS_KEPT,
     TOOLS_UNSUPPORTED,
     ModelTemplate,
+    strip_escapes,
     strip_thoughts,
     strip_turn_opening,
 )
@@ -112,8 +114,8 @@ class _FormatChecker:
     async def play_all(self) -> None:
         """Play all conversations, except those with a reply that the format refuses.
 
-        A refused conversation is a deviation if the template refuses it too or the format declares a deviation. Else
-        it is a problem.
+        A refused conversation is a deviation if the template refuses it too or drops its text, or if the format
+        declares a deviation. Else it is a problem.
         """
         for talk in scripted_conversations(self.vocabulary.added_tokens):
             try:
@@ -121,7 +123,7 @@ class _FormatChecker:
             except ConfigError as error:
                 if self.template.rejects(talk.messages, talk.tools):
                     self.deviations[f"{talk.name}: template and format refuse this conversation"] = None
-                elif self.format.template_deviation:
+                elif self.format.template_deviation or self.template.drops_text(talk.messages, talk.tools):
                     self.deviations[f"{talk.name}: {error}"] = None
                 else:
                     self.rejected.append(f"{talk.name}: the format refuses what the template accepts: {error}")
@@ -169,6 +171,9 @@ class _FormatChecker:
             self.deviations[self.format.template_deviation] = None
             return True
         encoded_text, expected_text = self.vocabulary.decode(encoded), self.vocabulary.decode(expected)
+        if encoded_text != expected_text and strip_escapes(encoded_text) == strip_escapes(expected_text):
+            self.deviations[STRINGS_ESCAPED] = None
+            return True
         deviations = [CONTROL_TEXT_KEPT] if talk.has_control_text else []
         if encoded_text != expected_text:
             deviations.append(THOUGHTS_KEPT)

@@ -13,8 +13,13 @@ from understudy.core.messages import Message, ToolSpec, tool_to_openai
 TOOLS_UNSUPPORTED = "the template has no tools: they are signatures in the system message, and calls are text"
 THOUGHTS_KEPT = "earlier thoughts and the tokens that open a turn stay in the prompt; the template removes them"
 CUT_REPLY_KEPT = "a truncated reply stays as it was sampled; the template trims it"
+STRINGS_ESCAPED = (
+    "quotes, backslashes and line breaks in strings of calls are escaped; the template writes them as they are"
+)
 CONTROL_TEXT_KEPT = "text that looks like a control token stays text; the template turns it into that token"
 _THOUGHT = re.compile(r"<think>(?:(?!<\|).)*?</think>\s*", re.DOTALL)  # does not extend over a control token
+_ESCAPED = {r"\n": "\n", r"\r": "\r"}
+_ESCAPE = re.compile(r"""\\[\\'"nr]""")
 _OPENED = re.compile(r"(?:<think>\s*|</think>\s*)\Z")
 _DATE = re.compile(r"""strftime_now\(\s*(?P<quote>['"])(?P<pattern>.*?)(?P=quote)\s*\)""")
 
@@ -65,6 +70,11 @@ class ModelTemplate:
         strftime, text = self._day.strftime, str(self._tokenizer.get_chat_template(tools=tools))
         return _DATE.sub(lambda match: json.dumps(strftime(match["pattern"])), text)
 
+    def drops_text(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> bool:
+        """Return whether the template leaves out the text of replies with calls."""
+        silent = [message.replace(content="") if message.tool_calls else message for message in messages]
+        return silent != list(messages) and self.prompt(silent, tools) == self.prompt(messages, tools)
+
     def rejects(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> bool:
         """Return whether the template refuses a conversation."""
         try:
@@ -99,6 +109,11 @@ def _wire(message: Message) -> dict[str, Any]:
 def strip_thoughts(text: str) -> str:
     """Return the text without thoughts."""
     return _THOUGHT.sub("", text)
+
+
+def strip_escapes(text: str) -> str:
+    """Return the text with each escaped quote, backslash and line break replaced by what it stands for."""
+    return _ESCAPE.sub(lambda escape: _ESCAPED.get(escape[0], escape[0][1]), text)
 
 
 def strip_turn_opening(prompt: str) -> str:

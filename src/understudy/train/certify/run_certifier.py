@@ -17,7 +17,13 @@ from understudy.rollouts.group import Group
 from understudy.runs.config import CertifyConfig
 from understudy.runs.run import Run
 from understudy.train.certify.certificate import CertificateCheck, describe_first_failure, format_diffs
-from understudy.train.certify.engine_checks import CertificationTarget, ToolLookup, check_episodes, check_sampler
+from understudy.train.certify.engine_checks import (
+    CertificationTarget,
+    ToolLookup,
+    check_episodes,
+    check_sampler,
+    check_tokenizer,
+)
 from understudy.train.certify.format_checks import check_format
 
 DIFF_FILE = "certify.txt"
@@ -45,6 +51,8 @@ class RunCertifier:
         """
         if self.config.every:
             checks, _ = await check_format(self.model_folder, self.target.format, self.thinking, run.created_at)
+            if not run.step:
+                checks.append(await check_tokenizer(self.target, "weights"))
             checks += await check_sampler(self.target, "sampled conversations", self.process_group)
             self.target.engine.reset_prefix_cache()  # so that the run's results equal those without certification
             self._settle(run, "at the start", checks)

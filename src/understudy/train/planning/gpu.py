@@ -1,8 +1,11 @@
 """Plan the memory of a run for a GPU that this machine does not have.
 
 Only the model's config.json is needed. Weights, tokenizer, tasks and users are not read, so a plan for a GPU checks
-neither the domain nor the servers of a config, and it forecasts neither time nor disk space.
+neither the domain nor the servers of a config, and it forecasts neither time nor disk space. The exception are token
+limits of a preset that was made for another model: they are fitted as in a run if the model's files are here.
 """
+
+from collections.abc import Sequence
 
 from understudy.core.errors import ConfigError
 from understudy.core.records import Record
@@ -20,6 +23,7 @@ from understudy.train.planning.memory import (
     token_cache_bytes,
     weight_bytes,
 )
+from understudy.train.token_limits import fit_token_limits, has_foreign_limits
 
 
 class GPUPlan(Record):
@@ -42,12 +46,23 @@ class GPUPlan(Record):
         return "\n".join(lines)
 
 
-def plan_for_gpu(config: TrainConfig, gpu: str, processes: int = 1) -> GPUPlan:
-    """Return the plan for `processes` GPUs of a kind. Raise ConfigError if the GPU or the model is unknown."""
+def plan_for_gpu(config: TrainConfig, gpu: str, processes: int = 1, presets: Sequence[str] = ()) -> GPUPlan:
+    """Return the plan for `processes` GPUs of a kind. Raise ConfigError if the GPU or the model is unknown.
+
+    `presets` are those of the config, whose token limits may need to be raised for the model.
+    """
     if not isinstance(config.engine, LocalEngineConfig):
         raise ConfigError(f"engine.kind = {config.engine.kind!r}: only the memory of a local engine can be planned")
     planned_gpu(gpu, config.engine)  # a mistake in its name should not wait for the model
-    return plan_shape_for_gpu(config, model_shape_of_config(find_model_config(config.model)), gpu, processes)
+    folder = find_model_config(config.model)
+    shape = model_shape_of_config(folder)
+    line = ""
+    if (folder / "tokenizer.json").is_file() and any(folder.glob("*.safetensors")):
+        config, line = fit_token_limits(presets, config)
+    elif has_foreign_limits(presets, config):
+        line = "the token limits are those of the preset; a run may raise them for this model, whose files are not here"
+    plan = plan_shape_for_gpu(config, shape, gpu, processes)
+    return plan.replace(notes=(*([line] if line else []), *plan.notes))
 
 
 def plan_shape_for_gpu(config: TrainConfig, shape: ModelShape, gpu: str, processes: int = 1) -> GPUPlan:
