@@ -161,6 +161,14 @@ class Act(NamedTuple):
         return self.clause[self.start + len(self.word) :]
 
 
+def split_act_clauses(sentence: str) -> Iterator[str]:
+    """Yield the clauses of a sentence."""
+    start = 0
+    for end in [*_CLAUSE_END.finditer(sentence), None]:
+        yield sentence[start : end.start() if end else len(sentence)]
+        start = end.end() if end else 0
+
+
 def find_acts(text: str, shown: Collection[str], *, proposed: bool) -> Iterator[Act]:
     """Yield the acts that a normalized text asserts.
 

@@ -10,7 +10,7 @@ from functools import cached_property, lru_cache
 
 from understudy.core.messages import Message, ToolSpec
 from understudy.core.tasks import Violation, ViolationKind
-from understudy.envs.compliance.acts import INSTRUCTS, Act, find_acts, is_noun
+from understudy.envs.compliance.acts import INSTRUCTS, Act, find_acts, is_noun, split_act_clauses
 from understudy.envs.compliance.calls import MadeCall
 from understudy.envs.compliance.ids import find_ids, id_form
 from understudy.envs.compliance.known_values import KnownValues
@@ -21,10 +21,13 @@ from understudy.envs.compliance.vocabulary import (
     ACT_WORDS,
     GENERIC,
     NOUNS,
+    PLAIN,
+    PLAIN_STEMS,
     act_groups,
     find_groups,
     is_past_form,
     means_tool,
+    stem,
     tool_groups,
 )
 from understudy.envs.rewards import is_failure
@@ -70,15 +73,12 @@ _ALIEN = frozenset(_ALIEN_LIST.split())
 """Nouns of what most toolkits do not change."""
 _OF_USER = frozenset({"account", "profile"})
 """Those that any write changes, as a person may say."""
-_SERVICES_LIST = (
-    "subscription ship club newsletter contract technician courier replacement warranty miles perks premium platinum "
-    "gold voucher coupon gift bonus rebate cashback discount complimentary password passcode pin deposit donation "
-    "loan lawyer legal police authorities callback appointment waitlist trial raffle compensation goodwill blacklist "
-    "watchlist lawsuit upgrade insurance"
+_FEEL_FREE = re.compile(r"\bfeel free\b")
+_SUPPOSED = re.compile(
+    r"\b(?:not|no(?! longer\b)|never|cannot|without|none|nothing|unable|neither|nor|if|may|might|could|would|once|when|only"
+    r"|whether|unless|until|before(?! (?:me|us)\b)|should|must|can(?! (?:count|rely|expect)\b))\b|n't\b"
 )
-_SERVICES = frozenset(_SERVICES_LIST.split())
-"""Words for services and goods. What a text says of one that nobody has named, no tool can have done."""
-_FREE = re.compile(r"(?<!feel )(?<![\w-])free (?!of\b|to\b)\w+")
+"""A word after which a clause denies or supposes something."""
 _GENERIC_OBJECTS_LIST = (
     "it this that these those them one ones you me us change changes update updates modification request requests "
     "purchase booking record records details detail information info transaction process action actions step steps "
@@ -171,7 +171,7 @@ class Grounds:
             yield Violation(kind="bundled_proposal", message=place, text=quote(f"{unknown} is no part of the write"))
         yield from self._find_words_only(place, text, agreed)
         kind = "bundled_proposal" if agreed else "broken_promise"
-        reported = {*self._find_unknown_amounts(text, waived), *self._find_unknown_services(text)}
+        reported = {*self._find_unknown_amounts(text, waived), *self._find_unknown_words(text)}
         for sentence in sorted(reported):
             yield Violation(kind=kind, message=place, text=quote(sentence))
         for act in find_acts(text, self._named, proposed=bool(agreed)):
@@ -194,19 +194,20 @@ class Grounds:
             if (stated or (not waived and _MONEY.search(sentence))) and not self.known.has_amounts(sentence, sentence):
                 yield sentence
 
-    def _find_unknown_services(self, text: str) -> Iterator[str]:
-        """Yield sentences that assert something of a service that nobody has named."""
+    def _find_unknown_words(self, text: str) -> Iterator[str]:
+        """Yield sentences that assert something of what nobody has named: no tool can have done it."""
         for sentence in split_sentences(text):
-            unknown = _SERVICES.intersection(_WORD.findall(sentence)) - self._offered
-            if "free" not in self._offered:
-                unknown |= {*_FREE.findall(sentence)}
-            if unknown and not (
-                sentence.endswith("?")
-                or INSTRUCTS.match(sentence)
-                or _MAY_BE.search(sentence)
-                or _DENIES.search(sentence)
-            ):
-                yield sentence
+            if sentence.endswith("?") or INSTRUCTS.match(sentence):
+                continue
+            for clause in split_act_clauses(_FEEL_FREE.sub(" ", sentence)):
+                found = (m.start() for m in _WORD.finditer(clause) if not self._is_known(m[0]))
+                place = next(found, None)
+                if place is not None and not _SUPPOSED.search(clause, 0, place):
+                    yield sentence
+                    break
+
+    def _is_known(self, word: str) -> bool:
+        return len(word) < 3 or word in self._offered or word in PLAIN or stem(word) in self._known_stems
 
     def _find_listed_target(self, text: str, agreed: Collection[int]) -> str:
         """Return an id or a name in a list or in brackets that the agreed writes do not have, or ""."""
@@ -433,6 +434,10 @@ class Grounds:
             f"{spec.name} {spec.description} {' '.join(spec.parameters.get('properties', ()))}" for spec in self.specs
         )
         return frozenset(_WORD.findall(shown)) | _read_words(names) | self.gold_words.every
+
+    @cached_property
+    def _known_stems(self) -> frozenset[str]:
+        return PLAIN_STEMS | {stem(word) for word in self._offered}
 
     @cached_property
     def _named(self) -> frozenset[str]:
