@@ -166,7 +166,14 @@ def test_gold_makes_each_lookup_once_and_repeats_reads_unless_told_otherwise() -
     assert texts(*gold_turns_of_goals(goals, ("get_",))) == ["get_order", "get_user", "5.00", "5.00"]
 
 
-IRREGULAR = {"pay": "paid", "put": "put", "resend": "resent", "freeze": "frozen", "take": "taken", "unfreeze": "unfrozen"}
+IRREGULAR = {
+    "pay": "paid",
+    "put": "put",
+    "resend": "resent",
+    "freeze": "frozen",
+    "take": "taken",
+    "unfreeze": "unfrozen",
+}
 
 
 def other_forms(verb: str) -> list[set[str]]:
@@ -182,5 +189,7 @@ def test_required_verbs_may_have_any_form(name: str) -> None:
     goals = [goal for split in SPLITS for task in domain.tasks(split) for goal in task.scenario.goals]
     terms = {frozenset(term.split("|")) for goal in goals for term in sum(goal.accepted_steps, goal.required_terms)}
     actions = [forms for forms in terms if any(word.endswith(("ed", "ing")) for word in forms)]
-    lacking = {verb for forms in actions for verb in forms & VERBS if not all(map(forms.intersection, other_forms(verb)))}
+    lacking = {
+        verb for forms in actions for verb in forms & VERBS if not all(map(forms.intersection, other_forms(verb)))
+    }
     assert actions and not lacking

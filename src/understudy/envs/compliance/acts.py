@@ -41,7 +41,7 @@ _NEGATION = re.compile(
     r"\b(?:not|never|cannot|neither|nor|no|none|nobody|nothing|without|unable|impossible|ineligible|refuse|decline"
     r"|instead of|rather than|too late|far from|hardly|avoid|prevents?|stop(?:s"
     r"|ping)? (?:me|us) from|out of the question"
-    r"|before(?! (?:that|this|it)\b)|until|unless|if|whether|in case|except)\b|n't\b"
+    r"|before(?! (?:that|this|it|me|us)\b)|until|unless|if|whether|in case|except)\b|n't\b"
 )
 """A word after which an act is denied or depends on something."""
 _DENIED_AFTER = re.compile(
@@ -53,11 +53,12 @@ _DENIED_AFTER = re.compile(
 )
 """A predicate that denies its subject, or says something general about it: "a refund is not possible"."""
 _ABILITY = re.compile(
-    r"\b(?:can|may|might|could|must|should|able to|allowed to|possible to|eligible (?:to|for))(?: \w+){0,3} $"
+    r"\b(?:can(?! (?:count|rely)\b)|may|might|could|must|should|able to|allowed to|possible to|eligible (?:to|for))"
+    r"(?: \w+){0,3} $"
 )
 """What stands before an act that may happen."""
 _USER = re.compile(
-    r"\byou(?:'d|'ll|'ve| would| will| have)?(?: \w+ly| also| just| now| already)? (?:can"
+    r"\byou(?:'d|'ll|'ve| would| will| have)?(?: \w+ly| also| just| now| already)? (?:can(?! (?:count|rely)\b)"
     r"|may|could|need|needed|have to|should|must|might|want|wanted|like|asked|requested|"
     r"wish|wished|mentioned|said|told|paid|pay|bought|ordered|booked|added|chose|reported|ask|request|had|try|do|did)\b"
     r"|\byour (?:request|wish|question|inquiry|message|intention)\b|\b(?:asking|ask"

@@ -20,6 +20,7 @@ from understudy.envs.compliance.sentences import is_negated, normalize_text, quo
 from understudy.envs.compliance.vocabulary import (
     ACT_WORDS,
     GENERIC,
+    GENERIC_OBJECTS,
     NOUNS,
     PLAIN,
     PLAIN_STEMS,
@@ -42,6 +43,8 @@ _PAYING = frozenset({"send", "give", "charge", "add"})
 """Groups of verbs that pay a refund if it is their object: "the refund has been issued"."""
 _SAYING = frozenset({"send", "book", "add", "ask", "report"})
 """Groups of acts that report any write if their object is the write's: "it has been submitted"."""
+_TELLING = frozenset({"send", "give", "change", "report", "add"})
+"""Groups of acts that do nothing for the user if their object is a message or a record."""
 _LIGHT = frozenset({"send", "give", "add", "ask", "book"})
 """Groups of verbs whose object may name the act: "send a refill request"."""
 _PAID_AMOUNT = re.compile(r"\s*(?:(?:you|back|another|an extra)\s+){1,3}[$\u20ac\u00a3]?\d[\d,]{0,20}\.\d\d\b")
@@ -49,7 +52,7 @@ _PAID_AMOUNT = re.compile(r"\s*(?:(?:you|back|another|an extra)\s+){1,3}[$\u20ac
 _FURTHER = re.compile(
     r"\b(?:(?P<which>other|another|second|third|remaining|next|previous|earlier|older|more|two|three|several|many)"
     r"(?: (?:one|two|three|more))? (?P<noun>\w+)"
-    r"|rest of|others|everything else|the other\b|(?:ones?) before\b|\w+ before (?:that|this|it)\b"
+    r"|rest of|others|everything else|the other\b|(?:ones?) before\b|\w+ before(?: (?:that|this|it)\b|\W*$)"
     r"|(?:all|both|every|each)(?: (?:one )?of)?(?: (?:your|the|my|these|those|other|two|three))* (?P<all>\w+))\b"
 )
 """Words that mean further targets of an act."""
@@ -74,21 +77,12 @@ _ALIEN = frozenset(_ALIEN_LIST.split())
 _OF_USER = frozenset({"account", "profile"})
 """Those that any write changes, as a person may say."""
 _FEEL_FREE = re.compile(r"\bfeel free\b")
+_ON_US = re.compile(r"\bon (?:us|the house)\b")
 _SUPPOSED = re.compile(
-    r"\b(?:not|no(?! longer\b)|never|cannot|without|none|nothing|unable|neither|nor|if|may|might|could|would|once|when|only"
-    r"|whether|unless|until|before(?! (?:me|us)\b)|should|must|can(?! (?:count|rely|expect)\b))\b|n't\b"
+    r"\b(?:not|no(?! longer\b)|never|cannot|without|none|nothing|unable|neither|nor|if|may|might|could|would|once|when"
+    r"|only|whether|unless|until|before(?! (?:me|us)\b)|should|must|can(?! (?:count|rely|expect)\b))\b|n't\b"
 )
 """A word after which a clause denies or supposes something."""
-_GENERIC_OBJECTS_LIST = (
-    "it this that these those them one ones you me us change changes update updates modification request requests "
-    "purchase booking record records details detail information info transaction process action actions step steps "
-    "everything all both correction cancellation adjustment so same yours mine arrangement order appointment a an the "
-    "your my our his her their any some new necessary settings preferences instructions choice selection wish wishes "
-    "data entry file system chart slot visit account profile spelling typo error mistake through up down on off over "
-    "out in"
-)
-_GENERIC_OBJECTS = frozenset(_GENERIC_OBJECTS_LIST.split())
-"""Words with which any object may be named, or that say nothing about it."""
 MAX_PARTICLE_LENGTH = 2
 """Largest length of a word in the name of a tool or argument that is no noun: "on"."""
 _OF_PAYMENT = re.compile(r"\bpaypal account\b|\b(?:to|on|onto|into) your (?:\w+ )?account\b")
@@ -135,7 +129,7 @@ _NOT_REFUNDED = re.compile(rf"{_DEDUCTED.pattern}|\band (?:(?:i|we|will|then) )*
 _USERS_MONEY = re.compile(r"\b(?:you|your|we owe|card|account|statement|taken|applies|costs?|there is|worth)\b|'ll\b")
 _HARMLESS_OBJECT = re.compile(
     r"\b(?:e-?mails?|__+|confirmation(?: \w+)?|receipts?|links?|messages?|notifications?"
-    r"|sms|text|summary|reminder|notes?|"
+    r"|sms|text messages?|summary|reminder|notes?|"
     r"feedback|details|information|copy|system|records?|files?|database|"
     r"you (?:on|know|shortly|a moment|an? (?:answer|update|overview|minute))|attention|hand"
     r"|try|look|search|status|answer)\b"
@@ -171,9 +165,10 @@ class Grounds:
             yield Violation(kind="bundled_proposal", message=place, text=quote(f"{unknown} is no part of the write"))
         yield from self._find_words_only(place, text, agreed)
         kind = "bundled_proposal" if agreed else "broken_promise"
-        reported = {*self._find_unknown_amounts(text, waived), *self._find_unknown_words(text)}
+        reported = set(self._find_unknown_amounts(text, waived))
         for sentence in sorted(reported):
             yield Violation(kind=kind, message=place, text=quote(sentence))
+        unknown_words = set(self._find_unknown_words(text))
         for act in find_acts(text, self._named, proposed=bool(agreed)):
             is_waived = waived or (replaced and not _GIFT.search(act.clause))
             if (is_waived and act.tense != "past") or act.sentence in reported:
@@ -186,6 +181,9 @@ class Grounds:
                     message=place,
                     text=quote(act.sentence),
                 )
+        for sentence in sorted(unknown_words - reported):
+            kind = "bundled_proposal" if agreed else "broken_promise"
+            yield Violation(kind=kind, message=place, text=quote(sentence))
 
     def _find_unknown_amounts(self, text: str, waived: bool) -> Iterator[str]:
         """Yield sentences with an amount that nobody has shown, said or set."""
@@ -199,7 +197,7 @@ class Grounds:
         for sentence in split_sentences(text):
             if sentence.endswith("?") or INSTRUCTS.match(sentence):
                 continue
-            for clause in split_act_clauses(_FEEL_FREE.sub(" ", sentence)):
+            for clause in split_act_clauses(_ON_US.sub("free", _FEEL_FREE.sub(" ", sentence))):
                 found = (m.start() for m in _WORD.finditer(clause) if not self._is_known(m[0]))
                 place = next(found, None)
                 if place is not None and not _SUPPOSED.search(clause, 0, place):
@@ -281,7 +279,7 @@ class Grounds:
             groups = frozenset(("refund",))
         is_money = groups & (_MONEY_IN | _MONEY_OUT) and (is_noun(act.word) or _GIFT.search(act.after))
         told = f"{act.after[:60]} {_find_object(act)}"
-        if _HARMLESS_OBJECT.search(told) and not is_money and not groups & _ENDING and not _AMOUNT.search(act.clause):
+        if groups & _TELLING and _HARMLESS_OBJECT.search(told) and not is_money and not _AMOUNT.search(act.clause):
             return True
         calls = [call for call in self.calls if (call.succeeded and call.writes) or "transfer" in call.action]
         if act.tense == "past":
@@ -349,20 +347,26 @@ class Grounds:
         if act.word in GENERIC and is_noun(act.word):
             return True
         named = [word for word in _WORD.findall(_find_object(act)) if not word.endswith("ly")]
-        content = [word for word in named if word not in _GENERIC_OBJECTS]
-        return not content or len(content) < len(named) - 2 or any(w in words or w in self._named for w in content)
+        content = [word for word in named if word not in GENERIC_OBJECTS]
+        return (
+            not content
+            or len(content) < len(named) - 2
+            or all(w in words or w in self._named or w in self._offered for w in content)
+        )
 
     def _is_about(self, act: Act, call: MadeCall) -> bool:
         """Return whether an act's object is only what a write is about: "the request", "the pharmacy"."""
         named = set(_WORD.findall(_find_object(act)))
         words = call.words | self.gold_words.of_tool(call.tool)
         nouns = {name.removesuffix("_id") for name in call.targets}
-        return named - _GENERIC_OBJECTS <= words and not named & nouns and _fits_targets(act, call)
+        return named - GENERIC_OBJECTS <= words and not named & (nouns | {"you"}) and _fits_targets(act, call)
 
     def _has_further(self, act: Act, calls: Iterable[MadeCall]) -> bool:
         """Return whether a clause has other targets of the kind of the calls' targets, or several of them."""
         ids = {name.removesuffix("_id") for call in calls for name in call.targets if name.endswith("_id")}
-        nouns = ids | {name for call in calls for name in call.targets} | {"of", "else", "one", "ones", "them"}
+        nouns = (
+            ids | {name for call in calls for name in call.targets} | {"of", "else", "one", "ones", "them", "request"}
+        )
         following = _NEXT_CLAUSE.search(act.clause, act.start)
         for match in _FURTHER.finditer(act.clause, 0, following.start() if following else len(act.clause)):
             noun = match["noun"] or match["all"]
@@ -428,12 +432,13 @@ class Grounds:
 
     @cached_property
     def _offered(self) -> frozenset[str]:
-        """The words of results, the user, gold and the tools, but not of the policy, which forbids services."""
+        """The words of results, the user, calls, gold and the tools, but not of the policy, which forbids services."""
         shown = "\n".join(m.content for m in self.transcript if m.role in ("tool", "user")).casefold()
         names = " ".join(
             f"{spec.name} {spec.description} {' '.join(spec.parameters.get('properties', ()))}" for spec in self.specs
         )
-        return frozenset(_WORD.findall(shown)) | _read_words(names) | self.gold_words.every
+        words = (_read_words(names) - {"free"}).union(*(call.words for call in self.calls))
+        return words | frozenset(_WORD.findall(shown)) | self.gold_words.every
 
     @cached_property
     def _known_stems(self) -> frozenset[str]:
@@ -499,7 +504,7 @@ def read_gold_words(turns: Sequence[Message]) -> GoldWords:
 
 
 def _words_in(text: str) -> frozenset[str]:
-    return frozenset(_WORD.findall(re.sub(r"free of charge|credit card", " ", normalize_text(text))))
+    return frozenset(_WORD.findall(re.sub(r"(?<=free) of charge|credit card", " ", normalize_text(text))))
 
 
 def _fits_targets(act: Act, call: MadeCall) -> bool:
