@@ -154,7 +154,7 @@ _PLAIN = (
     "reference check look feedback subtotal aware sake account accounts profile team colleague order appointment "
     "booking purchase arrangement transaction modification correction cancellation adjustment slot experience "
     "assistant human user active inactive afterwards ago asap anytime onwards valued special smooth seamless safe "
-    "online background"
+    "online background dr prof mr mrs ms"
 )
 _GOODS = (
     "replacement replacements upgrade upgrades insurance voucher vouchers coupon coupons bonus discount discounts "
