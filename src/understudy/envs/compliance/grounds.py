@@ -169,7 +169,7 @@ class Grounds:
         for sentence in sorted(reported):
             yield Violation(kind=kind, message=place, text=quote(sentence))
         unknown_words = set(self._find_unknown_words(text))
-        for act in find_acts(text, self._named, proposed=bool(agreed)):
+        for act in find_acts(text, proposed=bool(agreed)):
             is_waived = waived or (replaced and not _GIFT.search(act.clause))
             if (is_waived and act.tense != "past") or act.sentence in reported:
                 continue
@@ -297,13 +297,6 @@ class Grounds:
                 for call in fitting
                 if not _find_targets(act) - call.ids
                 and self._knows_object(act, call.words | self.gold_words.of_tool(call.tool))
-            ]
-        if act.word not in ACT_WORDS and act.tense == "past" and "you" not in _find_object(act).split():
-            # Any verb may say that a write was made: "i have actioned your request".
-            own = [
-                call
-                for call in calls
-                if call.writes and self._knows_object(act, call.words) and _fits_targets(act, call)
             ]
         if groups & _SAYING and act.tense != "future" and not own and not agreed:
             own = [call for call in calls if call.writes and call.place < place and self._is_about(act, call)]
