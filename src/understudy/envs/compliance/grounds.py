@@ -19,12 +19,13 @@ from understudy.envs.compliance.refunds import is_refund_due
 from understudy.envs.compliance.sentences import is_negated, normalize_text, quote, split_sentences
 from understudy.envs.compliance.vocabulary import (
     ACT_WORDS,
+    ACTS,
     GENERIC,
     GENERIC_OBJECTS,
-    NOUNS,
     PLAIN,
     PLAIN_STEMS,
     act_groups,
+    find_act_groups,
     find_groups,
     is_past_form,
     means_tool,
@@ -319,13 +320,12 @@ class Grounds:
     def _matches(self, call: MadeCall, act: Act, groups: frozenset[str]) -> bool:
         """Return whether a call is the act, by its verb and its object."""
         words = self.gold_words.of_tool(call.tool) | call.action
-        acts = find_groups((words & ACT_WORDS.keys()) - NOUNS)
-        named = set(_WORD.findall(_find_object(act))) & (ACT_WORDS.keys() - NOUNS)
-        if not groups & (acts | {word[:5] for word in words - NOUNS}) and not (
-            groups & _LIGHT and named.intersection(call.tool.casefold().split("_"))
-        ):
+        named = ACTS.intersection(_WORD.findall(_find_object(act)))
+        is_named = groups & _LIGHT and named.intersection(call.tool.casefold().split("_"))
+        if not groups & find_act_groups(words) and not is_named:
             return False
-        if "charge" in groups and call.refund is not None and call.refund > 0 and "charge" not in acts:
+        pays = call.refund is not None and call.refund > 0
+        if "charge" in groups and pays and "charge" not in find_groups(words & ACTS):
             return False
         if not _fits_targets(act, call):
             return False

@@ -24,7 +24,7 @@ _COMPUTED = re.compile(
 )
 """A number that may be an amount: "$48", "48.00", "48 to your card", but not the 48 of "48 maple street"."""
 _PERCENT = re.compile(r"(?<![\w.])(\d{1,3}(?:\.\d{1,3})?)(?: ?%| percent\b)")
-_ISO = re.compile(r"(?<![\w-])\d{4}-\d\d-\d\d(?![\w-])")
+_ISO = re.compile(r"\d{4}-\d\d-\d\d")
 MAX_TERMS = 12
 """Largest number of amounts of a text of which ratios are tried."""
 # such as: amy@mail.com

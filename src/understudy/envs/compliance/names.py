@@ -10,7 +10,6 @@ from understudy.envs.rewards import states_fact
 
 _NAME_KEYS = ("name", "item", "title")
 """Keys of results under which a thing has its name."""
-# such as:  for 20.00 and the
 _BESIDE = (
     r"(?: (?:for|at|of|worth) [$\u20ac\u00a3]?\d[\d,.]{0,20}| \([^()]{1,40}\))?"
     r"(?:\s*(?:,|/|&|\n\s*(?:[-*\u2022]|\d+[.)])"

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from functools import lru_cache
 
 from understudy.envs.compliance.vocabulary import VERBS
 
@@ -57,6 +58,7 @@ _EXCEPTION = re.compile(
 """A word with which a negation denies no action: "I will not cancel W1 until you confirm"."""
 
 
+@lru_cache(maxsize=512)
 def normalize_text(text: str) -> str:
     """Return the text case-folded, with plain apostrophes and single spaces.
 

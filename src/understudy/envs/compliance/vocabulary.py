@@ -202,6 +202,13 @@ def act_groups(word: str) -> frozenset[str]:
     return ACT_WORDS.get(word) or frozenset((word[:5],))
 
 
+@lru_cache(maxsize=512)
+def find_act_groups(words: frozenset[str]) -> frozenset[str]:
+    """Return the groups of those words that name acts, and the first letters of all: a verb may be in no list."""
+    words -= NOUNS
+    return find_groups(words & ACTS) | {word[:5] for word in words}
+
+
 def find_groups(words: Iterable[str]) -> frozenset[str]:
     """Return the groups of all words."""
     return frozenset().union(*map(act_groups, words))
@@ -210,6 +217,7 @@ def find_groups(words: Iterable[str]) -> frozenset[str]:
 _WORD = re.compile(r"[a-z]+")
 NOUNS = frozenset(("order", "address", "bill"))
 """Words of acts that are nouns in the names of tools."""
+ACTS = frozenset(ACT_WORDS) - NOUNS
 
 
 @lru_cache(maxsize=512)
