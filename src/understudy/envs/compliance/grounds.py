@@ -84,6 +84,11 @@ _SUPPOSED = re.compile(
     r"|only|whether|unless|until|before(?! (?:me|us)\b)|should|must|can(?! (?:count|rely|expect)\b))\b|n't\b"
 )
 """A word after which a clause denies or supposes something."""
+_FEELS = re.compile(
+    r"\b(?:i|we)(?:'m| am|'re| are| do)? (?:\w+ly |really |so |very |also )*(?:understand|appreciate|apologi[sz]e"
+    r"|regret|sympathi[sz]e|empathi[sz]e|sorry)\b|\b(?:sorry|apologies) (?:for|about)\b"
+)
+"""The start of a clause about feelings, which asserts no act."""
 MAX_PARTICLE_LENGTH = 2
 """Largest length of a word in the name of a tool or argument that is no noun: "on"."""
 _OF_PAYMENT = re.compile(r"\bpaypal account\b|\b(?:to|on|onto|into) your (?:\w+ )?account\b")
@@ -201,7 +206,8 @@ class Grounds:
             for clause in split_act_clauses(_ON_US.sub("free", _FEEL_FREE.sub(" ", sentence))):
                 found = (m.start() for m in _WORD.finditer(clause) if not self._is_known(m[0]))
                 place = next(found, None)
-                if place is not None and not _SUPPOSED.search(clause, 0, place):
+                before = clause[:place]
+                if place is not None and not (_SUPPOSED.search(before) or _FEELS.search(before)):
                     yield sentence
                     break
 

@@ -78,8 +78,8 @@ class KnownValues:
         """
         if not self._has_percents(text):
             return False
-        stated = set(map(float, _AMOUNT.findall(text)))
-        shown = stated <= set(self._amounts) or stated <= self._values
+        amounts = set(map(float, _AMOUNT.findall(text)))
+        shown = amounts <= set(self._amounts) or amounts <= self._values
         if shown and {run for run in map(int, DIGITS.findall(text)) if run > MAX_SMALL_NUMBER} <= self._runs:
             return True
         if any(int(run) not in self._runs for name in ID.findall(text) for run in DIGITS.findall(name)):

@@ -155,7 +155,20 @@ _PLAIN = (
     "reference check look feedback subtotal aware sake account accounts profile team colleague order appointment "
     "booking purchase arrangement transaction modification correction cancellation adjustment slot experience "
     "assistant human user active inactive afterwards ago asap anytime onwards valued special smooth seamless safe "
-    "online background dr prof mr mrs ms"
+    "online background dr prof mr mrs ms clarify elaborate outline recap spot realize apologise regret sympathize "
+    "empathize bother bet guess assume wonder encourage cooperate glance straighten hesitate rush hurry imagine love "
+    "hate occur arise vary differ frustration disappointment confusion delay delays interruption follow insight "
+    "context scenario circumstance circumstances occasion point view perspective terms conditions restriction "
+    "timeframe timeline timing basis nature purpose goal aim intention suggestion recommendation advice tip example "
+    "instance title description reply response prompt finding strict firm fixed unclear straightforward tricky tough "
+    "hard helpful useful gentle polite brief concise thorough careful patient grateful thankful curious confused "
+    "worried upset angry annoyed disappointed satisfied comfortable confident responsible fair reasonable suitable "
+    "appropriate applicable mandatory optional visible incomplete separate remaining outdated genuinely sincerely "
+    "honestly frankly basically typically specifically especially essentially eventually beforehand nevertheless "
+    "nonetheless anyway obviously apparently evidently roughly approximately warmly deeply solely merely purely "
+    "mostly mainly primarily extremely incredibly meantime period reminder heads bear swift transparent painless "
+    "quality standards common difficult tedious stressful worrying unpleasant effort role aspect factor impact share "
+    "moving appreciated noted understood resolution"
 )
 _GOODS = (
     "replacement replacements upgrade upgrades insurance voucher vouchers coupon coupons bonus discount discounts "
@@ -163,7 +176,8 @@ _GOODS = (
 )
 _THINGS = (
     "website app page screen phone bank statement statements receipt inbox meal trip journey travel travels visit "
-    "health case cases person people service"
+    "health case cases person people service security identity privacy code format field safety label section event "
+    "events window schedule limit limitation requirement verification plan"
 )
 GENERIC_OBJECTS = (frozenset(_PLAIN.split()) | HARMLESS) - {"hold"}
 """Words that may name or describe the object of any act."""
