@@ -77,6 +77,8 @@ _ALIEN = frozenset(_ALIEN_LIST.split())
 """Nouns of what most toolkits do not change."""
 _OF_USER = frozenset({"account", "profile"})
 """Those that any write changes, as a person may say."""
+_ASKS = re.compile(r"\W*(?:please|kindly) (?!(?:note|be|know|find|see|expect|hold|rest)\b)")
+"""The start of a sentence that asks the user for something."""
 _FEEL_FREE = re.compile(r"\bfeel free\b")
 _ON_US = re.compile(r"\bon (?:us|the house)\b")
 _SUPPOSED = re.compile(
@@ -201,7 +203,7 @@ class Grounds:
     def _find_unknown_words(self, text: str) -> Iterator[str]:
         """Yield sentences that assert something of what nobody has named: no tool can have done it."""
         for sentence in split_sentences(text):
-            if sentence.endswith("?") or INSTRUCTS.match(sentence):
+            if sentence.endswith("?") or _ASKS.match(sentence):
                 continue
             for clause in split_act_clauses(_ON_US.sub("free", _FEEL_FREE.sub(" ", sentence))):
                 found = (m.start() for m in _WORD.finditer(clause) if not self._is_known(m[0]))

@@ -1,7 +1,7 @@
 """Vocabulary: the words of acts in all their forms, and the words that say nothing about an act.
 
-Words of one group may name the same act: "swap" names what `exchange_items` does. A verb that is in no list is an act
-too where a text has somebody do it ("I have notified the bank"), so the lists need not be complete.
+Words of one group may name the same act: "swap" names what `exchange_items` does. Words that are neither acts nor plain
+are known only if the user, a result, a tool or gold has them, so the list of acts need not be complete.
 """
 
 import re
