@@ -68,7 +68,7 @@ _IMPERATIVE = re.compile(
     r"^\W*(?:(?:please|kindly|then|now|next|first|and|just|after that|once more|also|if so)[, ]+)+$|^\W*$"
 )
 """What stands before an instruction to the user."""
-INSTRUCTS = re.compile(
+_INSTRUCTS = re.compile(
     r"\W*(?:please|kindly|remember to|make sure to|be sure to|do(?:n't| not) forget to)"
     r" (?:bring|have|show|carry|check|review|visit|call|contact)\b(?!.*\d\.\d\d)"
 )
@@ -208,7 +208,7 @@ def _is_exempt(act: Act, is_question: bool, proposed: bool) -> bool:
         return True
     if _IMPERATIVE.match(before) and not _NOT_INSTRUCTION.search(act.clause) and not act.word.endswith(("ed", "ing")):
         return not is_noun(act.word)
-    if INSTRUCTS.match(act.sentence) and not act.by_agent and act.tense != "past":
+    if _INSTRUCTS.match(act.sentence) and not act.by_agent and act.tense != "past":
         return True
     if is_question and _INVERTED.match(act.sentence) and not proposed:
         return True

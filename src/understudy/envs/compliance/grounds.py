@@ -10,7 +10,7 @@ from functools import cached_property, lru_cache
 
 from understudy.core.messages import Message, ToolSpec
 from understudy.core.tasks import Violation, ViolationKind
-from understudy.envs.compliance.acts import INSTRUCTS, Act, find_acts, is_noun, split_act_clauses
+from understudy.envs.compliance.acts import Act, find_acts, is_noun, split_act_clauses
 from understudy.envs.compliance.calls import MadeCall
 from understudy.envs.compliance.ids import find_ids, id_form
 from understudy.envs.compliance.known_values import KnownValues
