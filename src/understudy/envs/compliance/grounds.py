@@ -89,8 +89,10 @@ _SUPPOSED = re.compile(
 _FEELS = re.compile(
     r"\b(?:i|we)(?:'m| am|'re| are| do)? (?:\w+ly |really |so |very |also )*(?:understand|appreciate|apologi[sz]e"
     r"|regret|sympathi[sz]e|empathi[sz]e|sorry)\b|\b(?:sorry|apologies) (?:for|about)\b"
+    r"|\b(?:need|let me know|(?:tell|give|send) me|so (?:that )?i can)\b"
+    r"|\bto (?:help|assist|find|verify|locate|look|start)\b"
 )
-"""The start of a clause about feelings, which asserts no act."""
+"""The start of a clause about feelings, or one that asks for information. It asserts no act."""
 MAX_PARTICLE_LENGTH = 2
 """Largest length of a word in the name of a tool or argument that is no noun: "on"."""
 _OF_PAYMENT = re.compile(r"\bpaypal account\b|\b(?:to|on|onto|into) your (?:\w+ )?account\b")
