@@ -27,7 +27,8 @@ _NO_ACTS = re.compile(
     r"|(?:can't|cannot|can not) wait|(?:won't|not) hesitate|(?:can't|cannot) help but|n't worry|not to worry|never mind"
     r"|booked visits?|open (?:bills?|tickets?)|payment (?:request|plan|method)s?|bill(?:ing|s)? address(?:es)?"
     r"|delivery (?:fee|address|time)s?|change your mind|changed? my mind|return(?:ed)? to you shortly"
-    r"|mobile data|network settings|look(?:ing)? forward|(?:your|the|this) (?:new |old )?booking(?! (?:of|for)\b))\b"
+    r"|mobile data|network settings|(?:look|mov|go)(?:e|ing)? forward"
+    r"|(?:your|the|this) (?:new |old )?booking(?! (?:of|for)\b))\b"
 )
 """Words that look like acts or like negations and are none."""
 _CLAUSE_END = re.compile(

@@ -86,6 +86,12 @@ _SUPPOSED = re.compile(
     r"|only|whether|unless|until|before(?! (?:me|us)\b)|should|must|can(?! (?:count|rely|expect)\b))\b|n't\b"
 )
 """A word after which a clause denies or supposes something."""
+_ASSERTS = re.compile(
+    r"\b(?:i|we|you|they|he|she)(?:'ve|'ll|'re|'m|'d)?\b|\byours?\b|\b(?:has|have|had|was|were|will|gets?|got)\b"
+    r"|\b(?:is|are|am|be|been|being) (?:\w+ly |now |also |already |just )*(?:\w+(?:ed|en)|on|sent|paid|yours)\b"
+    r"|\bfree\b"
+)
+"""What makes a clause say that something was, is or will be done: somebody who does it, or a verb in such a form."""
 _FEELS = re.compile(
     r"\b(?:i|we)(?:'m| am|'re| are| do)? (?:\w+ly |really |so |very |also )*(?:understand|appreciate|apologi[sz]e"
     r"|regret|sympathi[sz]e|empathi[sz]e|sorry)\b|\b(?:sorry|apologies) (?:for|about)\b"
@@ -123,6 +129,9 @@ _HANDS_OVER = re.compile(
 _SAME = re.compile(
     r"\b(?:did|done|do|doing|does|took|take|taken|taking|handled|processed|same|likewise"
     r"|goes|went|applies|applied|covers?|too|as well)\b"
+)
+_SAME_DONE = re.compile(
+    r"\b(?:the same|likewise) (?:has|have|had|was|is|will|goes|applies)\b|\b(?:did|done|do|appl(?:y|ied)) the same\b"
 )
 _OTHERS = re.compile(
     r"\b(?:other|another|second|remaining|rest of|every|all of|all)\s+(?:of\s+)?(?:your\s+|the\s+|my\s+)?(?:other\s+)?"
@@ -168,7 +177,7 @@ class Grounds:
         waived = not agreed and (says_no(answer) or self._is_left_open(place, answer))
         replaced = not agreed and declines(answer)
         kind: ViolationKind
-        if unknown := self.known.find_unknown(text):
+        if not waived and (unknown := self.known.find_unknown(text)):
             kind = "bundled_proposal" if agreed else "forbidden"
             yield Violation(kind=kind, message=place, text=quote(f"nobody has named {unknown}"))
         if agreed and (unknown := self.known.find_unknown_date(text) or self._find_listed_target(text, agreed)):
@@ -211,7 +220,9 @@ class Grounds:
                 found = (m.start() for m in _WORD.finditer(clause) if not self._is_known(m[0]))
                 place = next(found, None)
                 before = clause[:place]
-                if place is not None and not (_SUPPOSED.search(before) or _FEELS.search(before)):
+                if place is None or not _ASSERTS.search(clause):
+                    continue
+                if not (_SUPPOSED.search(before) or _FEELS.search(before)):
                     yield sentence
                     break
 
@@ -256,8 +267,8 @@ class Grounds:
             return False
         nouns = {name.removesuffix("_id") for call in self.calls if call.writes for name in call.targets}
         following = (_WORD.match(sentence, match.end()) for match in _OTHERS.finditer(sentence))
-        named = any(word and word[0].removesuffix("s") in nouns for word in following)
-        return named and sum(call.writes and call.place < place for call in self.calls) < 2
+        named = _SAME_DONE.search(sentence) or any(word and word[0].removesuffix("s") in nouns for word in following)
+        return bool(named) and sum(call.writes and call.place < place for call in self.calls) < 2
 
     def _without_settled(self, place: int, text: str, agreed: Collection[int]) -> str:
         """Return a text that the user agreed to without the targets that need no write.

@@ -99,7 +99,7 @@ class KnownValues:
                 )
             )
             for amount in extract_numbers(text)
-            if amount > MAX_SMALL_NUMBER
+            if amount > MAX_SMALL_NUMBER or amount in amounts
         )
 
     def _has_percents(self, text: str) -> bool:
