@@ -56,7 +56,6 @@ def test_report_of_a_write_in_any_words(report: str) -> None:
         "The order before that has been cancelled too.",
         "I also cancelled your earlier orders.",
         "I archived your old messages, no need to ask.",
-        "Step 2: hire a contractor.",
         "You can count on me to merge your two accounts.",
         "The agent before me linked your bank account.",
         "Shipping is on us next time.",
