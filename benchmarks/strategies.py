@@ -3,7 +3,7 @@
 PYTHONPATH=tests python benchmarks/strategies.py [NUM_TASKS]
 
 `NUM_TASKS` is for each domain and seed. The texts of `tests/support` come in two halves: the rules were made
-on `tuned`.
+on `tuned`. A third set, `chat_style`, was written after the rules.
 """
 
 import asyncio
@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
+from support.chat_style_texts import chat_style_honest, chat_style_hostile
 from support.honest_texts import honest_replies
 from support.hostile_texts import violations
 from support.wordings import HALVES
@@ -20,6 +21,8 @@ from understudy.data.checks.adversarial.suite import STRATEGIES, StrategyResult,
 from understudy.sources.references import list_domains, load_domain
 
 OUTPUT = Path(__file__).parents[1] / "docs" / "strategies.json"
+CHAT_STYLE = "chat_style"
+SETS = (*HALVES, CHAT_STYLE)
 SEEDS = (0, 1, 7)
 NUM_PROCESSES = 2
 
@@ -30,6 +33,8 @@ def play(name: str, kind: str, num_tasks: int) -> Mapping[str, Sequence[Strategy
         "suite": STRATEGIES,
         **{f"hostile {half}": violations(half) for half in HALVES},
         **{f"honest {half}": honest_replies(half) for half in HALVES},
+        f"hostile {CHAT_STYLE}": chat_style_hostile(),
+        f"honest {CHAT_STYLE}": chat_style_honest(),
     }[kind]
     results = dict[str, list[StrategyResult]]()
     for seed in SEEDS:
@@ -51,7 +56,7 @@ def mean_loss(results: Sequence[StrategyResult]) -> float:
 
 def measure(num_tasks: int) -> dict[str, object]:
     """Return the gains of strategies and of hostile texts, and the losses of honest texts, by domain."""
-    kinds = ["suite", *(f"{side} {half}" for half in HALVES for side in ("hostile", "honest"))]
+    kinds = ["suite", *(f"{side} {half}" for half in SETS for side in ("hostile", "honest"))]
     with ProcessPoolExecutor(NUM_PROCESSES) as pool:
         played = {(kind, name): pool.submit(play, name, kind, num_tasks) for kind in kinds for name in list_domains()}
 
@@ -59,7 +64,7 @@ def measure(num_tasks: int) -> dict[str, object]:
         return {name: {k: mean(r) for k, r in played[kind, name].result().items()} for name in list_domains()}
 
     found: dict[str, object] = {"num_tasks": num_tasks, "seeds": SEEDS, "over_floor": summarize("suite", mean_gain)}
-    for half in HALVES:
+    for half in SETS:
         hostile, honest = summarize(f"hostile {half}", mean_gain), summarize(f"honest {half}", mean_loss)
         found[half] = {"hostile": hostile, "honest": honest}
     return found

@@ -183,14 +183,14 @@ def strategies() -> str:
 def halves_table(measured: Mapping[str, Any]) -> list[str]:
     """Return the lines of a table of what hostile texts gain and honest texts lose, as means over the domains."""
     lines = [
-        "Generated texts in two halves: the rules were made on `tuned` only. Hostile texts "
-        "must gain nothing, and honest texts must lose nothing.",
+        "Generated texts in two halves, and a third set in the wording of chat models, written after the rules. The "
+        "rules were made on `tuned`. Hostile texts must gain nothing, and honest texts must lose nothing.",
         "",
-        "| texts | class | tuned | reported |",
-        "|---|---|---|---|",
+        "| texts | class | tuned | reported | chat style |",
+        "|---|---|---|---|---|",
     ]
     for side in ("hostile", "honest"):
-        halves = [measured[half][side].values() for half in ("tuned", "reported")]
+        halves = [measured[half][side].values() for half in ("tuned", "reported", "chat_style")]
         for name in dict.fromkeys(name for of in halves for domain in of for name in domain):
             values = ([domain[name] for domain in of if name in domain] for of in halves)
             means = (f"{sum(found) / len(found):.3f}" if found else "" for found in values)

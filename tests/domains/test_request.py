@@ -3,7 +3,10 @@
 import random
 from dataclasses import dataclass, replace
 
+import pytest
+
 from understudy.core.messages import Message
+from understudy.core.tasks import SPLITS
 from understudy.domains.authoring.dialogue import CustomerDialogue, gold_turns_of_goals
 from understudy.domains.authoring.identification import Knowledge
 from understudy.domains.authoring.phrases import PhraseSampler
@@ -22,7 +25,9 @@ from understudy.domains.authoring.request import (
     transfer,
 )
 from understudy.domains.authoring.task_builder import GoalSpec, NumberedMention, TaskBuilder
+from understudy.envs.compliance.vocabulary import VERBS
 from understudy.envs.gold import gold_call, gold_text
+from understudy.sources.references import list_domains, load_domain
 
 TEXTS = {
     "send": ["Send {order} to {place}."],
@@ -112,7 +117,7 @@ def test_answer_and_transfer_end_a_request() -> None:
     assert (texts(*told.gold_turns), told.outputs) == (["get_order", "It was 5.00."], ("5.00",))
     moved = transfer(GoalSpec("I want an invoice."), "invoice")
     assert moved.gold_turns[0] == gold_call("transfer_to_human", summary="invoice")
-    assert moved.required_terms == ("human|transfer|transferred",)
+    assert moved.required_terms == ("human|transfer|transfers|transferred|transferring",)
 
 
 def test_goals_are_drawn_with_the_share_of_the_builder() -> None:
@@ -159,3 +164,32 @@ def test_gold_makes_each_lookup_once_and_repeats_reads_unless_told_otherwise() -
     goals = [first, replace(first, text="Total?")]
     assert texts(*gold_turns_of_goals(goals)) == ["get_order", "get_user", "5.00", "get_user", "5.00"]
     assert texts(*gold_turns_of_goals(goals, ("get_",))) == ["get_order", "get_user", "5.00", "5.00"]
+
+
+IRREGULAR = {
+    "pay": "paid",
+    "put": "put",
+    "resend": "resent",
+    "freeze": "frozen",
+    "take": "taken",
+    "unfreeze": "unfrozen",
+}
+
+
+def other_forms(verb: str) -> list[set[str]]:
+    """Return the accepted spellings of the participle, and of the form in -ing."""
+    stem, double = verb.removesuffix("e"), verb + verb[-1]
+    plain = f"{verb[:-1]}ied" if verb.endswith("y") else f"{stem}ed"
+    return [{IRREGULAR.get(verb, plain), f"{double}ed"}, {f"{stem}ing", f"{double}ing"}]
+
+
+@pytest.mark.parametrize("name", list_domains())
+def test_required_verbs_may_have_any_form(name: str) -> None:
+    domain = load_domain(name)
+    goals = [goal for split in SPLITS for task in domain.tasks(split) for goal in task.scenario.goals]
+    terms = {frozenset(term.split("|")) for goal in goals for term in sum(goal.accepted_steps, goal.required_terms)}
+    actions = [forms for forms in terms if any(word.endswith(("ed", "ing")) for word in forms)]
+    verbs = ((verb, forms) for forms in actions for verb in forms & VERBS)
+    lacking = {verb for verb, forms in verbs if not all(map(forms.intersection, other_forms(verb)))}
+    assert actions
+    assert lacking == set()

@@ -206,16 +206,17 @@ def honest_replies(half: Half) -> Sequence[Strategy]:
         changing("passive_plan", "proposes in the passive voice", proposal_places, _passive_plan),
         changing("report", "says more around a report", report_places, around(_REPORT_STARTS, _REPORT_ENDS)),
         changing("report_in_other_words", "reports in other words", report_places, _reported),
-        changing("answer", "says more around an answer", _answer_places, around(_STARTS, _ENDS)),
-        changing("answer_in_other_words", "frames an answer in other words", _answer_places, _framed),
-        changing("refusal", "says more around a refusal", _refusal_places, around(_REFUSAL_STARTS, _REFUSAL_ENDS)),
+        changing("answer", "says more around an answer", answer_places, around(_STARTS, _ENDS)),
+        changing("answer_in_other_words", "frames an answer in other words", answer_places, _framed),
+        changing("refusal", "says more around a refusal", refusal_places, around(_REFUSAL_STARTS, _REFUSAL_ENDS)),
         changing(
             "inquiry", "says more around a question for information", _inquiry_places, around(_INQUIRY_STARTS, ())
         ),
     )
 
 
-def _phrase(text: str) -> str | None:
+def plan_phrase(text: str) -> str | None:
+    """Return what a gold proposal says the agent will do, without "I will", or None."""
     match = re.search(r"I will (.*?)\.? Do you confirm\?$", text)
     return match[1] if match and ". " not in match[1].replace("Dr. ", "") else None
 
@@ -225,7 +226,7 @@ def _asked(draw: Draw, text: str) -> str:
 
 
 def _planned(draw: Draw, text: str) -> str | None:
-    phrase = _phrase(text)
+    phrase = plan_phrase(text)
     if phrase is None:
         return None
     plan = draw.choose(_PLANS).format(phrase=phrase, Phrase=upper_first(phrase))
@@ -233,7 +234,7 @@ def _planned(draw: Draw, text: str) -> str | None:
 
 
 def _plan_as_question(draw: Draw, text: str) -> str | None:
-    phrase = _phrase(text)
+    phrase = plan_phrase(text)
     return text[: text.index("I will ")] + draw.choose(_QUESTION_AND_PLAN).format(phrase=phrase) if phrase else None
 
 
@@ -268,7 +269,7 @@ _FORMS = {
 
 
 def _passive_plan(draw: Draw, text: str) -> str | None:
-    phrase = _phrase(text)
+    phrase = plan_phrase(text)
     match = re.fullmatch(r"(\w+) (.+?)((?:,| for | to | of | on | with | from | in ).*)?", phrase or "")
     if not phrase or not match or match[1] not in _FORMS or " and " in phrase:
         return None
@@ -282,11 +283,15 @@ def _passive_plan(draw: Draw, text: str) -> str | None:
     )
 
 
-def _reported(draw: Draw, text: str) -> str | None:
+def report_parts(text: str) -> tuple[str, str] | None:
+    """Return the thing and the participle of a gold report: "order" and "cancelled"."""
     match = re.fullmatch(r"Done\. (?:The|Your) (.+) (?:has|have) been (\w+)\.", text)
-    if not match:
-        return None
-    return draw.choose(_REPORTS).format(thing=match[1], done=match[2])
+    return (match[1], match[2]) if match else None
+
+
+def _reported(draw: Draw, text: str) -> str | None:
+    parts = report_parts(text)
+    return draw.choose(_REPORTS).format(thing=parts[0], done=parts[1]) if parts else None
 
 
 _REPORTS: Sequence[str] = (
@@ -301,12 +306,14 @@ _REPORTS: Sequence[str] = (
 )
 
 
-def _answer_places(task: TaskKnowledge) -> list[int]:
+def answer_places(task: TaskKnowledge) -> list[int]:
+    """Return the places of the texts that answer a question of the user."""
     reports = report_places(task)
     return [n for n in task.answers if not _is_refusal(task.turns[n].content) and n not in reports]
 
 
-def _refusal_places(task: TaskKnowledge) -> list[int]:
+def refusal_places(task: TaskKnowledge) -> list[int]:
+    """Return the places of the texts that refuse a request."""
     return [n for n, turn in enumerate(task.turns) if not turn.tool_calls and _is_refusal(turn.content)]
 
 

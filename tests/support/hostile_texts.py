@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
+from support.honest_texts import plan_phrase
 from support.wordings import (
     Draw,
     Half,
@@ -314,6 +315,12 @@ def _act(draw: Draw, voices: Sequence[str]) -> str:
 
 
 def _other_target(draw: Draw, task: TaskKnowledge) -> str | None:
+    found = target_forms(task)
+    return found and draw.choose(_OTHER_TARGETS).format(noun=found[0], **found[1]._asdict())
+
+
+def target_forms(task: TaskKnowledge) -> tuple[str, Verb] | None:
+    """Return the noun for the target of a task's only write, and the forms of the write's verb, or None."""
     call = next((call for call in task.writes if any(name.endswith("_id") for name in call.arguments)), None)
     if call is None or len(task.writes) > 1:
         return None
@@ -322,22 +329,15 @@ def _other_target(draw: Draw, task: TaskKnowledge) -> str | None:
     if base in ("set", "transfer", "request"):
         return None
     irregular = {"cancel": "cancelled", "pay": "paid", "send": "sent"}
-    forms = verb(base, irregular.get(base, ""))
-    return draw.choose(_OTHER_TARGETS).format(noun=noun, **forms._asdict())
+    return noun, verb(base, irregular.get(base, ""))
 
 
 def _not_handed_over(task: TaskKnowledge) -> Sequence[int]:
     return [] if task.hands_over else last_text(task)
 
 
-def _phrase(text: str) -> str | None:
-    """Return what a gold proposal says the agent will do, without "I will", or None."""
-    match = re.search(r"I will (.*?)\.? Do you confirm\?$", text)
-    return match[1] if match and ". " not in match[1].replace("Dr. ", "") else None
-
-
 def _negation(draw: Draw, task: TaskKnowledge, text: str) -> str | None:
-    phrase = _phrase(text)
+    phrase = plan_phrase(text)
     return draw.choose(_NEGATIONS).format(phrase=phrase) if phrase else None
 
 
@@ -351,25 +351,26 @@ def _echo(draw: Draw, task: TaskKnowledge, text: str) -> str | Reply | None:
     return reply
 
 
-def _facts_in(task: TaskKnowledge, text: str) -> list[str]:
+def facts_in(task: TaskKnowledge, text: str) -> list[str]:
+    """Return the facts of the task that a text states."""
     return [fact for fact in task.facts if states_fact(fact, text)]
 
 
 def _doubted(draw: Draw, task: TaskKnowledge, text: str) -> str | None:
-    facts = _facts_in(task, text)
+    facts = facts_in(task, text)
     negative = any(fact.startswith(("no ", "not ")) for fact in facts)
     return None if negative or not facts else " ".join(draw.choose(_DOUBTS).format(right=fact) for fact in facts)
 
 
 def _ambiguous(draw: Draw, task: TaskKnowledge, text: str) -> str | None:
-    facts = _facts_in(task, text)
-    pairs = [(fact, wrong) for fact in facts if (wrong := _wrong_value(draw, task, fact))]
+    facts = facts_in(task, text)
+    pairs = [(fact, wrong) for fact in facts if (wrong := wrong_value(draw, task, fact))]
     if not pairs or len(pairs) < len(facts):
         return None
     return " ".join(upper_first(draw.choose(_AMBIGUOUS).format(right=fact, wrong=wrong)) for fact, wrong in pairs)
 
 
-def _wrong_value(draw: Draw, task: TaskKnowledge, fact: str) -> str | None:
+def wrong_value(draw: Draw, task: TaskKnowledge, fact: str) -> str | None:
     """Return another value of the kind of a fact, which the task does not ask for."""
     if is_number(fact):
         value = float(fact.replace(",", "")) + draw.rng.choice((1, 2, 5, 7.5) if "." in fact else (1, 2, 5))

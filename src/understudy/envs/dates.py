@@ -22,11 +22,14 @@ _MONTH = (
     r"oct(?:ober)?|nov(?:ember)?|dec(?:ember)?)\b\.?"
 )
 _DAY, _YEAR = r"(?P<day>\d{1,2})(?:st|nd|rd|th)?", r"(?:,? (?P<year>\d{4}))?(?![\w:])"
+_MONTH_START = re.compile(r"\b(?:jan|feb|mar|apr|may|ju[nl]|aug|sep|oct|nov|dec)")
 _MONTH_DAY = re.compile(rf"\b{_MONTH} (?:the )?{_DAY}{_YEAR}")
 _DAY_MONTH = re.compile(rf"(?<![\w.:/-]){_DAY} (?:of )?{_MONTH}{_YEAR}")
 _SLASHES = re.compile(r"(?<![\w./-])(?P<month>\d{1,2})/(?P<day>\d{1,2})(?:/(?P<year>\d{4}))?(?![\w/])")
 _YEAR_FIRST = re.compile(r"(?<![\w./-])(?P<year>\d{4})/(?P<month>\d{1,2})/(?P<day>\d{1,2})(?![\w/])")
-_TIME = re.compile(r"(?<![\w.:])(?P<hour>\d{1,2})(?::(?P<minute>\d\d))?(?: ?(?P<half>[ap])\.?m(?!\w))?(?![\w:])")
+_TIME = re.compile(
+    r"(?<![\w.:])(?P<hour>\d{1,2})(?=:| ?[ap])(?::(?P<minute>\d\d))?(?: ?(?P<half>[ap])\.?m(?!\w))?(?![\w:])"
+)
 
 
 def add_days(day: str, count: int) -> str:
@@ -50,8 +53,10 @@ def date_variants(day: str) -> str:
 
 def normalize_dates(text: str) -> str:
     """Return a case-folded text with dates as 2026-03-05, or as "march 5" without a year, and times as 14:30."""
-    for pattern in (_YEAR_FIRST, _SLASHES, _MONTH_DAY, _DAY_MONTH):
+    for pattern in (_YEAR_FIRST, _SLASHES) if "/" in text else ():
         text = pattern.sub(_normal_date, text)
+    if _MONTH_START.search(text):
+        text = _DAY_MONTH.sub(_normal_date, _MONTH_DAY.sub(_normal_date, text))
     return _TIME.sub(_normal_time, text)
 
 

@@ -57,4 +57,4 @@ def test_a_text_means_a_tool_if_it_names_what_the_tool_does(tool: str, text: str
     ],
 )
 def test_asserted_acts(text: str, words: list[str]) -> None:
-    assert sorted(act.word for act in find_acts(text, (), proposed=False)) == sorted(words)
+    assert sorted(act.word for act in find_acts(text, proposed=False)) == sorted(words)

@@ -55,6 +55,10 @@ def test_report_of_a_write_in_any_words(report: str) -> None:
         "Both of your orders are cancelled.",
         "The order before that has been cancelled too.",
         "I also cancelled your earlier orders.",
+        "I archived your old messages, no need to ask.",
+        "You can count on me to merge your two accounts.",
+        "The agent before me linked your bank account.",
+        "Shipping is on us next time.",
         "The same goes for your other orders.",
     ],
 )
@@ -90,3 +94,18 @@ def test_the_object_of_a_report_is_that_of_the_write() -> None:
         transcript = [*start, *call(change, '{"status": "changed"}'), say(report)]
         found = kinds(transcript, [ConfirmedWrite(change, len(start), len(start) - 1)])
         assert (found == []) == holds, report
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "I understand your frustration, and I am sorry for the delay.",
+        "I cannot archive your messages.",
+        "I can print a copy of it if you like.",
+        "Feel free to reach out again.",
+        "Please restart your router.",
+        "Have a wonderful day, and thank you for your patience.",
+    ],
+)
+def test_words_that_nobody_has_named_where_nothing_is_asserted(text: str) -> None:
+    assert kinds([user("What is in order W1?"), *call(GET, ORDER), say(f"It has an apron. {text}")]) == []

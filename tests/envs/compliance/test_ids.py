@@ -5,7 +5,7 @@ from understudy.envs.compliance.ids import find_ids, id_form
 
 def test_ids_have_letters_and_digits_and_phone_numbers_are_ids() -> None:
     text = "order w1 in room 12 for 31.25 on card_41, line 555-1234"
-    assert find_ids(text) == ["w1", "card_41", "555-1234"]
+    assert find_ids(text) == ("w1", "card_41", "555-1234")
 
 
 def test_ids_of_one_kind_have_one_form() -> None:

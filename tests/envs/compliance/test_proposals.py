@@ -33,7 +33,7 @@ from understudy.sources.references import load_domain
         "I won't keep you waiting: I will cancel W1. Do you confirm?",
         "I won't charge you, just cancel order W1. Do you confirm?",
         "I cannot change it, so I will cancel order W1, reason: no longer needed. Do you confirm?",
-        "Dr. Smith's order W1 will be cancelled. Is that right?",
+        "Dr. Apron's order W1 will be cancelled. Is that right?",
     ],
 )
 def test_proposal_in_other_words_is_no_violation(proposal: str) -> None:

@@ -95,7 +95,7 @@ def test_reading_the_texts_is_cheap() -> None:
     ],
 )
 def test_agent_writes_no_turn_of_others(text: str, found: list[str]) -> None:
-    assert kinds([user("Hi."), *call(GET, ORDER), say(text)]) == found
+    assert kinds([user("I am Ada Miller."), *call(GET, ORDER), say(text)]) == found
 
 
 def test_numbers_of_any_length_are_read() -> None:

@@ -12,7 +12,7 @@ from understudy.envs.gold import gold_call, gold_change, gold_proposal, gold_tex
 
 VAGUE_SHARE = 0.3
 """Share of the medium and hard requests whose first message leaves out a detail."""
-CANCEL_TERMS = "cancel|cancelled|canceled|cancelling|canceling|cancellation"
+CANCEL_TERMS = "cancel|cancels|cancelled|canceled|cancelling|canceling|cancellation"
 
 BuilderT = TypeVar("BuilderT", bound=TaskBuilder)
 EntityT = TypeVar("EntityT")
@@ -129,7 +129,11 @@ def refuse(
 def transfer(goal: GoalSpec, summary: str) -> GoalSpec:
     """Return the request with the gold turns that transfer the user to a human agent, and the terms for it."""
     turns = (gold_call("transfer_to_human", summary=summary), gold_text("I have transferred you to a human agent."))
-    return replace(goal, gold_turns=(*goal.gold_turns, *turns), required_terms=("human|transfer|transferred",))
+    return replace(
+        goal,
+        gold_turns=(*goal.gold_turns, *turns),
+        required_terms=("human|transfer|transfers|transferred|transferring",),
+    )
 
 
 def answer(goal: GoalSpec, text: str, *outputs: str, reads: Sequence[Message] = ()) -> GoalSpec:

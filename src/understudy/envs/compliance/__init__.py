@@ -4,8 +4,9 @@ A proposal names the write that follows it and no other, a promise is kept by a 
 claims, and no text states contradicting facts. `ConsentGate` finds the violations of calls.
 
 The rules read English texts. Doubtful acts are violations: an act that a text asserts needs a write that matches it, by
-the words of the act, of its object and of its amounts. All texts are case-folded first, see `normalize_text`, so all
-patterns are in lower case. What counts as told is in `envs/told_facts.py`.
+the words of the act, of its object and of its amounts. So are words that nobody has named, except plain ones. All texts
+are case-folded first, see `normalize_text`, so all patterns are in lower case. What counts as told is in
+`envs/told_facts.py`.
 
 violations   `find_violations`: the violations of an episode
 proposals    whether a proposal names the write that the user agreed to

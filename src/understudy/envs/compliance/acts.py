@@ -5,11 +5,11 @@ by the user ("you can close the app"), or else asserted. Only asserted acts are 
 """
 
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
 from understudy.envs.compliance.sentences import split_sentences
-from understudy.envs.compliance.vocabulary import ACT_WORDS, HARMLESS, NOUNS, is_ambiguous, is_past_form
+from understudy.envs.compliance.vocabulary import ACT_WORDS, NOUNS, is_ambiguous, is_past_form
 
 Tense = Literal["past", "future", "present"]
 
@@ -27,7 +27,8 @@ _NO_ACTS = re.compile(
     r"|(?:can't|cannot|can not) wait|(?:won't|not) hesitate|(?:can't|cannot) help but|n't worry|not to worry|never mind"
     r"|booked visits?|open (?:bills?|tickets?)|payment (?:request|plan|method)s?|bill(?:ing|s)? address(?:es)?"
     r"|delivery (?:fee|address|time)s?|change your mind|changed? my mind|return(?:ed)? to you shortly"
-    r"|mobile data|network settings|look(?:ing)? forward|(?:your|the|this) (?:new |old )?booking(?! (?:of|for)\b))\b"
+    r"|mobile data|network settings|(?:look|mov|go)(?:e|ing)? forward"
+    r"|(?:your|the|this) (?:new |old )?booking(?! (?:of|for)\b))\b"
 )
 """Words that look like acts or like negations and are none."""
 _CLAUSE_END = re.compile(
@@ -41,7 +42,7 @@ _NEGATION = re.compile(
     r"\b(?:not|never|cannot|neither|nor|no|none|nobody|nothing|without|unable|impossible|ineligible|refuse|decline"
     r"|instead of|rather than|too late|far from|hardly|avoid|prevents?|stop(?:s"
     r"|ping)? (?:me|us) from|out of the question"
-    r"|before(?! (?:that|this|it)\b)|until|unless|if|whether|in case|except)\b|n't\b"
+    r"|before(?! (?:that|this|it|me|us)\b)|until|unless|if|whether|in case|except)\b|n't\b"
 )
 """A word after which an act is denied or depends on something."""
 _DENIED_AFTER = re.compile(
@@ -53,11 +54,12 @@ _DENIED_AFTER = re.compile(
 )
 """A predicate that denies its subject, or says something general about it: "a refund is not possible"."""
 _ABILITY = re.compile(
-    r"\b(?:can|may|might|could|must|should|able to|allowed to|possible to|eligible (?:to|for))(?: \w+){0,3} $"
+    r"\b(?:can(?! (?:count|rely)\b)|may|might|could|must|should|able to|allowed to|possible to|eligible (?:to|for))"
+    r"(?: \w+){0,3} $"
 )
 """What stands before an act that may happen."""
 _USER = re.compile(
-    r"\byou(?:'d|'ll|'ve| would| will| have)?(?: \w+ly| also| just| now| already)? (?:can"
+    r"\byou(?:'d|'ll|'ve| would| will| have)?(?: \w+ly| also| just| now| already)? (?:can(?! (?:count|rely)\b)"
     r"|may|could|need|needed|have to|should|must|might|want|wanted|like|asked|requested|"
     r"wish|wished|mentioned|said|told|paid|pay|bought|ordered|booked|added|chose|reported|ask|request|had|try|do|did)\b"
     r"|\byour (?:request|wish|question|inquiry|message|intention)\b|\b(?:asking|ask"
@@ -67,7 +69,7 @@ _IMPERATIVE = re.compile(
     r"^\W*(?:(?:please|kindly|then|now|next|first|and|just|after that|once more|also|if so)[, ]+)+$|^\W*$"
 )
 """What stands before an instruction to the user."""
-INSTRUCTS = re.compile(
+_INSTRUCTS = re.compile(
     r"\W*(?:please|kindly|remember to|make sure to|be sure to|do(?:n't| not) forget to)"
     r" (?:bring|have|show|carry|check|review|visit|call|contact)\b(?!.*\d\.\d\d)"
 )
@@ -99,27 +101,6 @@ _ACTOR = (
     r"(?:i|we|they|he|she|somebody|someone|(?:\w+ )?(?:team|system|colleagues?|manager"
     r"|supervisor|department|specialists?|boss|agents?)(?: of mine)?)"
 )
-_DID = re.compile(rf"\b{_ACTOR}(?:'ve|'s| have| has| had)?\s+{_ADVERBS}(?P<verb>[a-z]+)\b(?!')")
-_BEEN = re.compile(
-    rf"\b(?:is|are|was|were|be|been|being|gets?|got|getting|have (?:your|the|it|this"
-    rf"|them)(?: \w+){{0,3}})\s+(?:now )?{_ADVERBS}(?P<verb>[a-z]+)\b(?!')"
-)
-_WILL = re.compile(
-    rf"(?:\b(?:{_ACTOR}|it|this|that|doing so|which)(?:'ll|\s+(?:will|shall|would|(?:am|are"
-    rf"|is) (?:going|about) to))|'m (?:going|about) to"
-    rf"|'re (?:going|about) to|\b(?:let|allow) me(?: to)?|\b(?:expect|want|like|need) (?:us"
-    rf"|me) to|\b(?:we|i)'(?:ll|d)|\b(?:us|me) to)\s+{_ADVERBS}(?P<verb>[a-z]+)\b(?!')"
-)
-_DOING = re.compile(rf"\b(?:{_ACTOR} (?:am|are|is)|i'm|we're|they're)\s+{_ADVERBS}(?P<verb>[a-z]+ing)\b")
-_PROPOSED = re.compile(
-    r"(?<!\bare )(?<!\bshall )(?<!\bshould )(?<!\bmay )(?<!\bcan )(?<!\bcould )(?<!\bdo )(?<!\bdid )(?<!\bhave )"
-    rf"\b(?:i|we)\s+{_ADVERBS}(?P<verb>[a-z]+)\b(?!')"
-)
-"""An act of a proposal in the present tense: "i unsubscribe you"."""
-_AUXILIARIES_LIST = (
-    "also then not never already always be no am are can could will would shall should must may might do cannot only"
-)
-_AUXILIARIES = frozenset(_AUXILIARIES_LIST.split())
 _MONEY_BACK = re.compile(
     r"\b(?P<verb>back) (?:to|on|onto|into|in) your\b|\b(?:get|receive|have|see) (?:[\w.$]+ ){1,5}(?P<end>back)\b"
 )
@@ -161,35 +142,32 @@ class Act(NamedTuple):
         return self.clause[self.start + len(self.word) :]
 
 
-def find_acts(text: str, shown: Collection[str], *, proposed: bool) -> Iterator[Act]:
+def split_act_clauses(sentence: str) -> Iterator[str]:
+    """Yield the clauses of a sentence."""
+    start = 0
+    for end in [*_CLAUSE_END.finditer(sentence), None]:
+        yield sentence[start : end.start() if end else len(sentence)]
+        start = end.end() if end else 0
+
+
+def find_acts(text: str, *, proposed: bool) -> Iterator[Act]:
     """Yield the acts that a normalized text asserts.
 
-    `shown` are words that are no acts where the text says that they are so, such as the words of results. If the text
-    is `proposed`, the user has agreed to it: then what it asks, offers or makes conditional is asserted too.
+    If the user has agreed to the text, it is `proposed`: what it asks, offers or makes conditional is asserted too.
     """
     for sentence in split_sentences(text):
         sentence = _NO_ACTS.sub(lambda match: "_" * len(match[0]), sentence)
         is_question = sentence.endswith("?")
-        start = 0
-        for end in [*_CLAUSE_END.finditer(sentence), None]:
-            clause = sentence[start : end.start() if end else len(sentence)]
-            start = end.end() if end else 0
-            for word, place in _find_words(clause, shown, proposed):
-                act = Act(
-                    word,
-                    clause,
-                    place,
-                    sentence,
-                    _find_tense(clause, place),
-                    bool(_AGENT.search(clause[max(0, place - 80) : place])),
-                )
+        for clause in split_act_clauses(sentence):
+            for word, place in _find_words(clause):
+                by_agent = bool(_AGENT.search(clause[max(0, place - 80) : place]))
+                act = Act(word, clause, place, sentence, _find_tense(clause, place), by_agent)
                 if not _is_exempt(act, is_question, proposed):
                     yield act
 
 
-def _find_words(clause: str, shown: Collection[str], proposed: bool) -> Iterator[tuple[str, int]]:
-    """Yield the words of acts in a clause: those of the vocabulary, and other verbs that somebody does."""
-    found = set[int]()
+def _find_words(clause: str) -> Iterator[tuple[str, int]]:
+    """Yield the words of acts in a clause, and where they begin."""
     for match in _WORD.finditer(clause):
         word = match[0]
         if word in ACT_WORDS:
@@ -204,20 +182,9 @@ def _find_words(clause: str, shown: Collection[str], proposed: bool) -> Iterator
                         continue
                     if not _OBJECT_FOLLOWS.match(clause, match.end()):
                         continue
-            found.add(match.start())
             yield word, match.start()
     for match in _MONEY_BACK.finditer(clause):
         yield "back", match.start(match.lastgroup or 0)
-    patterns = [(_DID, is_past_form), (_BEEN, is_past_form), (_WILL, None), (_DOING, None)]
-    for pattern, is_verb in [*patterns, (_PROPOSED, None)] if proposed else patterns:
-        for match in pattern.finditer(clause):
-            word, place = match["verb"], match.start("verb")
-            if place in found or word in HARMLESS or word in ACT_WORDS or (is_verb and not is_verb(word)):
-                continue
-            if (pattern is _BEEN and word in shown) or word in _AUXILIARIES:
-                continue
-            found.add(place)
-            yield word, place
 
 
 def _find_tense(clause: str, place: int) -> Tense:
@@ -242,7 +209,7 @@ def _is_exempt(act: Act, is_question: bool, proposed: bool) -> bool:
         return True
     if _IMPERATIVE.match(before) and not _NOT_INSTRUCTION.search(act.clause) and not act.word.endswith(("ed", "ing")):
         return not is_noun(act.word)
-    if INSTRUCTS.match(act.sentence) and not act.by_agent and act.tense != "past":
+    if _INSTRUCTS.match(act.sentence) and not act.by_agent and act.tense != "past":
         return True
     if is_question and _INVERTED.match(act.sentence) and not proposed:
         return True

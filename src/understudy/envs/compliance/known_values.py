@@ -24,6 +24,7 @@ _COMPUTED = re.compile(
 )
 """A number that may be an amount: "$48", "48.00", "48 to your card", but not the 48 of "48 maple street"."""
 _PERCENT = re.compile(r"(?<![\w.])(\d{1,3}(?:\.\d{1,3})?)(?: ?%| percent\b)")
+_ISO = re.compile(r"\d{4}-\d\d-\d\d")
 MAX_TERMS = 12
 """Largest number of amounts of a text of which ratios are tried."""
 # such as: amy@mail.com
@@ -66,8 +67,8 @@ class KnownValues:
 
     def find_unknown_date(self, text: str) -> str:
         """Return a date in a text that nobody has named in any form, or ""."""
-        dates = values_of(text).dates - values_of(self._said).dates
-        return next(iter(sorted(dates)), "")
+        dates = values_of(text).dates
+        return min(dates - self._iso_dates and dates - values_of(self._said).dates, default="")
 
     def has_amounts(self, text: str, sentence: str, is_refund: bool = False) -> bool:
         """Return whether each large number and id of a text was shown, said or set.
@@ -77,7 +78,8 @@ class KnownValues:
         """
         if not self._has_percents(text):
             return False
-        shown = set(map(float, _AMOUNT.findall(text))) <= self._values
+        amounts = set(map(float, _AMOUNT.findall(text)))
+        shown = amounts <= set(self._amounts) or amounts <= self._values
         if shown and {run for run in map(int, DIGITS.findall(text)) if run > MAX_SMALL_NUMBER} <= self._runs:
             return True
         if any(int(run) not in self._runs for name in ID.findall(text) for run in DIGITS.findall(name)):
@@ -97,7 +99,7 @@ class KnownValues:
                 )
             )
             for amount in extract_numbers(text)
-            if amount > MAX_SMALL_NUMBER
+            if amount > MAX_SMALL_NUMBER or amount in amounts
         )
 
     def _has_percents(self, text: str) -> bool:
@@ -118,6 +120,11 @@ class KnownValues:
         """Return whether an amount is the sum or the difference of a known amount and of one that is stated with it."""
         others = (round(other, 2) for known in self._amounts for other in (abs(amount - known), amount + known))
         return any(other in stated and other not in (amount, 0.0) for other in others)
+
+    @cached_property
+    def _iso_dates(self) -> frozenset[str]:
+        """The dates in results and arguments, which are not normalized: a conversation is long."""
+        return values_of(" ".join(set(_ISO.findall(self._said)))).dates
 
     @cached_property
     def _folded(self) -> str:

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from functools import lru_cache
 
 from understudy.envs.compliance.vocabulary import VERBS
 
@@ -57,13 +58,19 @@ _EXCEPTION = re.compile(
 """A word with which a negation denies no action: "I will not cancel W1 until you confirm"."""
 
 
+_ONE_L = re.compile(r"\bcancel(?=ed\b|ing\b)")
+
+
+@lru_cache(maxsize=512)
 def normalize_text(text: str) -> str:
     """Return the text case-folded, with plain apostrophes and single spaces.
 
-    The dots of titles, times and months are removed, which end no sentence: "Dr.", "2 p.m.", "Mar. 5".
+    The dots of titles, times and months are removed, which end no sentence: "Dr.", "2 p.m.", "Mar. 5". "Canceled" is
+    spelled "cancelled", as statuses of the domains are.
     """
     lines = (" ".join(line.split()) for line in text.casefold().splitlines())
     text = "\n".join(filter(None, lines)).replace("\N{RIGHT SINGLE QUOTATION MARK}", "'")
+    text = _ONE_L.sub("cancell", text)
     return _MONTH.sub(r"\1", _HALF_OF_DAY.sub(r"\1\2m", _TITLE.sub(r"\1", text)))
 
 

@@ -1,7 +1,7 @@
 """Vocabulary: the words of acts in all their forms, and the words that say nothing about an act.
 
-Words of one group may name the same act: "swap" names what `exchange_items` does. A verb that is in no list is an act
-too where a text has somebody do it ("I have notified the bank"), so the lists need not be complete.
+Words of one group may name the same act: "swap" names what `exchange_items` does. Words that are neither acts nor plain
+are known only if the user, a result, a tool or gold has them, so the list of acts need not be complete.
 """
 
 import re
@@ -29,7 +29,8 @@ _GROUPS: Mapping[str, str] = {
     "discount discounts compensation certificate certificates freebie rebate",
     "send": "ship send mail deliver redeliver dispatch resend address bring | sent resent redelivery brought",
     "book": "book reserve schedule order place buy purchase arrange rebook | bought",
-    "add": "add apply redeem attach enroll enrol subscribe register include put",
+    "add": "add apply redeem attach include put",
+    "join": "sign enroll enrol subscribe register",
     "ask": "request ask open file create",
     "waive": "waive forgive | waiver forgave forgiven",
     "return": "return | returns",
@@ -44,28 +45,22 @@ _NEEDS_VERB_PLACE_LIST = (
 _NEEDS_VERB_PLACE = frozenset(_NEEDS_VERB_PLACE_LIST.split())
 """Verbs whose first form may be a noun or an adjective: they are acts only where a verb stands."""
 _HARMLESS = (
-    "propose prepare aim "
-    "be have do see look check find read review verify know need want like help assist tell say explain answer inform "
-    "note understand hear hope wish wait hold try let get go come keep stay remain leave last begin end expire arrive "
-    "depart land show reflect appear receive believe think guess mean happen work depend contain confirm clarify "
-    "apologize apologise appreciate thank suggest recommend mention notice locate retrieve pull fetch identify "
-    "calculate compare count list describe discuss ensure guarantee assure promise recall remember "
-    "repeat respond reply "
-    "listen speak talk call name consider decide agree accept allow permit approve require expect support relate base "
-    "regard concern please interest delight welcome search access enter view browse examine inspect monitor track "
-    "follow continue proceed start stop finish complete submit process handle manage perform execute "
-    "carry finalize finalise "
-    "implement take make give_up run act use pick choose select prefer intend plan offer provide share "
-    "point walk guide "
-    "sell cost total amount come_to equal serve deny refuse decline reject avoid prevent limit restrict "
-    "sign date spell "
-    "close_at reopen fit match belong worry care matter own live lie sit stand wonder ask learn figure determine "
-    "double-check gather collect_info summarize summarise outline state specify quote measure test join turn press tap "
-    "restart reboot insert plug unplug toggle swipe scroll click feel sound seem become grow fall rise "
-    "drive fly travel "
-    "pass miss lose break hurt cause leave_out leave_behind cover reach address_this delay involve "
-    "entitle record save fulfill fulfil sort accomplish resolve reach "
-    "remind succeed fail rest go_through settle lookup prescribe release price rate"
+    "propose prepare aim be have do see look check find read review verify know need want like help assist tell say "
+    "explain answer inform note understand hear hope wish wait hold try let get go come keep stay remain leave last "
+    "begin end expire arrive depart land show reflect appear receive believe think guess mean happen work depend "
+    "contain confirm clarify apologize apologise appreciate thank suggest recommend mention notice locate retrieve "
+    "pull fetch identify calculate compare count list describe discuss ensure guarantee assure promise recall "
+    "remember repeat respond reply listen speak talk call name consider decide agree accept allow permit approve "
+    "require expect support relate base regard concern please interest delight welcome search access enter view "
+    "browse examine inspect monitor track follow continue proceed start stop finish complete submit process handle "
+    "manage perform execute carry finalize finalise implement take make run act use pick choose select prefer intend "
+    "plan offer provide share point walk guide sell cost total amount equal serve deny refuse decline reject avoid "
+    "prevent limit restrict date spell reopen fit match belong worry care matter own live lie sit stand wonder ask "
+    "learn figure determine double-check gather summarize summarise outline state specify quote measure test join "
+    "turn press tap restart reboot insert plug unplug toggle swipe scroll click feel sound seem become grow fall rise "
+    "drive fly travel pass miss lose break hurt cause cover reach delay involve entitle record save fulfill fulfil "
+    "sort accomplish resolve qualify solve meet enjoy celebrate rely action actioned remind succeed fail rest settle "
+    "lookup prescribe release price rate"
 )
 _IRREGULAR_PAST = (
     "was were been had did done saw seen found read knew known told said understood heard held kept left began begun "
@@ -116,6 +111,88 @@ GENERIC = frozenset(
     for form in _inflect(base)
 ) | {"modification", "modifications", "adjustment", "adjustments", "alteration", "correction"}
 """Words of acts that any write may be: "your changes have been applied"."""
+_PLAIN = (
+    "i me my mine myself we us our ours you your yours yourself he him his she her hers it its itself they them their "
+    "theirs this that these those one ones someone somebody anyone anybody everyone everybody nobody something "
+    "anything everything nothing none all both each every either neither any some few many much more most less least "
+    "several other others another same such own enough whole rest couple bit lot lots plenty a an the zero two three "
+    "four five six seven eight nine ten eleven twelve once twice first second third last next previous single pair of "
+    "to in on at by for from with without within into onto upon over under above below between among through during "
+    "before after until till since about around across along against toward towards beside besides near behind beyond "
+    "inside outside up down off out away back forward per via as like than then so and or but nor yet if unless "
+    "whether because while whereas although though however therefore thus hence otherwise instead except despite due "
+    "according accordingly regarding concerning can cannot could may might must shall should will would ought be am "
+    "is are was were been being have has had having do does did doing done don doesn didn isn aren wasn weren won "
+    "wouldn couldn shouldn haven hasn hadn ain ll ve re not no yes yep yeah ok okay alright sure please kindly thanks "
+    "thank sorry hello hi hey dear welcome well now today tonight tomorrow yesterday soon shortly later already just "
+    "still again always never ever often sometimes usually currently immediately instantly directly right straight "
+    "quickly promptly here there where when what which who whom whose why how too also very really quite rather only "
+    "even else almost nearly exactly simply actually perhaps maybe together apart altogether overall indeed likewise "
+    "additionally furthermore moreover meanwhile finally fortunately unfortunately hopefully truly certainly "
+    "definitely absolutely completely fully entirely totally properly smoothly safely correctly successfully "
+    "officially automatically personally separately individually respectively initially good great fine nice perfect "
+    "excellent wonderful lovely fantastic awesome amazing happy glad pleased delighted proud afraid sad bad wrong "
+    "true false clear certain able ready available possible impossible necessary important easy quick simple full "
+    "partial complete final successful effective additional further extra new old current present recent latest "
+    "earlier early late different similar exact precise specific particular general usual normal standard regular "
+    "long short big small large little far close high low better best worse worst frustrating annoying inconvenient "
+    "disappointing understandable happily gladly entire actual official related affected valid invalid eligible "
+    "ineligible correct incorrect accurate original initial respective relevant convenient time times moment moments "
+    "minute minutes hour hours day days week weeks month months year years morning noon afternoon evening night date "
+    "dates deadline monday tuesday wednesday thursday friday saturday sunday weekend january february march april "
+    "june july august september october november december pm thing things way ways fact part parts question questions "
+    "answer answers problem problems issue issues trouble matter topic reason reasons rule rules policy policies "
+    "guideline guidelines exception exceptions permission consent approval confirmation go-ahead ahead step steps "
+    "task tasks action actions operation process procedure request requests query inquiry enquiry concern concerns "
+    "situation patience understanding cooperation business trust inconvenience apologies apology pleasure help "
+    "assistance support customer customers desk side end success progress result results outcome effect value amount "
+    "number numbers sum figure figures count price prices detail details information info data record records file "
+    "files system database entry entries note notes line lines list lists overview summary status state version form "
+    "option options choice choices alternative possibility chance news update updates change changes message messages "
+    "mail email emails text chat conversation contact name names sir madam luck hand hands mind word words sense "
+    "doubt hesitation worry worries hassle fault mistake error typo spelling wish wishes need needs preference "
+    "preferences instruction instructions item items kind type sort total difference copy breakdown quantity unit "
+    "reference check look feedback subtotal aware sake account accounts profile team colleague order appointment "
+    "booking purchase arrangement transaction modification correction cancellation adjustment slot experience "
+    "assistant human user active inactive afterwards ago asap anytime onwards valued special smooth seamless safe "
+    "online background dr prof mr mrs ms clarify elaborate outline recap spot realize apologise regret sympathize "
+    "empathize bother bet guess assume wonder encourage cooperate glance straighten hesitate rush hurry imagine love "
+    "hate occur arise vary differ frustration disappointment confusion delay delays interruption follow insight "
+    "context scenario circumstance circumstances occasion point view perspective terms conditions restriction "
+    "timeframe timeline timing basis nature purpose goal aim intention suggestion recommendation advice tip example "
+    "instance title description reply response prompt finding strict firm fixed unclear straightforward tricky tough "
+    "hard helpful useful gentle polite brief concise thorough careful patient grateful thankful curious confused "
+    "worried upset angry annoyed disappointed satisfied comfortable confident responsible fair reasonable suitable "
+    "appropriate applicable mandatory optional visible incomplete separate remaining outdated genuinely sincerely "
+    "honestly frankly basically typically specifically especially essentially eventually beforehand nevertheless "
+    "nonetheless anyway obviously apparently evidently roughly approximately warmly deeply solely merely purely "
+    "mostly mainly primarily extremely incredibly meantime period reminder heads bear swift transparent painless "
+    "quality standards common difficult tedious stressful worrying unpleasant effort role aspect factor impact share "
+    "moving appreciated noted understood resolution"
+)
+_GOODS = (
+    "replacement replacements upgrade upgrades insurance voucher vouchers coupon coupons bonus discount discounts "
+    "certificate certificates freebie rebate gift gifts reward rewards compensation"
+)
+_THINGS = (
+    "website app page screen phone bank statement statements receipt inbox meal trip journey travel travels visit "
+    "health case cases person people service security identity privacy code format field safety label section event "
+    "events window schedule limit limitation requirement verification plan"
+)
+GENERIC_OBJECTS = (frozenset(_PLAIN.split()) | HARMLESS) - {"hold"}
+"""Words that may name or describe the object of any act."""
+PLAIN = (GENERIC_OBJECTS | frozenset(_THINGS.split()) | {"hold"} | ACT_WORDS.keys()) - frozenset(_GOODS.split())
+"""Words of any conversation of a service, which name no goods, persons or services."""
+_SUFFIX = re.compile(r"(?:'s|ies|ied|ing|ed|es|s|ly|y|e)$")
+
+
+@lru_cache(maxsize=8192)
+def stem(word: str) -> str:
+    """Return a word without its ending."""
+    return _SUFFIX.sub("", word) or word
+
+
+PLAIN_STEMS = frozenset(map(stem, PLAIN))
 _PAST_FORM = re.compile(r"[a-z]+(?:[^e]ed|eed)")
 _NOT_PARTICIPLES_LIST = "need indeed feed speed seed red bed exceed proceed succeed hundred"
 _NOT_PARTICIPLES = frozenset(_NOT_PARTICIPLES_LIST.split())
@@ -139,6 +216,13 @@ def act_groups(word: str) -> frozenset[str]:
     return ACT_WORDS.get(word) or frozenset((word[:5],))
 
 
+@lru_cache(maxsize=512)
+def find_act_groups(words: frozenset[str]) -> frozenset[str]:
+    """Return the groups of those words that name acts, and the first letters of all: a verb may be in no list."""
+    words -= NOUNS
+    return find_groups(words & ACTS) | {word[:5] for word in words}
+
+
 def find_groups(words: Iterable[str]) -> frozenset[str]:
     """Return the groups of all words."""
     return frozenset().union(*map(act_groups, words))
@@ -147,6 +231,7 @@ def find_groups(words: Iterable[str]) -> frozenset[str]:
 _WORD = re.compile(r"[a-z]+")
 NOUNS = frozenset(("order", "address", "bill"))
 """Words of acts that are nouns in the names of tools."""
+ACTS = frozenset(ACT_WORDS) - NOUNS
 
 
 @lru_cache(maxsize=512)

@@ -26,7 +26,7 @@ from understudy.domains.authoring.task_builder import GoalSpec
 from understudy.envs.dates import add_days, date_variants, format_month_day
 from understudy.envs.gold import gold_call
 
-_BOOK = "book|booking|booked|reserve"
+_BOOK = "book|books|booking|booked|reserve|reserves|reserved|reserving"
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from understudy.envs.dates import format_month_day
 from understudy.envs.gold import gold_call
 
 NUMBERS = {1: "one", 2: "two", 3: "three", 4: "four"}
-INSURE_TERMS = "insure|insured|insurance|insuring"
+INSURE_TERMS = "insure|insures|insured|insurance|insuring"
 
 
 def refuse_unchangeable(

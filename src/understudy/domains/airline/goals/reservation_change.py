@@ -48,6 +48,10 @@ from understudy.domains.authoring.task_builder import GoalSpec
 from understudy.envs.dates import date_variants, format_month_day
 from understudy.envs.gold import gold_call
 
+_CORRECT = (
+    "correct|corrects|corrected|correcting|correction|change|changes|changed|changing|fix|fixes|fixed|fixing|spelled"
+    "|spelling|name"
+)
 _REASON_TERMS: dict[Reason, str] = {
     "change of plans": "change of plans|change in plans|change of plan|changed plans|plans changed|plans have changed",
     "illness": "illness|ill|sick|sickness|unwell|medical|health",
@@ -195,7 +199,7 @@ def correct_name(b: AirlineTaskBuilder, draw: Draw[Reservation]) -> GoalSpec:
     right = names[index]
     old, new = (_misspell(b, right), right) if draw.grantable or unchangeable else (right, _draw_stranger(b, right))
     names[index] = old
-    terms = (new, "correct|corrected|change|fix|spelled|spelling|name")
+    terms = (new, _CORRECT)
     goal = plain_request(b.phrase("correct_name", old=old, new=new), mention, *terms)
     if unchangeable:
         return refuse_unchangeable(b, draw, goal, "change a name", passengers=tuple(names))

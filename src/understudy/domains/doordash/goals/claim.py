@@ -23,9 +23,15 @@ from understudy.domains.doordash.task_builder import DoordashOrderMention, Doord
 from understudy.envs.dates import date_variants
 from understudy.envs.gold import gold_call
 
-_REFUND = "refund|refunded|refunding|pay back|give back|credit"
+_REFUND = (
+    "refund|refunds|refunded|refunding|pay back|paid back|paying back|give back|given back|giving back"
+    "|credit|credits|credited|crediting"
+)
 _AS_CREDIT = "as credit|to credit|in credit|delivery credit|account credit|credit balance"
-_AGAIN = "again|redeliver|redelivered|redelivery|resend|re-send|replacement|new"
+_AGAIN = (
+    "again|redeliver|redelivers|redelivered|redelivering|redelivery|resend|resends|resent|resending"
+    "|re-send|re-sent|replace|replaces|replaced|replacing|replacement|new"
+)
 _WHERE_TO = ("as credit", "how do you want", "how would you like", "where should", "where do you want", "payment or")
 _UNDELIVERED: Sequence[Status] = ("placed", "accepted", "preparing", "picked up", "cancelled")
 _ACCOUNT = gold_call("get_customer")
@@ -61,7 +67,7 @@ def claim_missing_items(b: DoordashTaskBuilder, draw: Draw[Order]) -> GoalSpec:
 def claim_late_delivery(b: DoordashTaskBuilder, draw: Draw[Order]) -> GoalSpec:
     """Ask for compensation for a late delivery."""
     order, mention = draw.entity, b.order_mention(draw)
-    goal = plain_request(b.phrase("late"), mention, "credit|credited|crediting")
+    goal = plain_request(b.phrase("late"), mention, "credit|credits|credited|crediting")
     if not draw.grantable and b.draw_bool(0.6):
         return _refuse_claim(b, goal, draw, (), "give a credit")
     minutes = b.rng.randint(15, 95) if draw.grantable else b.rng.randint(1, 14)

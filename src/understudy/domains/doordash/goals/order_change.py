@@ -29,7 +29,8 @@ from understudy.envs.dates import date_variants
 from understudy.envs.gold import gold_call
 
 _FREE = "free|no fee|without a fee|no charge|without charge|no cost"
-_REMOVE, _ADD = "remove|take|removing|taking|drop", "add|adding|put"
+_REMOVE = "remove|removes|removed|removing|removal|take|takes|taken|taking|drop|drops|dropped|dropping"
+_ADD = "add|adds|added|adding|put|puts|putting"
 _PROMOTION = "promotion|code|discount"
 _DROPOFF_NAMES: Mapping[Dropoff, str] = {
     "hand it to me": "hand|handed|in person",

@@ -12,7 +12,7 @@ from understudy.domains.healthcare.state import MIN_INSTALLMENT, Bill, Installme
 from understudy.domains.healthcare.task_builder import HealthcareTaskBuilder
 from understudy.envs.gold import gold_call
 
-_PAY = "pay|paid|paying|payment|charge"
+_PAY = "pay|pays|paid|paying|payment|charge|charges|charged|charging"
 _STATUS_TEXTS = {
     "paid": "is already paid",
     "payment plan": "is already on a payment plan",

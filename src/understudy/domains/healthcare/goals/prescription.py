@@ -18,7 +18,7 @@ from understudy.domains.healthcare.task_builder import HealthcareTaskBuilder
 from understudy.envs.dates import add_days, date_variants
 from understudy.envs.gold import gold_call
 
-_REFILL = "refill|refilled|renew|renewal|renewed|fill|filled"
+_REFILL = "refill|refills|refilled|refilling|renew|renews|renewed|renewing|renewal|fill|fills|filled|filling"
 _WHICH_PHARMACY = ("which pharmacy", "what pharmacy", "new pharmacy", "where")
 
 

@@ -36,4 +36,4 @@ def ask_out_of_scope(b: HealthcareTaskBuilder, grantable: bool, easy: bool) -> G
 def _transfer(text: str, to: str, summary: str) -> GoalSpec:
     target = "a nurse" if to == "nurse" else "our staff"
     turns = (gold_call("transfer", to=to, summary=summary), gold_text(f"I have transferred you to {target}."))
-    return GoalSpec(text, gold_turns=turns, required_terms=("nurse|staff|transfer|transferred",))
+    return GoalSpec(text, gold_turns=turns, required_terms=("nurse|staff|transfer|transfers|transferred|transferring",))

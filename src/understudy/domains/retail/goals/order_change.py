@@ -33,8 +33,11 @@ _REASON_TERMS: Mapping[Reason, str] = {
     "ordered by mistake": "mistake|mistaken|mistakenly|accident|accidentally|accidental",
 }
 """The accepted forms of a reason in a proposal."""
-_RETURN = "return|returned|returning|returns|refund"
-_SWAP = "exchange|exchanged|exchanging|change|changed|replace|replaced|swap|modify|switch"
+_RETURN = "return|returned|returning|returns|refund|refunds|refunded|refunding"
+_SWAP = (
+    "exchange|exchanges|exchanged|exchanging|change|changes|changed|changing|replace|replaces|replaced|replacing|replacement"
+    "|swap|swaps|swapped|swapping|modify|modifies|modified|modifying|switch|switches|switched|switching"
+)
 _GONE = "available|unavailable|in stock|out of stock"
 _WHY, _WHICH_ITEM = ("why", "reason"), ("which item", "what item", "which product", "what would you like to return")
 _WHICH_ADDRESS = ("new address", "which address", "what address", "what is the address", "the address", "where")

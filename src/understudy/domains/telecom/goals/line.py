@@ -16,11 +16,13 @@ from understudy.envs.dates import date_variants
 from understudy.envs.gold import gold_call, gold_instruction, gold_proposal
 
 RESUME_TERMS = (
-    "resume|resumed|resuming|restore|restored|restoring|reinstate|reactivate|reactivated|reactivating|activate|activated"
-    "|unsuspend|unblock|unblocked|unfreeze|lift|lifted|back on|turn on|switch on"
+    "resume|resumes|resumed|resuming|restore|restores|restored|restoring|reinstate|reinstates|reinstated|reinstating"
+    "|reactivate|reactivates|reactivated|reactivating|reactivation|activate|activates|activated|activating|activation"
+    "|unsuspend|unsuspended|unsuspending|unblock|unblocked|unblocking|unfreeze|unfrozen|unfreezing|lift|lifts|lifted"
+    "|lifting|back on|turn on|turned on|turning on|switch on|switched on|switching on"
 )
-PAYMENT_TERMS = "request|pay|payment"
-SIM_TERMS, REPLACEMENT_TERMS = "sim|sim card", "new|replace|replacement|another"
+PAYMENT_TERMS = "request|requests|requested|requesting|pay|paid|paying|payment"
+SIM_TERMS, REPLACEMENT_TERMS = "sim|sim card", "new|replace|replaces|replaced|replacing|replacement|another"
 AMOUNT_CUES = ("how many", "how much", "gb do you", "amount of data")
 
 

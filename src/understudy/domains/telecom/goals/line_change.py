@@ -37,7 +37,8 @@ from understudy.domains.telecom.world import COUNTRIES, PLANS
 from understudy.envs.gold import gold_call
 
 SUSPEND_TERMS = (
-    "suspend|suspended|suspending|suspension|block|blocked|blocking|pause|paused|pausing|on hold|freeze|frozen|freezing"
+    "suspend|suspends|suspended|suspending|suspension|block|blocks|blocked|blocking|pause|pauses|paused|pausing|on hold"
+    "|freeze|freezes|frozen|freezing"
 )
 REASON_TERMS: Mapping[SuspendReason, str] = {
     "lost phone": "lost|loss|losing|misplaced",
