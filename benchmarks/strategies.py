@@ -3,7 +3,7 @@
 PYTHONPATH=tests python benchmarks/strategies.py [NUM_TASKS]
 
 `NUM_TASKS` is for each domain and seed. The texts of `tests/support` come in two halves: the rules were made
-on `tuned`. A third set, `chat_style`, was written after the rules.
+on `tuned`. They were mended after the first measurement of the third set, `chat_style`.
 """
 
 import asyncio
