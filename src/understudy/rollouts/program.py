@@ -35,7 +35,7 @@ from understudy.rollouts.program_config import ProgramConfig
 from understudy.rollouts.program_reward import UNUSED_RESULT, RecordedEpisode, compute_reward, validate_reward
 from understudy.rollouts.program_tools import EpisodeTools
 from understudy.rollouts.rollout import EpisodeEnvironment, EpisodeLimits
-from understudy.serve.generation import ServedModel
+from understudy.serve.generation import ServedModel, validate_constrainable
 from understudy.serve.recording import Session, SessionLimits
 from understudy.serve.server import serve_in_loop
 from understudy.serve.sessions import RESULT_PATH, SessionServer
@@ -92,8 +92,10 @@ class ProgramAgent:
         *,
         repair_penalty: float = 0.0,
     ) -> None:
+        if config.constraints == "mask" and isinstance(model, ServedModel):
+            validate_constrainable(model)
         self._config, self._repair_penalty = config, repair_penalty
-        self._sessions = SessionServer(model, sampling)
+        self._sessions = SessionServer(model, sampling, config.constraints == "mask")
         self._tools: dict[str, EpisodeTools] = {}
         self._slots, self._starting = asyncio.Semaphore(config.concurrency), asyncio.Lock()
         self._num_playing, self._url, self._server = 0, "", AsyncExitStack()

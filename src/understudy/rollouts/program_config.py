@@ -1,7 +1,7 @@
 """Config of the program that plays episodes in place of the shipped agent."""
 
 from ipaddress import ip_address
-from typing import Self
+from typing import Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import Field, model_validator
@@ -26,6 +26,10 @@ class ProgramConfig(Record):
     """A function as `module:attribute` that returns the reward of a recorded episode, a number from 0 to 1. It gets a
     `RecordedEpisode` of `rollouts.program_reward`. Episodes in which the program uses the environment's tools or user
     are graded by the environment."""
+    constraints: Literal["off", "mask"] = "off"
+    """What becomes of `tool_choice` and `response_format` of a program's requests. `off` drops and counts them. `mask`
+    samples under them, and trains with the log-probabilities over the tokens that they allowed. It needs
+    `pip install 'understudy-rl[guided]'` and `engine.sampler=torch`."""
     variables: tuple[str, ...] = ()
     """Names of environment variables with keys that `command` gets. Other variables `*_API_KEY` are left out."""
     max_seconds: float = Field(default=600.0, gt=0.0)
