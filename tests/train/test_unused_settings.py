@@ -17,7 +17,7 @@ from understudy.train.unused_settings import UNUSED_SETTINGS, unused_settings
 ALWAYS_USED = {
     *("domain", "data.train", "data.validation", "data.tests", "slice", "reward", "model", "seed", "steps", "epochs"),
     *("save_every", "keep_checkpoints", "max_fault_rate", "cost_limit", "allow_noop_solvable", "endpoints"),
-    *("agent.command", "agent.function", "agent.url"),
+    *("agent.command", "agent.function", "agent.url", "agent.python"),
     *("agent_endpoint", "eval.failure_judge_endpoint"),  # of `understudy eval RUN`, which reads the config of the run
     *("sampling.max_response_tokens", "sampling.temperature", "sampling.repetition_penalty", "sampling.stop"),
     *("sampling.frequency_penalty", "sampling.presence_penalty", "format", "user.kind", "trackers"),

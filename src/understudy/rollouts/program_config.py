@@ -20,6 +20,10 @@ class ProgramConfig(Record):
     episode. See docs/programs.md."""
     function: str = ""
     """A function as `module:attribute`, which gets a `ProgramEpisode`. It is a coroutine, or runs in a thread."""
+    python: str = ""
+    """Path of the Python that runs `function`, such as that of a venv with your framework. Each of its processes plays
+    one episode after another: what the function keeps in its modules is seen by later episodes. Empty means the Python
+    of understudy."""
     url: str = ""
     """Address of a server on this machine. Each episode is a POST request to it, and ends with the response."""
     reward: str = ""
@@ -31,7 +35,8 @@ class ProgramConfig(Record):
     samples under them, and trains with the log-probabilities over the tokens that they allowed. It needs
     `pip install 'understudy-rl[guided]'` and `engine.sampler=torch`."""
     variables: tuple[str, ...] = ()
-    """Names of environment variables with keys that `command` gets. Other variables `*_API_KEY` are left out."""
+    """Names of environment variables with keys that `command` and `python` get. Other variables `*_API_KEY` are left
+    out."""
     max_seconds: float = Field(default=600.0, gt=0.0)
     """Time limit of an episode in seconds. A program that exceeds it is killed, which is a fault of the agent, unless
     the episode had reached another limit."""
@@ -48,6 +53,8 @@ class ProgramConfig(Record):
         given = [f"agent.{key}" for key in ("command", "function", "url") if getattr(self, key)]
         if len(given) > 1:
             raise ConfigError(f"{given[0]} and {given[1]} both name the program; give one of them")
+        if self.python and not self.function:
+            raise ConfigError(f"agent.python = {self.python!r} runs agent.function; set it, or leave out agent.python")
         if self.url and not _is_loopback(self.url):
             raise ConfigError(
                 f"agent.url = {self.url!r}: the program must run on this machine, as it calls the model at 127.0.0.1; "

@@ -46,7 +46,11 @@ _RL_CHECKS = (
 )
 """Thresholds of checks of RL steps."""
 UNUSED_SETTINGS: Sequence[_Unused] = (
-    _Unused("agent.variables", lambda c: not c.agent.command, "agent.command is empty"),
+    _Unused(
+        "agent.variables",
+        lambda c: not (c.agent.command or c.agent.python),
+        "agent.command and agent.python are empty",
+    ),
     _Unused("agent.reward", lambda c: not c.agent.name, "agent names no program"),
     _Unused("agent.constraints", lambda c: not c.agent.name, "agent names no program"),
     _Unused("agent.max_seconds", lambda c: not c.agent.name, "agent names no program"),
