@@ -33,7 +33,7 @@ class ProgramConfig(Record):
     constraints: Literal["off", "mask"] = "off"
     """What becomes of `tool_choice` and `response_format` of a program's requests. `off` drops and counts them. `mask`
     samples under them, and trains with the log-probabilities over the tokens that they allowed. It needs
-    `pip install 'understudy-rl[guided]'` and `engine.sampler=torch`."""
+    `pip install 'understudy-rl[guided]'` and `engine.sampler=torch`. A model behind an API gets none."""
     variables: tuple[str, ...] = ()
     """Names of environment variables with keys that `command` and `python` get. Other variables `*_API_KEY` are left
     out."""
