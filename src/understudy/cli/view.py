@@ -23,7 +23,7 @@ class ViewOptions(Options):
     """Options of `view`."""
 
     paths: Annotated[tuple[Path, ...], typer.Argument(metavar="RUN")]
-    """The folder of a run or an evaluation, a folder that contains some, or a log of `serve --log`."""
+    """The folder of a run or an evaluation, a folder that contains some, or the log of a server."""
     port: int | None = Field(default=None, ge=0, le=65535)
     """The port of the page; 0 means a free one. Default: 7788 if free."""
     browser: Annotated[bool | None, typer.Option("--open/--no-open")] = None
