@@ -184,8 +184,8 @@ def halves_table(measured: Mapping[str, Any]) -> list[str]:
     """Return the lines of a table of what hostile texts gain and honest texts lose, as means over the domains."""
     lines = [
         "Generated texts in two halves, and a third set in the wording of chat models. The rules were made on `tuned`, "
-        "and mended on the third set after its first measurement. Hostile texts must gain nothing, and honest texts must "
-        "lose nothing.",
+        "and mended on the third set after its first measurement. Hostile texts must gain nothing, honest texts lose "
+        "nothing.",
         "",
         "| texts | class | tuned | reported | chat style |",
         "|---|---|---|---|---|",

@@ -4,6 +4,7 @@ A command of the program that `ARGUMENTS` lacks fails the test.
 """
 
 import errno
+import importlib.util
 import io
 import itertools
 import os
@@ -53,6 +54,7 @@ ARGUMENTS = {
     "bench": ("{name} --quick", "smollm2-135m {name}"),
     "doctor": ("{file}", "engine.sampler={name}"),
     "serve": ("{name}", "smollm2-135m {name}"),
+    "serve-env": ("{name}", "retail --port {name}"),
     "export": ("{name} --out new", "smollm2-135m {name} --out new"),
     "certify": ("{name}", "smollm2-135m {name}"),
     "parse": ("--tools {file}", "--tool-parser {name}"),
@@ -327,10 +329,12 @@ def test_commands_that_print_values_have_a_json_option() -> None:
         assert "--json" in {option for each in command.params for option in each.opts}, path
 
 
-def test_used_port_is_one_line_with_the_option(call: Call) -> None:
+@pytest.mark.parametrize("command", ["serve tiny", "serve-env toy:DOMAIN"])
+def test_used_port_is_one_line_with_the_option(command: str, call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: name)  # of websockets
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        code, _, err = call("serve", "tiny", "--port", str(port))
+        code, _, err = call(*command.split(), "--port", str(port))
     assert (code, err.count("\n")) == (2, 1)
     assert str(port) in err
     assert "--port" in err

@@ -33,6 +33,7 @@ from understudy.evaluation.reports.as_json import report_to_dict
 from understudy.evaluation.reports.files import read_report, write_run_report
 from understudy.evaluation.reports.markdown import report_to_markdown
 from understudy.evaluation.reports.report import OOD_TITLE, EvalReport, RunReport
+from understudy.evaluation.reports.tables import report_notes, success_cells
 from understudy.evaluation.reports.text import report_to_text, run_report_to_text
 from understudy.evaluation.result import EvalResult, ResultRow, merge_results, success_gain, summarize_episodes
 from understudy.evaluation.runner import EvalContext, load_eval_tasks, run_eval
@@ -46,6 +47,13 @@ from understudy.runs.run import Run
 from understudy.sources.tool_dataset import ToolDataset, ToolEpisode, ToolExample
 
 TASKS = select_tasks(DOMAIN, "test", 12)
+
+
+class UngradedEpisode(ToolEpisode):
+    """An episode that any answer solves."""
+
+    def reward(self, transcript: Sequence[Message]) -> float:
+        return float(bool(transcript[-1].content))
 
 
 class SeededGoldAgent(GoldAgent):
@@ -77,6 +85,25 @@ def test_noop_earns_0_and_gold_earns_1() -> None:
     )
     assert high.stop_counts == {"done": 12}
     assert high.mean_turns == pytest.approx(4.5)
+
+
+@pytest.mark.parametrize("answers", [(None, None), ("yes", None)])
+def test_tasks_without_a_gold_solution_have_no_gold_row(answers: Sequence[str | None]) -> None:
+    examples = [
+        ToolExample(prompt=f"Word {n}?", split="test", **({"answer": answer} if answer else {}))
+        for n, answer in enumerate(answers)
+    ]
+    source = ToolDataset("words", "", examples, UngradedEpisode)
+    tasks = source.tasks("test")
+    noop, gold = asyncio.run(evaluate_noop(source, tasks)), asyncio.run(evaluate_gold(source, tasks))
+    report = EvalReport(rows=(ResultRow(name="noop", result=noop), ResultRow(name="gold", result=gold)))
+    (line,) = [line for line in success_cells(report) if line[0] == "gold"]
+    known = len([answer for answer in answers if answer])
+    assert line[1] == "none" if not known else line[1].startswith("1.000")
+    assert str(known) in line
+    assert gold.split == "test"
+    assert any(f"{len(answers) - known} of {len(answers)}" in note for note in report_notes(report))
+    json.dumps(report_to_dict(report), allow_nan=False)
 
 
 def test_same_seed_gives_equal_results_for_any_concurrency() -> None:

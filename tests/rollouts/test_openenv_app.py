@@ -1,7 +1,10 @@
 """Test our tasks as a server of OpenEnv: by messages of its protocol, by its own client, and by ours."""
 
 import asyncio
+import importlib.util
 import json
+import re
+import signal
 import socket
 import subprocess
 import sys
@@ -16,10 +19,12 @@ import uvicorn
 
 from support.software import openenv_python, websockets_packages
 from toy import DOMAIN
+from understudy.core.errors import ConfigError
 from understudy.core.messages import Message, ToolCall
 from understudy.core.tasks import Task
-from understudy.rollouts.openenv_app import openenv_app
+from understudy.rollouts.openenv_app import openenv_app, serve_openenv
 from understudy.runs.targets import load
+from understudy.serve.options import ServeConfig
 from understudy.sources.loading import load_source
 
 PROGRAM = str(Path(__file__).parents[1] / "support" / "openenv_server.py")
@@ -128,6 +133,58 @@ async def play_by_our_client(port: int, tasks: Sequence[tuple[int, Sequence[dict
         await environment.close()
         rewards.append(step.score.reward if step.score else 0.0)
     return rewards
+
+
+class Served:
+    """A running `understudy serve-env`."""
+
+    def __init__(self, *arguments: str) -> None:
+        code = (
+            f"import sys; sys.path.append({str(websockets_packages())!r}); from understudy.cli.main import main; main()"
+        )
+        command = [sys.executable, "-c", code, "serve-env", *arguments, "--port", "0"]
+        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        assert self.process.stderr
+        self.lines = [self.process.stderr.readline()]
+        while "http://" not in self.lines[-1]:
+            assert self.process.poll() is None, self.lines
+            self.lines.append(self.process.stderr.readline())
+        self.port = int(re.findall(r":(\d+);", self.lines[-1])[0])
+
+
+@pytest.fixture
+def served(request: pytest.FixtureRequest) -> Iterator[Served]:
+    running = Served(*request.param)
+    yield running
+    running.process.kill()
+    running.process.communicate()
+
+
+@pytest.mark.environments
+@pytest.mark.parametrize("served", [["retail"]], indirect=True)
+def test_command_serves_the_same_environment_and_ends_with_ctrl_c(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "path", [*sys.path, str(websockets_packages())])
+    task = load_source("retail").tasks("train")[0]
+    assert asyncio.run(play_by_our_client(served.port, [(0, actions_of(task.gold_turns))])) == [1.0]
+    for header in ("Host: evil.example", "Host: 127.0.0.1\r\nSec-Fetch-Site: cross-site"):
+        with socket.create_connection(("127.0.0.1", served.port)) as client:
+            upgrade = "Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13"
+            request = (
+                f"GET /ws HTTP/1.1\r\n{header}\r\n{upgrade}\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+            )
+            client.sendall(request.encode())
+            assert client.recv(99).split()[1] in (b"400", b"403")
+    served.process.send_signal(signal.SIGINT)
+    _, err = served.process.communicate(timeout=60)
+    assert (served.process.returncode, "Traceback" in err) == (0, False)
+
+
+def test_server_needs_websockets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match=r"websockets.*understudy-rl\[openenv\]"):
+        asyncio.run(serve_openenv(DOMAIN, ServeConfig(port=0), print))
 
 
 @pytest.mark.environments

@@ -17,7 +17,7 @@ from understudy.train.unused_settings import UNUSED_SETTINGS, unused_settings
 ALWAYS_USED = {
     *("domain", "data.train", "data.validation", "data.tests", "slice", "reward", "model", "seed", "steps", "epochs"),
     *("save_every", "keep_checkpoints", "max_fault_rate", "cost_limit", "allow_noop_solvable", "endpoints"),
-    *("agent.command", "agent.function", "agent.url"),
+    *("agent.command", "agent.function", "agent.url", "agent.python"),
     *("agent_endpoint", "eval.failure_judge_endpoint"),  # of `understudy eval RUN`, which reads the config of the run
     *("sampling.max_response_tokens", "sampling.temperature", "sampling.repetition_penalty", "sampling.stop"),
     *("sampling.frequency_penalty", "sampling.presence_penalty", "format", "user.kind", "trackers"),
@@ -40,6 +40,7 @@ ALWAYS_USED = {
 CASES = {
     "agent.variables=A": "agent.command=python",
     "agent.reward=m:f": "agent.command=python",
+    "agent.constraints=mask": "agent.command=python",
     "agent.max_seconds=9": "agent.command=python",
     "agent.concurrency=9": "agent.command=python",
     "data.sources=toy:DOMAIN": "data.train=rows.jsonl",
@@ -164,6 +165,13 @@ def needed(key: str) -> list[str]:
     parts = key.split(".")
     names = (".".join(parts[:count]) for count in range(len(parts), 0, -1))
     return next((NEEDED[name] for name in names if name in NEEDED), [])
+
+
+def test_masks_of_constraints_are_an_effect_of_keeping_masks() -> None:
+    key, program = "sampling.keep_sampling_mask", ("agent.command=python", "sampling.keep_sampling_mask=false")
+    assert lines(key, *program)
+    assert not lines(key, *program, "agent.constraints=mask")
+    assert lines(key, *program, "agent.constraints=mask", "sampling.temperature=0")
 
 
 def test_every_key_is_in_the_table_or_always_used() -> None:

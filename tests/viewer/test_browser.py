@@ -1,5 +1,6 @@
 """Test the viewer's run and episode lists in Chromium: served and exported, by mouse and keyboard, dark and light."""
 
+import json
 import re
 import shutil
 import time
@@ -19,6 +20,7 @@ from understudy.core.messages import Message
 from understudy.core.trajectory import Trajectory
 from understudy.evaluation.reports.files import read_run_report, write_run_report
 from understudy.evaluation.reports.report import EvalReport
+from understudy.evaluation.request_logs import open_request_log
 from understudy.evaluation.result import ResultRow, summarize_episodes
 from understudy.evaluation.runner import write_report
 from understudy.runs.config import TrainConfig
@@ -497,6 +499,23 @@ def test_causes_of_failures_are_a_column_and_a_filter(page: Any, address: str) -
     page.get_by_role("button", name="user_fault").click()
     expect(page.locator(".rows .c-cause")).to_have_text(["user_fault"] * 3)
     assert "cause=user_fault" in page.url
+
+
+def test_conversations_of_a_log_are_listed_and_opened(
+    page: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("UNDERSTUDY_CACHE", str(tmp_path / "cache"))
+    said = {"role": "assistant", "content": "Hello, Ann."}
+    choice = {"index": 0, "message": said, "finish_reason": "stop", "token_ids": [3], "token_logprobs": [-0.5]}
+    asked = {"messages": [{"role": "user", "content": "I am Ann."}], "tools": [], "prompt_token_ids": [1, 2]}
+    log = tmp_path / "served.jsonl"
+    log.write_text(json.dumps({"created": 1, "model": "tiny", **asked, "choices": [choice]}) + "\n")
+    with serve_viewer(RunLibrary([open_request_log(log)])) as address:
+        page.goto(f"{address}/#/evaluations/served")
+        expect(page.get_by_role("heading", name="1 conversation")).to_be_visible()
+        assert accessibility_problems(page) == []
+        page.get_by_role("link", name="served/1").click()
+        expect(page.get_by_text("Hello, Ann.")).to_be_visible()
 
 
 def test_many_events_are_counted_instead_of_cut(page: Any, tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """`understudy data collect`: training data from an agent's episodes."""
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -17,6 +17,7 @@ from understudy.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from understudy.clients.chat import ModelUsage
+    from understudy.core.messages import ToolSpec
     from understudy.core.trajectory import Trajectory
     from understudy.runs.eval_spec import EvalSpec
     from understudy.runs.targets import ResolvedTarget
@@ -29,7 +30,7 @@ class CollectOptions(Options):
 
     target: TargetWords = ()
     agent: str = ""
-    """The agent: gold (the default unless TARGET is a run), model, api, noop, or module:attribute."""
+    """The agent: gold (the default unless TARGET is a run or a log), model, api, noop, or module:attribute."""
     sft: Path | None = None
     """Write SFT examples, the successful episodes, to this file."""
     dpo: Path | None = None
@@ -61,12 +62,14 @@ class CollectOptions(Options):
 def collect(options: CollectOptions) -> None:
     """Write training conversations from episodes.
 
-    The episodes are played now by an agent on the tasks of TARGET, or were stored by a run.
+    The episodes are played now by an agent on the tasks of TARGET, or were stored by a run or a server.
 
     TARGET is the preset `retail_quick` if it is not given. If TARGET is a run, its stored episodes are used, unless
-    --agent is given.
+    --agent is given. If it is a log of `serve --log`, its conversations are used.
     """
     from understudy.data.collect import collect as collecting
+    from understudy.envs.task_source import find_tool_specs
+    from understudy.evaluation.request_logs import is_request_log
     from understudy.runs.endpoints import cost_limit_of
     from understudy.runs.episodes import validate_no_partial
     from understudy.runs.targets import resolve
@@ -80,11 +83,17 @@ def collect(options: CollectOptions) -> None:
     validate_unused_options(options, no_effect if options.dpo else ("max_pairs_per_task", *no_effect))
     collecting.validate_output_files(outputs.values())
     resolved = resolve(options.target)
-    source = resolved.config.open_source()
-    print_file_summaries(source)
     first_output = next(iter(outputs.values()))
     usage: Mapping[str, ModelUsage] = {}
-    plays = bool(options.agent) or resolved.target.kind != "run"
+    is_log = is_request_log(resolved.target.path) and not options.agent
+    plays = not is_log and (bool(options.agent) or resolved.target.kind != "run")
+    if not is_log:
+        source = resolved.config.open_source()
+        print_file_summaries(source)
+
+    def tools_of(domain: str) -> "Sequence[ToolSpec]":
+        return () if is_log else find_tool_specs(source, domain)  # a log has the tools of each request
+
     if plays:
         collecting.refuse_eval_split(options.split, options.allow_test_data)
         validate_no_partial(first_output, options.resume)
@@ -93,9 +102,13 @@ def collect(options: CollectOptions) -> None:
         episodes, usage = _play(spec, first_output, resolved, options.concurrency, cost_limit)
     else:
         validate_unused_options(options, (*_PLAY_OPTIONS, *(() if options.max_per_group else ("seed",))))
-        episodes = collecting.read_run_episodes(resolved.target.path, options.allow_test_data)
+        path = resolved.target.path
+        if is_log:
+            episodes = collecting.read_log_episodes(path, bool({"dpo", "kto"} & outputs.keys()), print_message)
+        else:
+            episodes = collecting.read_run_episodes(path, options.allow_test_data)
     selection = options.model_dump(include={*collecting.SelectionConfig.model_fields})
-    text, complete = collecting.write_examples(episodes, source, outputs, collecting.SelectionConfig(**selection))
+    text, complete = collecting.write_examples(episodes, tools_of, outputs, collecting.SelectionConfig(**selection))
     print("\n".join([text, *(f"{role}: {spent}" for role, spent in usage.items())]))
     if plays:
         collecting.remove_partial_episodes(first_output)

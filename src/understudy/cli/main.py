@@ -497,6 +497,39 @@ def serve(options: ServeOptions) -> None:
     serve_until_interrupted(named, options, lambda line: typer.echo(line, err=True))
 
 
+class ServeEnvOptions(Options):
+    """Options of `serve-env`."""
+
+    target: TargetWords
+    host: str = ServeConfig.model_fields["host"].default
+    """The address to listen on. On 127.0.0.1, only this machine can connect."""
+    port: int = Field(default=8000, ge=0, le=65535)
+    """Port to listen on; 0 takes a free one."""
+    concurrency: int = Field(default=64, ge=1)
+    """Largest number of episodes at once. Further clients are refused."""
+
+
+@verb(app, "serve-env")
+def serve_env(options: ServeEnvOptions) -> None:
+    """Serve the tasks of TARGET as an environment of OpenEnv, until Ctrl-C.
+
+    Each session plays episodes, in which the tools of TARGET and send_message are called by steps.
+    """
+    from understudy.core.event_loop import run_async
+    from understudy.envs.users import UserSimulatorFactory
+    from understudy.evaluation.evaluate import replace_users
+    from understudy.rollouts.openenv_app import serve_openenv
+    from understudy.runs.targets import resolve
+
+    config = resolve(options.target).config
+    source = config.open_source()
+    print_file_summaries(source)
+    source = replace_users(source, UserSimulatorFactory(config.user, config.endpoints))
+    served = ServeConfig(host=options.host, port=options.port, concurrency=options.concurrency)
+    with contextlib.suppress(KeyboardInterrupt):
+        run_async(serve_openenv(source, served, lambda line: typer.echo(line, err=True)))
+
+
 class ExportOptions(Options):
     """Options of `export`."""
 

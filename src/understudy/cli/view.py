@@ -23,7 +23,7 @@ class ViewOptions(Options):
     """Options of `view`."""
 
     paths: Annotated[tuple[Path, ...], typer.Argument(metavar="RUN")]
-    """The folder of a run or an evaluation, or a folder that contains some."""
+    """The folder of a run or an evaluation, a folder that contains some, or the log of a server."""
     port: int | None = Field(default=None, ge=0, le=65535)
     """The port of the page; 0 means a free one. Default: 7788 if free."""
     browser: Annotated[bool | None, typer.Option("--open/--no-open")] = None
@@ -48,10 +48,11 @@ def view(options: ViewOptions) -> None:
     if options.text or options.step is not None or options.episode is not None:
         validate_unused_options(options, ("export", "as_json", *_OF_A_SERVER), "--text, --step and --episode")
         return print("\n\n".join(_as_text(run, options.step, options.episode) for run in options.paths))
+    from understudy.evaluation.request_logs import is_request_log, open_request_log
     from understudy.viewer import export as exports
     from understudy.viewer.library import RunLibrary
 
-    library = RunLibrary(options.paths)
+    library = RunLibrary([open_request_log(path) if is_request_log(path) else path for path in options.paths])
     if options.as_json:
         validate_unused_options(options, ("export", *_OF_A_SERVER), "--json")
         answers = exports.collect_answers(library)
@@ -78,10 +79,13 @@ def _as_text(folder: Path, step: int | None, episode: int | None) -> str:
     from understudy.evaluation import explain_stored as why
     from understudy.evaluation.reports.files import format_unfinished, is_evaluation, read_report
     from understudy.evaluation.reports.text import report_to_text
+    from understudy.evaluation.request_logs import is_request_log, open_request_log
     from understudy.runs.run import is_run_folder
     from understudy.viewer import run_text
     from understudy.viewer.library import RunLibrary
 
+    is_log = is_request_log(folder)
+    folder = open_request_log(folder) if is_log else folder
     if folder.is_dir() and not (is_run_folder(folder) or is_evaluation(folder)):
         library = RunLibrary([folder])  # which refuses a folder without runs
         first = next(iter([*library.runs().values(), *library.evaluations().values()]))
@@ -93,6 +97,8 @@ def _as_text(folder: Path, step: int | None, episode: int | None) -> str:
             )
         if episode is not None:
             return run_text.format_episode(_evaluation_episodes(folder), episode)
+        if is_log:
+            return run_text.list_episodes(_evaluation_episodes(folder))
         unfinished = format_unfinished(folder)
         return f"{folder}: {unfinished}" if unfinished else report_to_text(read_report(folder))
     if step is not None or episode is not None:

@@ -175,6 +175,11 @@ class Trajectory(TokenSequence):
         return [self, *self.branches]
 
     @property
+    def is_ungraded(self) -> bool:
+        """True if the episode ended without a fault and without a grade, as conversations of a server's log do."""
+        return self.score is None and self.stop_reason not in (None, StopReason.FAULT)
+
+    @property
     def num_tokens(self) -> int:
         """Number of tokens of all sequences."""
         return sum(len(sequence.tokens) for sequence in self.sequences)

@@ -17,9 +17,9 @@ from understudy.core.foreign_names import explained_arguments
 from understudy.core.messages import ERROR_PREFIX, Message, ToolSpec, format_call
 from understudy.core.tasks import SPLITS, Split, Task
 from understudy.core.trajectory import StopReason, Trajectory
-from understudy.envs.task_source import TaskSource, describe_no_tasks
+from understudy.envs.task_source import TaskSource, describe_no_tasks, find_source
 from understudy.envs.users import UserSimulatorFactory
-from understudy.evaluation.result import FULL_REWARD, EvalResult, summarize_episodes
+from understudy.evaluation.result import FULL_REWARD, EvalResult, common_split, summarize_episodes
 from understudy.formats import ChatFormat
 from understudy.rollouts.agent import Agent, DemonstrationAgent, GoldAgent, NoopAgent
 from understudy.rollouts.rollout import (
@@ -32,6 +32,7 @@ from understudy.rollouts.rollout import (
 )
 from understudy.runs.config import EvalConfig
 from understudy.runs.storage.episode_store import EpisodeStore
+from understudy.sources.tool_dataset import ExampleSource
 
 _MIN_REPEATED_TASKS = 100
 """Successive repetitions after which a generator is taken to have no other tasks, if few are wanted."""
@@ -134,8 +135,16 @@ async def evaluate_noop(source: TaskSource, tasks: Sequence[Task]) -> EvalResult
 
 
 async def evaluate_gold(source: TaskSource, tasks: Sequence[Task]) -> EvalResult:
-    """Return the result of the gold agent. It earns 1 on sound tasks."""
-    return (await evaluate(source, GoldAgent(), tasks)).replace(kind="gold")
+    """Return the result of the gold agent on the tasks that have a gold solution. It earns 1 on sound tasks."""
+    known = [task for task in tasks if not lacks_reference(find_source(source, task.domain), task)]
+    if not known:
+        return summarize_episodes(source, [], [], 1, 0).replace(kind="gold", split=common_split(tasks))
+    return (await evaluate(source, GoldAgent(), known)).replace(kind="gold")
+
+
+def lacks_reference(source: TaskSource, task: Task) -> bool:
+    """Return whether a task of `source` has no answer and no gold calls, as examples may: only RL can train on it."""
+    return not task.gold_turns and (source.lacks_gold or isinstance(source, ExampleSource))
 
 
 def find_wrong_gold_call(episode: Trajectory) -> str:

@@ -8,6 +8,7 @@ from understudy.core.errors import ConfigError
 from understudy.core.messages import strip_endpoint_data
 from understudy.core.tasks import Task
 from understudy.envs.users import UserSimulatorFactory
+from understudy.evaluation.request_logs import is_request_log, open_request_log
 from understudy.evaluation.stored_episodes import StoredEpisodes, open_stored_episodes
 from understudy.rollouts.fork import Fork, fork_at
 from understudy.runs.config import TrainConfig
@@ -24,22 +25,27 @@ class ForkPoint:
     fork: Fork
     task: Task
     config: TrainConfig
-    """The given config. For an episode of another eval set, with the domain, data and slice of that episode."""
+    """The given config. For an episode of another eval set or of a log, with the domain, data and slice of that
+    episode."""
 
 
 def resolve_fork(target: Target, reference: str, config: TrainConfig, task: str = "") -> ForkPoint:
     """Return the fork that a reference names in the folder of a run or an evaluation.
 
-    The reference is `STEP/EPISODE@TURN` in a run and `EPISODE@TURN` in an evaluation. The turn is 1 if it is not
-    given. `config` is the folder's config, possibly with another model or other users. Raise ConfigError for another
-    kind of folder, for a `task`, and for an episode that is not stored.
+    The reference is `STEP/EPISODE@TURN` in a run and `EPISODE@TURN` in an evaluation or a log of `serve --log`, whose
+    tools answer with what was recorded. The turn is 1 if it is not given. `config` is the folder's config, possibly
+    with another model or other users. Raise ConfigError for another kind of target, for a `task`, and for an episode
+    that is not stored.
     """
     if task:
         raise ConfigError(f"--fork {reference} plays the task of its episode; leave out --task {task}")
-    if target.kind not in ("run", "evaluation"):
-        text = f"--fork {reference} names an episode of a run or an evaluation, but {target.text} is neither"
-        raise ConfigError(f"{text}; give the folder of one")
-    stored, number, turn = _named(target.path, reference)
+    is_log = is_request_log(target.path)
+    if not is_log and target.kind not in ("run", "evaluation"):
+        text = (
+            f"--fork {reference} names an episode of a run, an evaluation or a log, but {target.text} is none of them"
+        )
+        raise ConfigError(f"{text}; give one")
+    stored, number, turn = _named(open_request_log(target.path) if is_log else target.path, reference)
     episode = stored.episode(number)
     found = stored.task(episode)
     if found is None:
@@ -48,13 +54,14 @@ def resolve_fork(target: Target, reference: str, config: TrainConfig, task: str 
         )
     where = (
         {name: getattr(stored.config, name) for name in ("domain", "data", "slice", "reward")}
-        if stored.eval_set
+        if stored.eval_set or is_log
         else {}
     )
-    own = (stored.config.model, stored.config.format) == (config.model, config.format)
+    own = not is_log and (stored.config.model, stored.config.format) == (config.model, config.format)
     if _agent_endpoint(stored.config) != _agent_endpoint(config):
         episode = replace(episode, messages=list(map(strip_endpoint_data, episode.messages)))
-    fork = fork_at(episode, turn, UserSimulatorFactory(config.user, config.endpoints), own)
+    user = stored.config.user if is_log else config.user
+    fork = fork_at(episode, turn, UserSimulatorFactory(user, config.endpoints), own)
     return ForkPoint(fork, found, config.replace(**where))
 
 

@@ -1,13 +1,14 @@
 """A source of tasks as a server of OpenEnv 0.10.
 
-    app = openenv_app(understudy.load("retail"))        # and in a shell: uvicorn module:app
+    app = openenv_app(understudy.load("retail"))        # or in a shell: understudy serve-env retail
 
 It is an MCP environment, whose tools are those of the source, and `send_message` to the user. Each WebSocket is an
 episode, of the task that `reset` names by `split` and `index`, `task_id` or `seed`. The last step has the reward.
 """
 
+import importlib.util
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from starlette.applications import Starlette
@@ -17,11 +18,14 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route, WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from understudy.core.errors import RolloutError, ToolError
+from understudy.core.errors import ConfigError, RolloutError, ToolError, install_hint
 from understudy.core.messages import ToolCall, ToolSpec
 from understudy.core.tasks import SPLITS, Task
 from understudy.envs.task_source import TaskSource, find_policy
 from understudy.rollouts.exposed_episode import MESSAGE_TOOL, ExposedEpisode
+from understudy.serve.access import AccessMiddleware
+from understudy.serve.options import ServeConfig
+from understudy.serve.server import make_server, open_socket
 
 _ACTION = {
     "type": "object",
@@ -55,6 +59,19 @@ def openenv_app(source: TaskSource, max_concurrent_envs: int = 64) -> Starlette:
             WebSocketRoute("/ws", server.play),
         ]
     )
+
+
+async def serve_openenv(source: TaskSource, config: ServeConfig, on_message: Callable[[str], None]) -> None:
+    """Serve a source until interrupted. `on_message` receives the address. Raise ConfigError without websockets."""
+    if not importlib.util.find_spec("websockets"):
+        raise ConfigError(f"a server of OpenEnv needs websockets; {install_hint('openenv')}")
+    with open_socket(config) as listener:
+        if not config.is_loopback:
+            on_message(f"anyone who can reach {config.host} can play in this environment")
+        host = f"[{config.host}]" if ":" in config.host else config.host
+        app = AccessMiddleware(openenv_app(source, config.concurrency), config, "")
+        on_message(f"{source.name} is served at http://{host}:{listener.getsockname()[1]}; press Ctrl-C to stop")
+        await make_server(app, ws="websockets-sansio").serve([listener])
 
 
 def _answers(value: Any) -> Any:

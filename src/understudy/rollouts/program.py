@@ -7,16 +7,10 @@ session records each sampled reply (`serve.sessions`). The tools of the environm
 
 import asyncio
 import dataclasses
-import inspect
-import json
-import os
 import shlex
 import shutil
-import signal
-import tempfile
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import dataclass
 from typing import Any
 
 import httpx2
@@ -32,10 +26,12 @@ from understudy.core.user_code import user_code, wait_limit
 from understudy.engines.interface import SamplingParams
 from understudy.rollouts.agent import MAX_REPAIR_PENALTY
 from understudy.rollouts.program_config import ProgramConfig
+from understudy.rollouts.program_processes import run_command, run_in_worker, validate_worker
 from understudy.rollouts.program_reward import UNUSED_RESULT, RecordedEpisode, compute_reward, validate_reward
 from understudy.rollouts.program_tools import EpisodeTools
+from understudy.rollouts.program_worker import ProgramEpisode, call_program
 from understudy.rollouts.rollout import EpisodeEnvironment, EpisodeLimits
-from understudy.serve.generation import ServedModel
+from understudy.serve.generation import ServedModel, validate_constrainable
 from understudy.serve.recording import Session, SessionLimits
 from understudy.serve.server import serve_in_loop
 from understudy.serve.sessions import RESULT_PATH, SessionServer
@@ -43,39 +39,6 @@ from understudy.sources.mcp.server import PATH, ServedSession, ServerDefinition,
 
 MAX_MCP_SESSIONS = 4096
 """Largest number of MCP sessions of all programs. Some clients open one for each call."""
-OUTPUT_BYTES = 4000
-"""Bytes at the end of a program's output of which an error shows the last lines."""
-_ERROR_LINES = 5
-
-
-@dataclass(frozen=True, slots=True)
-class ProgramEpisode:
-    """What a program gets for one episode."""
-
-    task: str
-    """The id of the task."""
-    prompt: Sequence[Mapping[str, Any]]
-    """The first messages, in the form of chat completions: the policy, if there is one, and the user's message."""
-    base_url: str
-    """Address of the model's endpoint, for clients of the OpenAI API."""
-    api_key: str
-    """The key of the episode."""
-    mcp_url: str
-    """Address of the MCP server with the tools of the episode."""
-    result_url: str
-    """Address to which the program may post a reward, as the JSON `{"reward": 0.5}`."""
-
-    @property
-    def variables(self) -> dict[str, str]:
-        """The environment variables of a command."""
-        return {
-            "OPENAI_BASE_URL": self.base_url,
-            "OPENAI_API_KEY": self.api_key,
-            "UNDERSTUDY_TASK": self.task,
-            "UNDERSTUDY_PROMPT": json.dumps(self.prompt),
-            "UNDERSTUDY_MCP_URL": self.mcp_url,
-            "UNDERSTUDY_RESULT_URL": self.result_url,
-        }
 
 
 class ProgramAgent:
@@ -92,8 +55,10 @@ class ProgramAgent:
         *,
         repair_penalty: float = 0.0,
     ) -> None:
+        if config.constraints == "mask" and isinstance(model, ServedModel):
+            validate_constrainable(model)
         self._config, self._repair_penalty = config, repair_penalty
-        self._sessions = SessionServer(model, sampling)
+        self._sessions = SessionServer(model, sampling, config.constraints == "mask")
         self._tools: dict[str, EpisodeTools] = {}
         self._slots, self._starting = asyncio.Semaphore(config.concurrency), asyncio.Lock()
         self._num_playing, self._url, self._server = 0, "", AsyncExitStack()
@@ -170,10 +135,12 @@ class ProgramAgent:
 
     async def _start(self, given: ProgramEpisode) -> str | None:
         if self._config.command:
-            await _run_command(self._config, given)
+            await run_command(self._config, given)
             return None
         if self._config.url:
             return await _request(self._config.url, given)
+        if self._config.python:
+            return await run_in_worker(self._config, given)
         return await _call_function(self._config.function, given)
 
     @asynccontextmanager
@@ -217,35 +184,12 @@ def validate_program(config: ProgramConfig) -> None:
             raise ConfigError(f"agent.command = {config.command!r}: {e}") from e
         if not words or not shutil.which(words[0]):
             raise ConfigError(f"agent.command = {config.command!r}: there is no program {words[:1]} on the PATH")
-    if config.function and not callable(import_object(config.function)):
+    if config.python:
+        validate_worker(config)
+    elif config.function and not callable(import_object(config.function)):
         raise ConfigError(f"agent.function = {config.function!r} is not a function")
     if config.reward:
         validate_reward(config.reward)
-
-
-async def _run_command(config: ProgramConfig, given: ProgramEpisode) -> None:
-    """Run a command to its end, and kill what it has started. Raise RolloutError if its exit status is not 0."""
-    kept = {name: value for name, value in os.environ.items() if not name.endswith("_API_KEY")}
-    kept |= {name: os.environ[name] for name in config.variables if name in os.environ}
-    with tempfile.TemporaryFile() as output:  # a pipe would stay open for what the program leaves running
-        process = await asyncio.create_subprocess_exec(
-            *shlex.split(config.command),
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=output,
-            stderr=asyncio.subprocess.STDOUT,
-            env=kept | given.variables,
-            start_new_session=True,
-        )
-        try:
-            status = await process.wait()
-        finally:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)  # also what it has left running
-            await process.wait()
-        output.seek(max(0, output.seek(0, os.SEEK_END) - OUTPUT_BYTES))
-        last = " | ".join(output.read().decode("utf-8", "replace").strip().splitlines()[-_ERROR_LINES:])
-    if status:
-        raise RolloutError(f"the program {config.command} exited with status {status}: {last or 'no output'}", "agent")
 
 
 async def _request(url: str, given: ProgramEpisode) -> str | None:
@@ -266,9 +210,7 @@ async def _request(url: str, given: ProgramEpisode) -> str | None:
 
 
 async def _call_function(reference: str, given: ProgramEpisode) -> str | None:
-    function = import_object(reference)
-    is_coroutine = inspect.iscoroutinefunction(function)
-    text: object = await (function(given) if is_coroutine else asyncio.to_thread(function, given))
+    text = await call_program(import_object(reference), given)
     if text is None or isinstance(text, str):
         return text
     raise RolloutError(f"the program {reference} returned {text!r:.100}; return a text, or None", "agent")

@@ -1,7 +1,7 @@
 """Config of the program that plays episodes in place of the shipped agent."""
 
 from ipaddress import ip_address
-from typing import Self
+from typing import Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import Field, model_validator
@@ -20,14 +20,23 @@ class ProgramConfig(Record):
     episode. See docs/programs.md."""
     function: str = ""
     """A function as `module:attribute`, which gets a `ProgramEpisode`. It is a coroutine, or runs in a thread."""
+    python: str = ""
+    """Path of the Python that runs `function`, such as that of a venv with your framework. Each of its processes plays
+    one episode after another: what the function keeps in its modules is seen by later episodes. Empty means the Python
+    of understudy."""
     url: str = ""
     """Address of a server on this machine. Each episode is a POST request to it, and ends with the response."""
     reward: str = ""
     """A function as `module:attribute` that returns the reward of a recorded episode, a number from 0 to 1. It gets a
     `RecordedEpisode` of `rollouts.program_reward`. Episodes in which the program uses the environment's tools or user
     are graded by the environment."""
+    constraints: Literal["off", "mask"] = "off"
+    """What becomes of `tool_choice` and `response_format` of a program's requests. `off` drops and counts them. `mask`
+    samples under them, and trains with the log-probabilities over the tokens that they allowed. It needs
+    `pip install 'understudy-rl[guided]'` and `engine.sampler=torch`. A model behind an API gets none."""
     variables: tuple[str, ...] = ()
-    """Names of environment variables with keys that `command` gets. Other variables `*_API_KEY` are left out."""
+    """Names of environment variables with keys that `command` and `python` get. Other variables `*_API_KEY` are left
+    out."""
     max_seconds: float = Field(default=600.0, gt=0.0)
     """Time limit of an episode in seconds. A program that exceeds it is killed, which is a fault of the agent, unless
     the episode had reached another limit."""
@@ -44,6 +53,8 @@ class ProgramConfig(Record):
         given = [f"agent.{key}" for key in ("command", "function", "url") if getattr(self, key)]
         if len(given) > 1:
             raise ConfigError(f"{given[0]} and {given[1]} both name the program; give one of them")
+        if self.python and not self.function:
+            raise ConfigError(f"agent.python = {self.python!r} runs agent.function; set it, or leave out agent.python")
         if self.url and not _is_loopback(self.url):
             raise ConfigError(
                 f"agent.url = {self.url!r}: the program must run on this machine, as it calls the model at 127.0.0.1; "

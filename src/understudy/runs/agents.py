@@ -96,9 +96,9 @@ def make_model_player(
         return EngineAgent(engine, format, sampling, repair_penalty=repair_penalty)
     from understudy.rollouts.program import ProgramAgent  # MCP takes long to import
 
-    vocabulary = FormatTokenizer.load(find_model(config.model) / "tokenizer.json")
+    tokenizer = find_model(config.model) / "tokenizer.json"
     streaming = cast(StreamingSampler, engine)  # as every engine is but SkyRL's, which is refused
-    model = ServedModel(config.model, streaming, format, vocabulary)
+    model = ServedModel(config.model, streaming, format, FormatTokenizer.load(tokenizer), tokenizer_file=tokenizer)
     return ProgramAgent(config.agent, model, sampling, repair_penalty=repair_penalty)
 
 

@@ -65,7 +65,7 @@ def build_constraint(
     param = "response_format" if request.response_schema is not None else "tool_choice"
     constrainable = isinstance(sampler, ConstrainedSampler) and sampler.supports_constraints
     if not constrainable or tokenizer_file is None:
-        raise ApiError(f"{param}: this sampler cannot constrain replies; serve with engine.sampler=torch", param)
+        raise ApiError(f"{param}: this sampler cannot constrain replies; use engine.sampler=torch", param)
     try:
         from llguidance import LLMatcher
     except ModuleNotFoundError as error:

@@ -14,7 +14,7 @@ from understudy.engines.interface import ConstrainedSampler, SamplingParams, Str
 from understudy.formats import ChatFormat, FormatTokenizer
 from understudy.serve.constraints import build_constraint
 from understudy.serve.conversation_cache import ConversationCache
-from understudy.serve.requests import ApiError, ChatCompletionRequest
+from understudy.serve.requests import ApiError, ChatCompletionRequest, parse_request
 from understudy.serve.streaming_parser import ReplyEnd, StreamingParser
 
 
@@ -50,6 +50,15 @@ class ReplyChunk:
     logprobs: Sequence[float]
     reply_end: ReplyEnd | None = None
     sampling_masks: Sequence[SamplingMask] = ()
+
+
+def validate_constrainable(model: ServedModel) -> None:
+    """Raise ConfigError if no reply of the model can be constrained."""
+    probe = {"model": model.name, "messages": [{"role": "user", "content": ""}]}
+    try:
+        _build_constraint(model, parse_request({**probe, "response_format": {"type": "json_object"}}))
+    except ApiError as e:
+        raise ConfigError(f"agent.constraints = 'mask': {e}") from e
 
 
 async def build_prompt(

@@ -1,8 +1,8 @@
 """The recording of one episode of a program: its requests are parsed, limited and answered, and each reply is appended.
 
 Replies are sampled as the run samples, whatever a program asks for: sampling parameters of a request are dropped and
-counted, and so are constraints (`tool_choice`, `response_format`), under which tokens would have other probabilities.
-Only the length of a reply and stop strings are the program's.
+counted. Constraints (`tool_choice`, `response_format`) are dropped too, or the tokens that they allow are recorded as
+sampling masks. Only the length of a reply and stop strings are the program's.
 """
 
 import asyncio
@@ -49,9 +49,10 @@ _OVERRIDDEN = (
 )
 """Sampling parameters of a request, which are those of the run."""
 _WITHOUT_EFFECT = ("store", "service_tier")
-OVERRIDDEN, UNCONSTRAINED = "program/overridden", "program/unconstrained"
-"""Events: requests whose sampling parameters were dropped, and whose constraints were. `program/overridden/seed` counts
-one of the parameters. `program/chat` and `program/responses` count the requests of each API."""
+OVERRIDDEN, UNCONSTRAINED, CONSTRAINED = "program/overridden", "program/unconstrained", "program/constrained"
+"""Events: requests whose sampling parameters were dropped, whose constraints were, and whose constraints applied.
+`program/overridden/seed` counts one of the parameters. `program/chat` and `program/responses` count the requests of
+each API."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +116,12 @@ class Session:
     """
 
     def __init__(
-        self, model: ServedModel | None, sampling: SamplingParams, episode: Trajectory, limits: SessionLimits
+        self,
+        model: ServedModel | None,
+        sampling: SamplingParams,
+        episode: Trajectory,
+        limits: SessionLimits,
+        constrains: bool = False,
     ) -> None:
         self.episode = episode
         self.stop_reason: StopReason | None = None
@@ -132,7 +138,7 @@ class Session:
         self._open_replies: list[SampledReply] = []
         self._cache = ConversationCache()  # a program never gets another one's tokens
         self._served = model and replace(model, cache=self._cache)
-        self._sampling, self._limits = sampling, limits
+        self._sampling, self._limits, self._constrains = sampling, limits, constrains
         self._num_replies = self._num_invalid_replies = 0
         self._prompts = Counter[bytes]()
         self._answers: dict[bytes, list[_Answer]] = {}
@@ -238,8 +244,10 @@ class Session:
         request.validate_lengths(ServeConfig().max_message_chars)
         if request.is_constrained:
             key = "tool_choice" if request.response_schema is None else "response_format"
-            for event in (UNCONSTRAINED, f"{UNCONSTRAINED}/{key}"):
+            kind = CONSTRAINED if self._constrains else UNCONSTRAINED
+            for event in (kind, f"{kind}/{key}"):
                 self.count(event)
+        if request.is_constrained and not self._constrains:
             free = ChatCompletionRequest.model_fields
             request = request.replace(tool_choice="auto", response_format=free["response_format"].default)
         return request

@@ -15,6 +15,9 @@ from understudy.serve.generation import ReplyChunk
 from understudy.serve.requests import ApiError, ChatCompletionRequest
 from understudy.serve.responses import message_to_wire
 
+LOG_COLUMNS = ("created", "model", "messages", "tools", "prompt_token_ids", "choices")
+"""The columns of a row."""
+
 
 class RequestLog:
     """A JSONL file to which requests are appended. Raise ConfigError if it cannot be written."""
@@ -26,14 +29,15 @@ class RequestLog:
 
     def add(self, request: ChatCompletionRequest, prompt: Sequence[int], chunks: Sequence[ReplyChunk]) -> None:
         """Append a request and all chunks of its replies. Raise ApiError if the file cannot be written."""
-        row = {
-            "created": int(time.time()),
-            "model": request.model,
-            "messages": [message_to_openai(message) for message in request.conversation],
-            "tools": [tool_to_openai(tool) for tool in request.callable_tools],
-            "prompt_token_ids": list(prompt),
-            "choices": [_choice(index, chunks) for index in range(request.n)],
-        }
+        values = (
+            int(time.time()),
+            request.model,
+            [message_to_openai(message) for message in request.conversation],
+            [tool_to_openai(tool) for tool in request.callable_tools],
+            list(prompt),
+            [_choice(index, chunks) for index in range(request.n)],
+        )
+        row = dict(zip(LOG_COLUMNS, values, strict=True))
         try:
             self._append(json.dumps(row) + "\n")
         except OSError as e:

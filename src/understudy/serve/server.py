@@ -61,14 +61,17 @@ def run_server(app: ASGIApp, listener: socket.socket, on_ready: Callable[[], Non
 
 
 def make_server(
-    app: ASGIApp, kind: type[uvicorn.Server] = uvicorn.Server, lifespan: Literal["on", "off"] = "off"
+    app: ASGIApp,
+    kind: type[uvicorn.Server] = uvicorn.Server,
+    lifespan: Literal["on", "off"] = "off",
+    ws: Literal["none", "websockets-sansio"] = "none",
 ) -> uvicorn.Server:
     """Return the uvicorn server of an application, not yet running."""
     return kind(
         uvicorn.Config(
             app,
             http=TimeLimitedProtocol,
-            ws="none",
+            ws=ws,
             lifespan=lifespan,
             log_level="warning",
             server_header=False,

@@ -36,8 +36,9 @@ RESULT_PATH = "/result"
 class SessionServer:
     """The sessions of the episodes that are being played, by their keys, and their endpoint."""
 
-    def __init__(self, model: ServedModel | ChatModel, sampling: SamplingParams) -> None:
-        self._model, self._sampling = model, sampling
+    def __init__(self, model: ServedModel | ChatModel, sampling: SamplingParams, constrains: bool = False) -> None:
+        """Give replies of `model`. With `constrains`, a sampled reply follows the constraints of its request."""
+        self._model, self._sampling, self._constrains = model, sampling, constrains
         self._name = model.name if isinstance(model, ServedModel) else model.config.model
         self._vocabulary = model.vocabulary if isinstance(model, ServedModel) else None
         self._sessions: dict[str, Session] = {}
@@ -47,7 +48,7 @@ class SessionServer:
         """Yield the key and the session of an episode. At the end, its key is refused and its sampling stops."""
         key = f"sk-{secrets.token_urlsafe(24)}"
         if isinstance(self._model, ServedModel):
-            session = Session(self._model, self._sampling, episode, limits)
+            session = Session(self._model, self._sampling, episode, limits, self._constrains)
         else:
             session = RelaySession(self._model, episode, limits)
         self._sessions[key] = session

@@ -46,8 +46,13 @@ _RL_CHECKS = (
 )
 """Thresholds of checks of RL steps."""
 UNUSED_SETTINGS: Sequence[_Unused] = (
-    _Unused("agent.variables", lambda c: not c.agent.command, "agent.command is empty"),
+    _Unused(
+        "agent.variables",
+        lambda c: not (c.agent.command or c.agent.python),
+        "agent.command and agent.python are empty",
+    ),
     _Unused("agent.reward", lambda c: not c.agent.name, "agent names no program"),
+    _Unused("agent.constraints", lambda c: not c.agent.name, "agent names no program"),
     _Unused("agent.max_seconds", lambda c: not c.agent.name, "agent names no program"),
     _Unused("agent.concurrency", lambda c: not c.agent.name, "agent names no program"),
     _Unused("data.sources", lambda c: not _reads_files(c), _NO_FILES),
@@ -91,7 +96,11 @@ UNUSED_SETTINGS: Sequence[_Unused] = (
     _Unused("sampling.min_p", lambda c: c.steps and c.sampling.temperature == 0, "sampling.temperature = 0"),
     _Unused(
         "sampling.keep_sampling_mask",
-        lambda c: c.steps and not c.sampling.replace(keep_sampling_mask=True).records_masks,
+        lambda c: (
+            c.steps
+            and not c.sampling.replace(keep_sampling_mask=True).records_masks
+            and (c.agent.constraints == "off" or not c.sampling.temperature)
+        ),
         "sampling.top_p, top_k and min_p keep all tokens",
     ),
     _Unused(

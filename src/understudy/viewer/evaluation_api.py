@@ -52,7 +52,23 @@ def evaluation_handler(library: RunLibrary, values: RouteParams) -> dict[str, An
     stored = list_stored_names(path) if key in library.runs() else []
     step = next((name for name in stored if not name.isdecimal()), "") if stored else STANDALONE_EVAL_STEP
     plain["hardest"] = list(_with_episodes(library, key, step, plain["hardest"]))
-    return {"key": key, "path": str(path), "stored": stored, "meanings": _MEANINGS, **plain}
+    conversations = [] if plain["rows"] else list(_conversations(path))
+    return {
+        "key": key,
+        "path": str(path),
+        "stored": stored,
+        "meanings": _MEANINGS,
+        "conversations": conversations,
+        **plain,
+    }
+
+
+def _conversations(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the episodes of a report without agents, which are the conversations of a server's log."""
+    file = path / EPISODES_FILE
+    for number, episode in read_numbered_trajectories(file)[0].items() if file.is_file() else ():
+        reward = episode.score.reward if episode.score else None
+        yield {"number": number, "task": episode.task_id, "replies": episode.num_turns, "reward": reward}
 
 
 def _with_episodes(

@@ -180,11 +180,11 @@ def _find_causes(folder: Path, step: int, numbers: Collection[int]) -> dict[int,
 
 
 def outcome_label(episode: Trajectory) -> str:
-    """Return the outcome of an episode: "fault" (no score), "success" (reward 1), "partial" (reward above 0) or
-    "failure".
+    """Return the outcome of an episode: "fault" (no score), "ungraded" (no score and no fault), "success" (reward 1),
+    "partial" (reward above 0) or "failure".
     """
     if episode.score is None:
-        return "fault"
+        return "ungraded" if episode.is_ungraded else "fault"
     return "success" if episode.score.reward >= 1.0 - 1e-9 else "partial" if episode.score.reward > 0 else "failure"
 
 

@@ -7,7 +7,10 @@ from understudy.core.errors import ConfigError
 from understudy.evaluation.reports.files import is_evaluation
 from understudy.runs.run import is_run_folder
 
-_GIVE = "pass a run folder, an evaluation (a folder or a JSON file), or a folder that contains runs or evaluations"
+_GIVE = (
+    "pass a run folder, an evaluation (a folder or a JSON file), a folder that contains runs or evaluations, or a log "
+    "of serve --log"
+)
 
 
 class RunLibrary:

@@ -188,6 +188,13 @@ def format_episode(file: Path, number: int) -> str:
     return "\n\n".join([*damaged.values(), _titled(file, number, episodes[number])])
 
 
+def list_episodes(file: Path) -> str:
+    """Return the titles of the episodes of a file, each with its number, as text."""
+    episodes, damaged = read_numbered_trajectories(file)
+    titles = (f"{number:>6}  {format_episode_title(episode)}" for number, episode in episodes.items())
+    return escape_control_characters("\n".join([*damaged.values(), *titles]))
+
+
 def _succeeded(episode: Trajectory) -> bool:
     return episode.score is not None and episode.score.reward >= 1.0
 
@@ -200,6 +207,8 @@ def _titled(file: Path, number: int, episode: Trajectory) -> str:
 
 def format_episode_title(episode: Trajectory) -> str:
     """Return an episode's task, reward and end as one line."""
+    if episode.is_ungraded:
+        return f"{episode.task_id}: not graded, {episode.stop_reason}, {episode.num_turns} turns"
     if episode.score is None:
         return f"{episode.task_id}: no score ({episode.fault}: {episode.error})"
     parts = ", ".join(f"{name} {value:g}" for name, value in episode.score.parts.items())

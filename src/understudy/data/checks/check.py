@@ -46,6 +46,7 @@ from understudy.evaluation.evaluate import (
     NO_GOLD,
     find_noop_refusal,
     find_wrong_gold_call,
+    lacks_reference,
     play_demonstrations,
     validate_room,
     validate_train_tasks,
@@ -692,11 +693,6 @@ def describe_loss(score: Score) -> str:
 
 def _failure(task: Task, episode: Trajectory) -> str:
     return f"task {task.id}: its episode failed ({episode.fault}): {episode.error}"
-
-
-def lacks_reference(source: TaskSource, task: Task) -> bool:
-    """Return whether a task of `source` has no answer and no gold calls, as examples may: only RL can train on it."""
-    return not task.gold_turns and (source.lacks_gold or isinstance(source, ExampleSource))
 
 
 def _reward_problems(task: Task, gold: Score | None, noop: Score, example: ToolExample | None) -> Iterator[_Problem]:

@@ -15,12 +15,13 @@ from understudy.core.errors import TaskError, ToolError
 from understudy.core.event_loop import BACKGROUND_LOOP
 from understudy.core.items import Item, RowError
 from understudy.core.tasks import Task
-from understudy.data.checks.check import describe_loss, find_task_problems, lacks_reference, score_agent
+from understudy.data.checks.check import describe_loss, find_task_problems, score_agent
 from understudy.data.checks.evidence import describe_unshown, find_unshown_argument
 from understudy.data.checks.issue import TOOL_ERROR_ISSUES, TaskIssue
 from understudy.data.checks.probe import check_limits, play_once
 from understudy.data.task_input import find_named_source
 from understudy.envs.task_source import StatefulSource, TaskSource
+from understudy.evaluation.evaluate import lacks_reference
 from understudy.rollouts.agent import GoldAgent, NoopAgent
 from understudy.sources.tool_dataset import ExampleSource
 

@@ -2,7 +2,8 @@
 
 import functools
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -11,17 +12,18 @@ from understudy.clients.chat import ModelUsage
 from understudy.core.errors import ConfigError, TaskError
 from understudy.core.event_loop import run_async
 from understudy.core.records import Record
-from understudy.core.tasks import Split
+from understudy.core.tasks import Score, Split
 from understudy.core.trajectory import Trajectory
 from understudy.data.collect.build_examples import (
     BalanceKey,
+    ToolLookup,
     balance_examples,
     build_demonstrations,
     build_labeled_examples,
     build_preference_pairs,
 )
 from understudy.data.writer import open_output
-from understudy.envs.task_source import TaskSource, find_tool_specs
+from understudy.evaluation.request_logs import read_request_log
 from understudy.evaluation.runner import play_eval, prepare_eval
 from understudy.rollouts.rollout import ProgressCallback
 from understudy.runs.episodes import partial_folder, read_stored_episodes
@@ -84,6 +86,23 @@ def read_run_episodes(run: Path, allow_test_data: bool) -> list[Trajectory]:
     return episodes
 
 
+def read_log_episodes(log: Path, needs_grades: bool, notify: Callable[[str], None]) -> list[Trajectory]:
+    """Return the conversations of a log of `serve --log`. One without a grade counts as a success, which is notified.
+
+    Raise ConfigError with `needs_grades` if none has a grade.
+    """
+    episodes = [strip_tokens(episode) for episode in read_request_log(log)]
+    num_ungraded = sum(episode.score is None for episode in episodes)
+    if needs_grades and num_ungraded == len(episodes):
+        raise ConfigError(
+            f"{log} has no grades, which --dpo and --kto need; add a column reward, a number from 0 to 1, to the last "
+            "row of each conversation, or give --sft"
+        )
+    if num_ungraded:
+        notify(f"{num_ungraded} of {len(episodes)} conversations have no grade and count as successes")
+    return [replace(episode, score=episode.score or Score(reward=1.0)) for episode in episodes]
+
+
 def refuse_eval_split(split: Split, allow_test_data: bool) -> None:
     """Raise ConfigError for validation and test tasks, unless they are allowed."""
     if split in EVAL_SPLITS and not allow_test_data:
@@ -94,14 +113,13 @@ _TEST_DATA_HINT = "a model trained on them cannot be evaluated on them. To use t
 
 
 def write_examples(
-    episodes: Sequence[Trajectory], source: TaskSource, outputs: Mapping[str, Path], selection: SelectionConfig
+    episodes: Sequence[Trajectory], tools: ToolLookup, outputs: Mapping[str, Path], selection: SelectionConfig
 ) -> tuple[str, bool]:
-    """Write the examples of each kind (`sft`, `dpo`, `kto`) to its file.
+    """Write the examples of each kind (`sft`, `dpo`, `kto`) to its file. `tools` are those of episodes without any.
 
     Return a summary of each, and whether it has examples. Kinds without examples get no file. Raise TaskError if no
     kind has any.
     """
-    tools = functools.partial(find_tool_specs, source)
     makers: dict[str, Any] = {
         "sft": build_demonstrations,
         "dpo": functools.partial(build_preference_pairs, max_per_task=selection.max_pairs_per_task),

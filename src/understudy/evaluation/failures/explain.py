@@ -30,8 +30,8 @@ async def find_failures(
 
 
 def is_failed(episode: Trajectory) -> bool:
-    """Return whether an episode earned less than the full reward, or has no score."""
-    return episode.score is None or episode.score.reward < 1.0 - 1e-9
+    """Return whether an episode earned less than the full reward, or failed before it had a score."""
+    return not episode.is_ungraded and (episode.score is None or episode.score.reward < 1.0 - 1e-9)
 
 
 async def _explained(source: TaskSource, task: Task, episode: Trajectory, scripted: bool) -> EpisodeFailure:

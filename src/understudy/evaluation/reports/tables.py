@@ -1,7 +1,7 @@
 """The cells of a report's tables, and the sentences below them."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal
 
 from understudy.evaluation.failures.causes import EpisodeFailure
@@ -19,6 +19,8 @@ POLICY_REWARDS: Mapping[str, str] = {
 }
 """Parts of a score that are the reward if violations of the policy count, and if not -> their columns, which are shown
 if they differ."""
+NO_GOLD = "none"
+"""The rate of gold if no task has a gold solution."""
 _BOTH: tuple[Literal["hat", "at"], ...] = ("hat", "at")
 TableCells = list[list[str]]
 """Lines of a table. The first line is its head."""
@@ -36,7 +38,8 @@ def success_cells(report: EvalReport) -> TableCells:
         passes = [
             format_number(result.pass_k_mean("hat", k), 3) if k <= result.trials else "" for k in range(2, trials + 1)
         ]
-        line = [row.name, format_rate(result.success_rate), *passes, _format_gain(gain, result.success_rate.tasks)]
+        rate = NO_GOLD if result.kind == "gold" and not result.task_results else format_rate(result.success_rate)
+        line = [row.name, rate, *passes, _format_gain(gain, result.success_rate.tasks)]
         faults = [str(sum(result.fault_counts.values()))] * has_faults
         rewards = [format_number(result.mean_parts.get(name, math.nan), 3) for name in policy]
         cells.append([*line, str(result.success_rate.tasks), *rewards, *faults])
@@ -93,15 +96,25 @@ def cause_cells(failures: Sequence[EpisodeFailure]) -> TableCells:
 
 def report_notes(report: EvalReport) -> list[str]:
     """Return the sentences at the end."""
+    notes = list(_note_missing_gold(report))
     judged = [failure for failure in report.failures if failure.judge_cause]
     same = sum(f.judge_cause is not None and f.judge_cause.kind == f.cause.kind for f in judged)
     agreed = [f"The judge names the same cause for {same} of {len(judged)} failures."] if judged else []
     if report.prompts:
         agreed.append(str(report.prompts))
     if report.noise:
-        return [*agreed, str(report.noise)]
+        return [*notes, *agreed, str(report.noise)]
     agent = report.pooled_row or (report.agent_rows[0] if len(report.agent_rows) == 1 else None)
-    return [*agreed, NO_VARIATION] if agent and agent.result.trials > 1 else agreed
+    return [*notes, *agreed, *([NO_VARIATION] if agent and agent.result.trials > 1 else [])]
+
+
+def _note_missing_gold(report: EvalReport) -> Iterator[str]:
+    """Yield a sentence if tasks have no gold solution."""
+    played = {result.task for row in report.rows for result in row.result.task_results}
+    for row in report.rows:
+        lacking = len(played) - len(row.result.task_results)
+        if row.result.kind == "gold" and lacking:
+            yield f"{lacking} of {len(played)} tasks have no gold solution."
 
 
 def _policy_matters(row: ResultRow) -> bool:

@@ -15,6 +15,7 @@ import subprocess
 from asyncio.subprocess import Process
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -37,10 +38,11 @@ LIST_SECONDS = 600.0
 _OPTIONS = ("harness", "reward_range", "taskset.KEY")
 _RUNNER = Path(__file__).with_name("verifiers_runner.py")
 _LINE_BYTES = 2**24
-_ERROR_LINES = 4
+_ERROR_LINES, _ERROR_BYTES = 4, 4000
 _RESULT_MARK = secrets.token_hex(16)
 """Begins the text that `play` returns, so that no model's text is read as a result."""
-_OPENED: dict[str, "VerifiersSource"] = {}
+_PLAYED: ContextVar["VerifiersSource"] = ContextVar("_PLAYED")
+"""The source of the episode that this asyncio task plays: sources with other options may have one name."""
 
 
 class _Episode(Protocol):
@@ -70,22 +72,21 @@ def open_domain(reference: str) -> "VerifiersSource":
     for option in options.keys() - {*_OPTIONS} - keys.keys():
         raise ConfigError(f"{PREFIX}{reference}: unknown option {did_you_mean(option, _OPTIONS)}")
     declared = options.get("reward_range")
-    found = VerifiersSource(
+    return VerifiersSource(
         name,
         _Runner(python, name, options.get("harness", ""), tuple(keys.items())),
         UNIT_RANGE if declared is None else parse_reward_range(name, declared.split(":")),
     )
-    _OPENED[name] = found
-    return found
 
 
 async def play(episode: _Episode) -> str:
     """Play an episode of a program, and return its result as the text that `VerifiersEpisode` reads."""
     name, _, index = episode.task.rpartition("/")
-    if name not in _OPENED:
+    source = _PLAYED.get(None)
+    if source is None or source.name != name:
         raise ConfigError(f"{PROGRAM} plays tasks of {PREFIX}PYTHON#NAME, and not {episode.task}")
     request = {"task": int(index), "base_url": episode.base_url, "api_key": episode.api_key}
-    return _RESULT_MARK + json.dumps(await _OPENED[name].runner.play(request))
+    return _RESULT_MARK + json.dumps(await source.runner.play(request))
 
 
 @dataclass(frozen=True)
@@ -153,7 +154,8 @@ class VerifiersEpisode:
         self._source, self._task = source, task
 
     async def start(self) -> StepResult:
-        """Return the first messages."""
+        """Return the first messages. `play` plays this episode next in the same asyncio task."""
+        _PLAYED.set(self._source)
         policy = self._source.task_policy(self._task)
         system = (Message(role="system", content=policy),) if policy else ()
         return StepResult((*system, Message(role="user", content=self._task.scenario.opening)))
@@ -261,17 +263,18 @@ class _Playing:
                 await self._start()
         assert self._process
         assert self._process.stdin
+        episodes = self._waiting
         self._num_requests += 1
         number = self._num_requests
         result: asyncio.Future[Mapping[str, Any]] = asyncio.get_running_loop().create_future()
-        self._waiting[number] = result
+        episodes[number] = result
         try:
             with suppress(ConnectionError):  # the reader reports the end of the process
                 self._process.stdin.write(json.dumps({"number": number, **request}).encode() + b"\n")
                 await self._process.stdin.drain()
             return await result
         finally:
-            del self._waiting[number]
+            del episodes[number]
 
     async def close(self) -> None:
         """End the process."""
@@ -289,27 +292,35 @@ class _Playing:
             env=self._runner.variables,
             limit=_LINE_BYTES,
         )
-        self._reading = asyncio.create_task(self._read(self._process))
+        self._waiting = {}
+        self._reading = asyncio.create_task(_read_results(self._process, self._waiting))
 
-    async def _read(self, process: Process) -> None:
-        """Give the results to the episodes that wait for them, up to the end of the process."""
-        assert process.stdout
-        assert process.stderr
-        errors = asyncio.create_task(_read_end(process.stderr))
+
+async def _read_results(process: Process, episodes: Mapping[int, "asyncio.Future[Mapping[str, Any]]"]) -> None:
+    """Give the results of a process to the episodes that wait for them, up to its end."""
+    assert process.stdout
+    assert process.stderr
+    errors = asyncio.create_task(_read_end(process.stderr))
+    problem = ""
+    try:
         async for line in process.stdout:
             result = json.loads(line)
-            waiting = self._waiting.get(result["number"])
+            waiting = episodes.get(result["number"])
             if waiting and not waiting.done():
                 waiting.set_result(result)
-        status, last = await process.wait(), await errors
-        for waiting in self._waiting.values():
-            if not waiting.done():
-                waiting.set_result({"error": f"its process ended with status {status}: {last or 'no output'}"})
+    except (ValueError, KeyError, TypeError):  # of the stream, of JSON, or for want of a number
+        problem = f"its process has written a result that is no JSON, or longer than {_LINE_BYTES:,} bytes"
+        process.kill()
+    status, last = await process.wait(), await errors
+    problem = problem or f"its process ended with status {status}"
+    for waiting in episodes.values():
+        if not waiting.done():
+            waiting.set_result({"error": f"{problem}: {last or 'no output'}"})
 
 
 async def _read_end(stream: asyncio.StreamReader) -> str:
     """Return the last line of a stream."""
-    last = ""
-    async for line in stream:
-        last = line.decode("utf-8", "replace").strip() or last
-    return last
+    end = b""
+    while part := await stream.read(_ERROR_BYTES):
+        end = (end + part)[-_ERROR_BYTES:]
+    return " ".join(end.decode("utf-8", "replace").strip().splitlines()[-1:])

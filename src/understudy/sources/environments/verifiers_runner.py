@@ -16,6 +16,8 @@ from typing import Any, TextIO
 
 MAX_TASKS = 1000
 """Number of tasks of a taskset without an end."""
+MAX_ERROR_CHARS = 10_000
+"""Largest length of an error, whose text may quote a whole conversation."""
 
 
 def open_environment(config: str) -> Any:
@@ -97,6 +99,8 @@ async def serve(environment: Any, out: TextIO) -> None:
         result = results[0]
         if isinstance(result, BaseException):  # raised by the environment, which its user wrote
             result = {"error": f"{type(result).__name__}: {result}"}
+        if "error" in result:
+            result["error"] = result["error"][:MAX_ERROR_CHARS]
         print(json.dumps({"number": request["number"], **result}), file=out, flush=True)
 
     playing = set[asyncio.Task[None]]()

@@ -13,6 +13,7 @@ from understudy.core.messages import Message
 from understudy.core.tasks import SPLITS, Task
 from understudy.core.trajectory import TokenSequence, Trajectory
 from understudy.engines.interface import Completion, SamplingParams, StreamingSampler, TokenCallback
+from understudy.engines.models import find_model
 from understudy.envs.task_source import TaskSource, find_tool_specs
 from understudy.evaluation.evaluate import select_tasks
 from understudy.formats import ChatFormat
@@ -88,12 +89,15 @@ async def check_program(config: TrainConfig, target: CertificationTarget) -> tup
     tasks = select_tasks(source, split, NUM_TASKS)
 
     engine = cast(StreamingSampler, target.engine)
-    model = ServedModel(config.model, engine, target.format, target.vocabulary)
+    tokenizer = find_model(config.model) / "tokenizer.json"
+    model = ServedModel(config.model, engine, target.format, target.vocabulary, tokenizer_file=tokenizer)
     scripted = ScriptedModel(config.model, engine, target.format, target.vocabulary)
     broken = ScriptedModel(config.model, engine, target.format, target.vocabulary, begins_malformed=True)
 
     async def play(played: ServedModel, tasks: Sequence[Task]) -> list[Trajectory]:
-        agent = ProgramAgent(config.agent, played, target.sampling)
+        is_scripted = isinstance(played, ScriptedModel)  # replies that nothing can constrain
+        settings = config.agent.replace(constraints="off") if is_scripted else config.agent
+        agent = ProgramAgent(settings, played, target.sampling)
         return [(await attempt_episode(source, task, agent, config.limits, config.seed))[0] for task in tasks]
 
     sampled, first, second = await play(model, tasks), await play(scripted, tasks), await play(scripted, tasks)

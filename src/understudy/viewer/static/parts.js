@@ -25,7 +25,7 @@ export const Tag = ({ kind = "", children, title }) => html`<span class="tag ${k
 
 /** A reward as a bar and a number; a dash if the episode has no score. */
 export function Reward({ value }) {
-  if (value == null) return html`<span class="reward none" title="no score: the episode ended in a fault">–</span>`;
+  if (value == null) return html`<span class="reward none" title="no score">–</span>`;
   const kind = value >= 1 ? "good" : value > 0 ? "warn" : "bad";
   return html`<span class="reward ${kind}"><i style=${{ width: `${100 * Math.min(1, value)}%` }} />${Number(value.toFixed(2))}</span>`;
 }

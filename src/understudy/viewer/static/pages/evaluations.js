@@ -33,17 +33,23 @@ function One({ name, all, query, stamps }) {
   const answer = useAnswer(path("evaluations", name), {}, stamps[name]);
   return html`<${Answered} answer=${answer}>${(found) => html`<div class="stack evaluation">
     <div class="row"><h1><${Text}>${name}</${Text}></h1><span class="faint small"><${Text}>${found.path}</${Text}></span></div>
-    <p class="card says"><${Text}>${found.verdict}</${Text}></p>
+    ${found.conversations.length > 0 ? html`<${Conversations} ...${{ name, conversations: found.conversations }} />` : html`<p class="card says"><${Text}>${found.verdict}</${Text}></p>`}
     ${found.noise && html`<p class="soft">Two identical evaluations differ by up to ${number(found.noise.noise_floor)} in 95% of cases${found.noise.rates.length > 1 ? `; ${found.noise.rates.length} repeats had success rates of ${found.noise.rates.map((rate) => percent(rate)).join(", ")}` : ""}.</p>`}
     ${found.prompts && html`<p class="soft">Success under each wording of the system message: ${Object.entries(found.prompts.rates).map(([name, rate]) => `${name} ${percent(rate)}`).join(", ")}.</p>`}
-    <section class="card"><h2>Success on ${plural(found.rows.at(-1)?.success.tasks ?? 0, "task")}</h2>
-      <${Successes} rows=${rowsOf(found).map((row) => ({ name: row.name, kind: row.result.kind, success: row.success, row }))} /></section>
+    ${found.rows.length > 0 && html`<section class="card"><h2>Success on ${plural(found.rows.at(-1)?.success.tasks ?? 0, "task")}</h2>
+      <${Successes} rows=${rowsOf(found).map((row) => ({ name: row.name, kind: row.result.kind, success: row.success, row }))} /></section>`}
     <${Groups} rows=${rowsOf(found)} query=${query} />
     ${found.failures.length > 0 && html`<${Failures} ...${{ found, name, step: "eval", query }} />`}
     ${found.stored.length > 0 && html`<${Why} ...${{ stored: found.stored, name, query, stamp: stamps[name] }} />`}
     ${found.hardest.length > 0 && html`<${Hardest} ...${{ name, tasks: found.hardest }} />`}
     <${Compare} ...${{ name, all, query, stamps }} />
   </div>`}</${Answered}>`;
+}
+
+/** The conversations of a server's log, each with a link. */
+function Conversations({ name, conversations }) {
+  return html`<section class="card"><h2>${plural(conversations.length, "conversation")}</h2><table class="hardest"><thead><tr><th scope="col">conversation</th><th scope="col" class="number">replies</th><th scope="col">reward</th></tr></thead>
+    <tbody>${conversations.map(({ number: episode, task, replies, reward }) => html`<tr><th scope="row"><a href=${href("episode", [name, "eval", String(episode)])}><${Text}>${task}</${Text}></a></th><td class="number">${replies}</td><td><${Reward} value=${reward} /></td></tr>`)}</tbody></table></section>`;
 }
 
 /** The rows of a report, and all repeats of an agent as one more row. */
