@@ -13,12 +13,19 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from support.machine import find_program
-from support.venvs import install_packages, make_cached_folder, make_venv, run_command
+from support.venvs import Pip, install_packages, make_cached_folder, make_venv, run_command
 
 INSPECT = "inspect-ai==0.3.285"
 GYMNASIUM = ("gymnasium==1.4.0", "cloudpickle==3.1.3", "farama-notifications==0.0.6")
 HARBOR = ("--ignore-requires-python", "harbor==0.26.0")
 """Harbor's records need no newer Python, as its programs do."""
+NEMO_GYM = ("--no-deps", "--ignore-requires-python", "nemo-gym==0.7.0", "ray==2.60.0")
+"""NeMo Gym's servers need no newer Python, and of Ray only the name of its version."""
+NEMO_GYM_NEEDS = (
+    *("openai==2.44.0", "fastapi", "uvicorn", "httptools", "itsdangerous", "aiohttp", "requests", "orjson", "anyio"),
+    *("hydra-core", "omegaconf", "rich", "tqdm", "devtools", "psutil", "jinja2", "mcp>=1.28.1,<2"),
+    *("pandas", "scipy", "wandb", "yappi", "gprof2dot", "pydot"),
+)
 OPENENV = "openenv==0.10.0"
 VERIFIERS = "verifiers==0.4.0"
 WEBSOCKETS = "websockets==15.0.1"
@@ -80,6 +87,16 @@ def inspect_programs() -> Path:
 def agent_frameworks_python() -> str:
     """Return the Python of an environment with the frameworks of agent programs."""
     return str(make_venv("agent-frameworks-1", *AGENT_FRAMEWORKS) / "bin" / "python")
+
+
+def nemo_gym_python() -> str:
+    """Return the Python of an environment with NeMo Gym's resources servers."""
+
+    def fill(python: Path, pip: Pip) -> None:
+        pip(*NEMO_GYM)
+        pip(*NEMO_GYM_NEEDS)
+
+    return str(make_venv("nemo-gym-1", *NEMO_GYM, *NEMO_GYM_NEEDS, fill=fill) / "bin" / "python")
 
 
 def openenv_python() -> str:
@@ -157,6 +174,7 @@ def installers() -> dict[str, tuple[Callable[[], object], ...]]:
         "inspect": (inspect_programs,),
         "environments": (
             openenv_python,
+            nemo_gym_python,
             verifiers_python,
             trl_packages,
             gymnasium_packages,
