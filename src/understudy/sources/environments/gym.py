@@ -148,7 +148,7 @@ class GymSource(TaskSource):
         return (Task.model_fields["family"].default,)
 
     def tasks(self, split: Split) -> list[Task]:
-        """Return the tasks of a split that are in the slice. Their gold is empty, as nobody knows it."""
+        """Return the tasks of a split that are in the slice."""
         return self.task_slice.select_tasks([task for task, _ in self._by_id.values() if task.split == split])
 
     def environment(self, task: Task, user: User | None = None, seed: int = 0) -> ToolEnvironment:
@@ -172,6 +172,10 @@ class GymSource(TaskSource):
         """Return the user's first message, as far as it is known before an episode."""
         return f"{identity}: the environment gives the first message."
 
+    def gold(self, row: Mapping[str, Any]) -> Sequence[Message]:
+        """Return the agent's turns of a perfect episode, if they are known."""
+        return ()
+
     @functools.cached_property
     def _by_id(self) -> Mapping[str, tuple[Task, Mapping[str, Any]]]:
         return {task.id: (task, row) for task, row in self._make_tasks()}
@@ -182,7 +186,8 @@ class GymSource(TaskSource):
                 identity = f"{self.name}/{name}"
                 text = self.opening(identity, row)
                 scenario = Scenario(instructions=text, opening=text)
-                yield Task(id=identity, domain=self.name, split=split, scenario=scenario, gold=()), row
+                gold = tuple(self.gold(row))
+                yield Task(id=identity, domain=self.name, split=split, scenario=scenario, gold=gold), row
 
 
 def is_gym_class(value: object) -> bool:

@@ -19,11 +19,10 @@ import httpx2
 from understudy.core.errors import ConfigError, RolloutError, ToolError, did_you_mean
 from understudy.core.items import InvalidField, Item, RowError, items_or_raise
 from understudy.core.messages import Message, ToolCall, ToolSpec, message_from_openai
-from understudy.core.tasks import SPLITS, Score, Split, Task, assign_splits
-from understudy.envs.environment import StepResult, ToolEnvironment
+from understudy.core.tasks import SPLITS, Split, assign_splits
 from understudy.envs.tools import simplify_schema
-from understudy.envs.users import User
-from understudy.sources.environments.gym import UNIT_RANGE, GymSource, Rows, parse_reward_range, scale_reward
+from understudy.sources.environments.graded import GradedSource, list_specs
+from understudy.sources.environments.gym import UNIT_RANGE, Rows, parse_reward_range
 from understudy.sources.row_messages import normalize_messages, normalize_tool
 from understudy.sources.task_files.files import list_row_files
 
@@ -35,7 +34,7 @@ _TOOL_NAME = re.compile(r"\w[\w.-]*")
 _PARAMS = "responses_create_params"
 
 
-def open_domain(reference: str) -> "NemoGymSource":
+def open_domain(reference: str) -> GradedSource:
     """Return the tasks of `URL#ROWS`. Raise ConfigError for a wrong row, and if no resources server answers there."""
     url, _, rest = reference.partition("#")
     path, _, listed = rest.partition("&")
@@ -50,70 +49,39 @@ def open_domain(reference: str) -> "NemoGymSource":
     url = url.rstrip("/")
     _require_resources_server(url)
     name, rows = f"nemo-gym-{Path(path).stem}", _read_rows(path)
-    specs = {spec.name: spec for each in rows.values() for row in each.values() for spec in _read_tools(row)}
     declared = options.get("reward_range")
-    return NemoGymSource(
+    return GradedSource(
         name,
         lambda row: _Session(url, row),
-        tuple(specs.values()),
+        list_specs([_Session(url, row) for each in rows.values() for row in each.values()]),
         rows=rows,
         reward_range=UNIT_RANGE if declared is None else parse_reward_range(name, declared.split(":")),
     )
 
 
-class NemoGymSource(GymSource):
-    """The rows of a resources server. Each has its own messages and tools."""
-
-    def task_policy(self, task: Task) -> str:
-        """Return the system message of a task."""
-        return next((m.content for m in _read_messages(self.find_row(task)) if m.role == "system"), "")
-
-    def opening(self, identity: str, row: Mapping[str, Any]) -> str:
-        """Return the last message of the user."""
-        return [message.content for message in _read_messages(row) if message.role == "user"][-1]
-
-    def environment(self, task: Task, user: User | None = None, seed: int = 0) -> "NemoGymEpisode":
-        """Return a new episode of `task`. `user` is refused."""
-        self.refuse_user(user)
-        row = self.find_row(task)
-        specs = self.task_slice.select_tools(_read_tools(row))
-        return NemoGymEpisode(self.open_environment(row), row, specs, self.reward_range)
-
-
-class NemoGymEpisode(ToolEnvironment):
-    """One episode of a row."""
-
-    def __init__(
-        self, session: "_Session", row: Mapping[str, Any], specs: Sequence[ToolSpec], reward_range: tuple[float, float]
-    ) -> None:
-        super().__init__("", session, session, self._score, specs)
-        self._session, self._range, self._prompt = session, reward_range, _read_messages(row)
-
-    async def start(self) -> StepResult:
-        """Start the session, and return the messages of the row."""
-        await self._session.request("seed_session", self._session.row, "environment")
-        return self._observe(*self._prompt)
-
-    async def close(self) -> None:
-        """Close the connection. The server keeps its sessions."""
-        await self._session.close()
-
-    async def _score(self, transcript: Sequence[Message], ended: bool) -> Score:
-        reward = scale_reward(await self._session.verify(transcript[len(self._prompt) :]), *self._range)
-        return Score(reward=reward, parts={"reward": reward, "within_limits": float(ended)})
-
-
 class _Session:
-    """A session of the server: its tools, a user who leaves at the first text, and the reward."""
+    """A session of the server."""
 
     def __init__(self, url: str, row: Mapping[str, Any]) -> None:
-        self.row = row
-        self._url = url
-        self._client = httpx2.AsyncClient(timeout=None, verify=url.startswith("https"))
+        self.row, self._url = row, url
+        self._client: httpx2.AsyncClient | None = None
 
     def specs(self) -> Sequence[ToolSpec]:
         """Return the tools of the row."""
         return _read_tools(self.row)
+
+    def prompt(self) -> Sequence[Message]:
+        """Return the messages of the row."""
+        return _read_messages(self.row)
+
+    def gold(self) -> Sequence[Message]:
+        """Return nothing: only the server knows what earns the reward."""
+        return ()
+
+    async def start(self) -> None:
+        """Open the session with the row."""
+        self._client = httpx2.AsyncClient(timeout=None, verify=self._url.startswith("https"))
+        await self._request("seed_session", self.row, "environment")
 
     async def call(self, call: ToolCall) -> str:
         """Return the text of the response. Raise `ToolError` if the server refuses the call."""
@@ -127,7 +95,7 @@ class _Session:
         """Return None, which ends the episode."""
         return None
 
-    async def verify(self, written: Sequence[Message]) -> float:
+    async def grade(self, written: Sequence[Message]) -> float:
         """Return the reward. Raise RolloutError if the server has none, as when its judge fails."""
         given = self.row[_PARAMS]
         response = {
@@ -140,7 +108,7 @@ class _Session:
             "tool_choice": given.get("tool_choice") or "auto",
             "parallel_tool_calls": given.get("parallel_tool_calls", True),
         }
-        result = await self.request("verify", {**self.row, "response": response}, "grader")
+        result = await self._request("verify", {**self.row, "response": response}, "grader")
         try:
             if result.get("mask_sample") or result.get("_ng_failure_class"):
                 reason = result.get("failure_reason") or result.get("failure_kind") or result.get("_ng_failure_class")
@@ -149,7 +117,7 @@ class _Session:
         except (AttributeError, KeyError, TypeError, ValueError) as e:
             raise self._fault(f"/verify returned no reward: {result!r:.200}", "grader") from e
 
-    async def request(self, path: str, body: Any, component: Any) -> Any:
+    async def _request(self, path: str, body: Any, component: Any) -> Any:
         """Return the JSON of a response. Raise RolloutError if the server refuses the request."""
         response = await self._post(path, body, component)
         try:
@@ -158,10 +126,12 @@ class _Session:
             raise self._fault(f"/{path}: status {response.status_code}: {response.text:.300}", component) from e
 
     async def close(self) -> None:
-        """Close the connection."""
-        await self._client.aclose()
+        """Close the connection. The server keeps the session."""
+        if self._client is not None:
+            await self._client.aclose()
 
     async def _post(self, path: str, body: Any, component: Any) -> httpx2.Response:
+        assert self._client is not None
         try:
             return await self._client.post(f"{self._url}/{path}", json=body)
         except httpx2.HTTPError as e:
