@@ -34,6 +34,7 @@ SOURCE_MODULES: Mapping[str, str] = {
     "openenv": "understudy.sources.environments.openenv",
     "verifiers": "understudy.sources.environments.verifiers",
     "nemo-gym": "understudy.sources.environments.nemo_gym",
+    "harbor": "understudy.sources.environments.harbor",
 }
 """The module whose `open_domain` opens a source, for each prefix: the benchmarks, `mcp:` and other frameworks."""
 
