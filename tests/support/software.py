@@ -17,7 +17,7 @@ from support.venvs import Pip, install_packages, make_cached_folder, make_venv, 
 
 INSPECT = "inspect-ai==0.3.285"
 GYMNASIUM = ("gymnasium==1.4.0", "cloudpickle==3.1.3", "farama-notifications==0.0.6")
-HARBOR = ("--ignore-requires-python", "harbor==0.26.0")
+HARBOR = ("--ignore-requires-python", "harbor==0.26.0", "toml==0.10.2")
 """Harbor's records need no newer Python, as its programs do."""
 NEMO_GYM = ("--no-deps", "--ignore-requires-python", "nemo-gym==0.7.0", "ray==2.60.0")
 """NeMo Gym's servers need no newer Python, and of Ray only the name of its version."""
