@@ -15,6 +15,7 @@ from pathlib import Path
 from support.machine import find_program
 from support.venvs import Pip, install_packages, make_cached_folder, make_venv, run_command
 
+BFCL = ("bfcl-eval==2026.3.23", "mpmath==1.3.0")
 INSPECT = "inspect-ai==0.3.285"
 GYMNASIUM = ("gymnasium==1.4.0", "cloudpickle==3.1.3", "farama-notifications==0.0.6")
 HARBOR = ("--ignore-requires-python", "harbor==0.26.0", "toml==0.10.2")
@@ -109,6 +110,11 @@ def verifiers_python() -> str:
     return str(make_venv("verifiers-1", VERIFIERS) / "bin" / "python")
 
 
+def bfcl_packages() -> Path:
+    """Return a folder with BFCL, and what the classes of its multi-turn tasks need."""
+    return install_packages("bfcl", *BFCL)
+
+
 def gymnasium_packages() -> Path:
     """Return a folder with Gymnasium."""
     return install_packages("gymnasium", *GYMNASIUM)
@@ -178,6 +184,7 @@ def installers() -> dict[str, tuple[Callable[[], object], ...]]:
             verifiers_python,
             trl_packages,
             gymnasium_packages,
+            bfcl_packages,
             harbor_packages,
             websockets_packages,
         ),

@@ -26,6 +26,7 @@ from understudy.sources.tool_dataset import explain_foreign_class, is_trl_class
 BENCHMARK_MODULES: Mapping[str, str] = {
     "tau-bench": "understudy.sources.benchmarks.tau_bench",
     "tau2": "understudy.sources.benchmarks.tau2_bench",
+    "bfcl": "understudy.sources.benchmarks.bfcl",
 }
 """The module whose `open_domain` opens a benchmark, by the benchmark's prefix (before `:PATH#domain`)."""
 SOURCE_MODULES: Mapping[str, str] = {

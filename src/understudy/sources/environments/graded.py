@@ -4,7 +4,7 @@ As `GymSource`, they answer themselves. A session plays one episode; a text of t
 answers. Also an episode that a limit ends is graded.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from understudy.core.messages import Message, ToolCall, ToolSpec
@@ -13,12 +13,14 @@ from understudy.envs.environment import StepResult, ToolEnvironment
 from understudy.envs.users import User
 from understudy.sources.environments.gym import GymSource, scale_reward
 
+SelectTools = Callable[[Sequence[ToolSpec]], Sequence[ToolSpec]]
+
 
 class GradedSession(Protocol):
     """One episode. It has no resources before `start`."""
 
     def specs(self) -> Sequence[ToolSpec]:
-        """Return the tools."""
+        """Return the tools that the agent has now. They may change after a text of the agent."""
 
     def prompt(self) -> Sequence[Message]:
         """Return the messages before the agent's first reply."""
@@ -67,7 +69,7 @@ class GradedSource(GymSource):
         """Return a new episode of `task`. `user` is refused."""
         self.refuse_user(user)
         session = self._session(self.find_row(task))
-        return GradedEpisode(session, self.task_slice.select_tools(session.specs()), self.reward_range)
+        return GradedEpisode(session, self.task_slice.select_tools, self.reward_range)
 
     def _session(self, row: Mapping[str, Any]) -> GradedSession:
         session: GradedSession = self.open_environment(row)
@@ -77,14 +79,20 @@ class GradedSource(GymSource):
 class GradedEpisode(ToolEnvironment):
     """One episode of a session."""
 
-    def __init__(self, session: GradedSession, specs: Sequence[ToolSpec], reward_range: tuple[float, float]) -> None:
-        super().__init__("", session, session, self._score, specs)
-        self._session, self._range, self._prompt = session, reward_range, session.prompt()
+    def __init__(self, session: GradedSession, select: SelectTools, reward_range: tuple[float, float]) -> None:
+        super().__init__("", session, session, self._score, select(session.specs()))
+        self._session, self._select, self._range, self._prompt = session, select, reward_range, session.prompt()
 
     async def start(self) -> StepResult:
         """Start the session, and return its first messages."""
         await self._session.start()
         return self._observe(*self._prompt)
+
+    async def step(self, reply: Message) -> StepResult:
+        """Answer a reply. Afterwards, `tools` are those that the session has then."""
+        result = await super().step(reply)
+        self.tools = self._select(self._session.specs())
+        return result
 
     async def close(self) -> None:
         """Close the session."""
