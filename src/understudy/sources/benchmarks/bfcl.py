@@ -50,8 +50,8 @@ def open_domain(reference: str) -> GradedSource:
     documents = functools.cache(lambda name: _read_specs(folder / "data/multi_turn_func_doc", name))
     return GradedSource(
         f"bfcl-{category}",
-        lambda row: _Session(row, documents),
-        list_specs([_Session(row, documents) for row in rows.values()]),
+        lambda row: _BFCLSession(row, documents),
+        list_specs([_BFCLSession(row, documents) for row in rows.values()]),
         rows={split: {name: row for name, row in rows.items() if splits[name] == split} for split in SPLITS},
     )
 
@@ -101,9 +101,14 @@ class _World:
             self.objects[name] = made
 
     def call(self, name: str, arguments: Mapping[str, Any]) -> str:
-        """Return the result of a method as BFCL shows it. Raise ToolError if it raises an exception."""
+        """Return the result of a method as BFCL shows it. Raise ToolError if it refuses the arguments, or fails."""
+        method = self.method(name)
+        try:
+            inspect.signature(method).bind(**arguments)
+        except TypeError as e:
+            raise ToolError(f"{name}: {e}", "invalid_arguments") from e
         with tool_code(name):
-            result = self.method(name)(**arguments)
+            result = method(**arguments)
             try:
                 return (
                     result if isinstance(result, str) else json.dumps(result) if type(result) is dict else str(result)
@@ -118,7 +123,7 @@ class _World:
         ]
 
 
-class _Session:
+class _BFCLSession:
     """One episode of a row."""
 
     def __init__(self, row: Mapping[str, Any], documents: Any) -> None:

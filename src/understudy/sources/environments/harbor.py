@@ -80,7 +80,7 @@ def open_domain(reference: str) -> GradedSource:
     splits = assign_splits(dict.fromkeys(tasks))
     return GradedSource(
         name,
-        lambda row: _Session(row["task"]),
+        lambda row: _HarborSession(row["task"]),
         _Bash.specs(),
         rows={s: {n: {"task": task} for n, task in tasks.items() if splits[n] == s} for s in SPLITS},
         reward_range=UNIT_RANGE if declared is None else parse_reward_range(name, declared.split(":")),
@@ -173,7 +173,7 @@ class _Bash(AsyncToolkit):
         return f"{output}\n[exit status {status}]".lstrip() if status else output
 
 
-class _Session:
+class _HarborSession:
     """One episode of a task."""
 
     def __init__(self, task: HarborTask) -> None:

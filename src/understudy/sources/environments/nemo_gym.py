@@ -52,14 +52,14 @@ def open_domain(reference: str) -> GradedSource:
     declared = options.get("reward_range")
     return GradedSource(
         name,
-        lambda row: _Session(url, row),
-        list_specs([_Session(url, row) for each in rows.values() for row in each.values()]),
+        lambda row: _NemoGymSession(url, row),
+        list_specs([_NemoGymSession(url, row) for each in rows.values() for row in each.values()]),
         rows=rows,
         reward_range=UNIT_RANGE if declared is None else parse_reward_range(name, declared.split(":")),
     )
 
 
-class _Session:
+class _NemoGymSession:
     """A session of the server."""
 
     def __init__(self, url: str, row: Mapping[str, Any]) -> None:
