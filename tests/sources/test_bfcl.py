@@ -52,7 +52,8 @@ LAYOUT = {
                 self.count += n
                 return {"ok": True}
 
-            def read(self):
+            def read(self, seen=None):
+                (seen or []).append(1)
                 return self.count
     """,
     "bfcl_eval/eval_checker/multi_turn_eval/multi_turn_checker.py": """
@@ -111,8 +112,11 @@ def test_turns_are_checked_and_functions_are_added(tmp_path: Path) -> None:
         [call("add", n=2), DONE, DONE, DONE],
     ):
         assert run_async(play(source, task, replies))[0] == 0.0
+    marks: list[int] = [0]
+    run_async(play(source, task, [DONE, DONE, call("read", seen=marks)]))
+    assert marks == [0]
     refused = run_async(play(source, task, [call("add", n=10), call("add", x=1), call("read"), call("_load_scenario")]))
-    assert ["too much" in refused[1][1], "x" in refused[1][2], "unknown" in refused[1][3]] == [True] * 3
+    assert ["too much" in refused[1][1], "argument: 'n'" in refused[1][2], "unknown" in refused[1][3]] == [True] * 3
     assert "unknown" in refused[1][4]
 
 

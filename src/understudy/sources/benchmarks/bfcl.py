@@ -108,7 +108,7 @@ class _World:
         except TypeError as e:
             raise ToolError(f"{name}: {e}", "invalid_arguments") from e
         with tool_code(name):
-            result = method(**arguments)
+            result = method(**copy.deepcopy(dict(arguments)))  # some methods change their arguments
             try:
                 return (
                     result if isinstance(result, str) else json.dumps(result) if type(result) is dict else str(result)
