@@ -18,7 +18,7 @@
 # make test-trackers      wandb, TensorBoard, MLflow and trackio (500 MB)
 # make test-inspect       evaluation logs read by Inspect (150 MB)
 # make test-programs      agent programs with LangGraph, OpenAI's SDK and other frameworks (500 MB)
-# make test-environments  OpenEnv, verifiers and TRL (1.2 GB)
+# make test-environments  OpenEnv, verifiers, TRL, NeMo Gym and others (2.1 GB)
 # make test-installation  the wheel in fresh environments of this and of newer Pythons (20 MB each)
 # make test-browser       the viewer in Chromium with Playwright; apt-get installs a missing Chromium
 # make install-software   what these tests install, all at once (12 GB)

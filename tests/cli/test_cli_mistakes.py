@@ -65,7 +65,7 @@ ARGUMENTS = {
     "compare": ("{file} {file}", "{name} {name}"),
     "data synthesize": ("{name} --out new.jsonl", "--from-specs {file} --out new.jsonl"),
     "data convert": ("{file} new.jsonl", "{file} new.jsonl data.sources={name}"),
-    "data export": ("trl {file} --out new", "llamafactory {name} --model tiny --out new"),
+    "data export": ("trl {file} --out new", "llamafactory {name} --model tiny --out new", "verifiers {name} --out new"),
     "data split": ("{file} --out new", "retail --out new --ratios {name}"),
     "data stats": ("{file}",),
     "data validate": ("{file}",),

@@ -79,6 +79,16 @@ def score_episode(source: Tau2Bench, name: str, user: PressingUser | UserWithout
     return asyncio.run(play())
 
 
+def test_older_checkouts_give_the_user_all_tools(tmp_path: Path) -> None:
+    """The version that tau2-bench-verified is made from has no `user_tools` in its tasks."""
+    files = {name: text.replace("user_tools: list[str] | None = None", "pass") for name, text in TAU2.items()}
+    assert files != TAU2
+    source = load_source(f"tau2:{write_checkout(tmp_path, files)}#lamp")
+    assert isinstance(source, Tau2Bench)
+    user = PressingUser(1)
+    assert score_episode(source, "light", user, call("power", lamp="desk"), DONE).reward == 1.0
+
+
 def test_tasks_load_with_gold_policy_and_tools(lamp: Tau2Bench) -> None:
     assert [task.id for task in lamp.tasks("train")] == ["free"]
     tasks = lamp.tasks("test")

@@ -21,7 +21,7 @@ def write_checkout(root: Path, files: dict[str, str]) -> Path:
 
 def forget_checkouts() -> None:
     """Remove the modules of checkouts, so that another one can be imported."""
-    for name in [name for name in sys.modules if name.partition(".")[0] in ("tau_bench", "tau2")]:
+    for name in [name for name in sys.modules if name.partition(".")[0] in ("tau_bench", "tau2", "bfcl_eval")]:
         del sys.modules[name]
 
 

@@ -13,12 +13,20 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from support.machine import find_program
-from support.venvs import install_packages, make_cached_folder, make_venv, run_command
+from support.venvs import Pip, install_packages, make_cached_folder, make_venv, run_command
 
+BFCL = ("bfcl-eval==2026.3.23", "mpmath==1.3.0")
 INSPECT = "inspect-ai==0.3.285"
 GYMNASIUM = ("gymnasium==1.4.0", "cloudpickle==3.1.3", "farama-notifications==0.0.6")
-HARBOR = ("--ignore-requires-python", "harbor==0.26.0")
+HARBOR = ("--ignore-requires-python", "harbor==0.26.0", "toml==0.10.2")
 """Harbor's records need no newer Python, as its programs do."""
+NEMO_GYM = ("--no-deps", "--ignore-requires-python", "nemo-gym==0.7.0", "ray==2.60.0")
+"""NeMo Gym's servers need no newer Python, and of Ray only the name of its version."""
+NEMO_GYM_NEEDS = (
+    *("openai==2.44.0", "fastapi", "uvicorn", "httptools", "itsdangerous", "aiohttp", "requests", "orjson", "anyio"),
+    *("hydra-core", "omegaconf", "rich", "tqdm", "devtools", "psutil", "jinja2", "mcp>=1.28.1,<2"),
+    *("pandas", "scipy", "wandb", "yappi", "gprof2dot", "pydot"),
+)
 OPENENV = "openenv==0.10.0"
 VERIFIERS = "verifiers==0.4.0"
 WEBSOCKETS = "websockets==15.0.1"
@@ -82,6 +90,16 @@ def agent_frameworks_python() -> str:
     return str(make_venv("agent-frameworks-1", *AGENT_FRAMEWORKS) / "bin" / "python")
 
 
+def nemo_gym_python() -> str:
+    """Return the Python of an environment with NeMo Gym's resources servers."""
+
+    def fill(python: Path, pip: Pip) -> None:
+        pip(*NEMO_GYM)
+        pip(*NEMO_GYM_NEEDS)
+
+    return str(make_venv("nemo-gym-1", *NEMO_GYM, *NEMO_GYM_NEEDS, fill=fill) / "bin" / "python")
+
+
 def openenv_python() -> str:
     """Return the Python of an environment with OpenEnv."""
     return str(make_venv("openenv-1", OPENENV) / "bin" / "python")
@@ -90,6 +108,11 @@ def openenv_python() -> str:
 def verifiers_python() -> str:
     """Return the Python of an environment with verifiers."""
     return str(make_venv("verifiers-1", VERIFIERS) / "bin" / "python")
+
+
+def bfcl_packages() -> Path:
+    """Return a folder with BFCL, and what the classes of its multi-turn tasks need."""
+    return install_packages("bfcl", *BFCL)
 
 
 def gymnasium_packages() -> Path:
@@ -157,9 +180,11 @@ def installers() -> dict[str, tuple[Callable[[], object], ...]]:
         "inspect": (inspect_programs,),
         "environments": (
             openenv_python,
+            nemo_gym_python,
             verifiers_python,
             trl_packages,
             gymnasium_packages,
+            bfcl_packages,
             harbor_packages,
             websockets_packages,
         ),

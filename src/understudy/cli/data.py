@@ -271,10 +271,10 @@ def convert(options: ConvertOptions) -> None:
 class ExportConversationsOptions(Options):
     """Options of `data export`."""
 
-    trainer: Annotated[Literal["llamafactory", "trl", "openai", "atif"], typer.Argument(metavar="TRAINER")]
-    """The trainer that reads the files, or `atif` for trajectories."""
-    files: Annotated[tuple[Path, ...], typer.Argument(metavar="FILE")]
-    """Files or folders of conversations, of any shape that the page Data lists."""
+    trainer: Annotated[Literal["llamafactory", "trl", "openai", "atif", "verifiers"], typer.Argument(metavar="TRAINER")]
+    """The trainer that reads the files, `atif` for trajectories, or `verifiers` for an environment."""
+    files: Annotated[tuple[str, ...], typer.Argument(metavar="FILE")]
+    """Files or folders of conversations, of any shape that the page Data lists. For verifiers: a source of tasks."""
     out: Path
     """The folder to write. It must not exist."""
     model: str = ""
@@ -295,7 +295,7 @@ class ExportConversationsOptions(Options):
 
 @verb(app)
 def export(options: ExportConversationsOptions) -> None:
-    """Write conversations in the format of another trainer.
+    """Write conversations in the format of another trainer, or tasks as an environment of verifiers.
 
     The folder has the data files, and the trainer's config files.
     """
@@ -303,12 +303,29 @@ def export(options: ExportConversationsOptions) -> None:
 
     if options.trainer != "llamafactory":
         validate_unused_options(options, ("model", "template", "cutoff_len", "split_parallel_calls"))
+    if options.trainer == "verifiers":
+        validate_unused_options(options, ("to", "min_reward", "skip_invalid"))
+        return _write_verifiers_package(options)
     writer = _export_target(options)
     done = exporting.export_examples(
-        options.files, options.out, writer, options.skip_invalid, options.to, options.min_reward
+        [Path(file) for file in options.files],
+        options.out,
+        writer,
+        options.skip_invalid,
+        options.to,
+        options.min_reward,
     )
     print(done, *done.notes.lines("--min-reward 0"), *writer.notes(), sep="\n")
     raise typer.Exit(1 if done.skipped else 0)
+
+
+def _write_verifiers_package(options: ExportConversationsOptions) -> None:
+    from understudy.data.verifiers_package import write_verifiers_package
+
+    if len(options.files) > 1:
+        raise ConfigError(f"{', '.join(options.files)}: an environment has one source of tasks; give one")
+    write_verifiers_package(options.files[0], options.out)
+    print(f"{options.out} is an environment of verifiers. In its Python: pip install {options.out}")
 
 
 class SplitOptions(RowFileOptions):

@@ -45,8 +45,9 @@ from understudy.sources.task_files.files import is_task_file
 TargetKind = Literal["preset", "domain", "config", "run", "checkpoint", "evaluation", "tasks", "model"]
 TARGET_KINDS: Mapping[TargetKind, str] = {
     "preset": "a preset",
-    "domain": "a domain (also module:attribute, mcp:FILE, openenv:URL, verifiers:PYTHON#NAME, tau-bench:PATH#NAME, "
-    "tau2:PATH#NAME, hf:OWNER/NAME or mix:A,B)",
+    "domain": "a domain (also module:attribute, mcp:FILE, openenv:URL, verifiers:PYTHON#NAME, "
+    "nemo-gym:URL#ROWS, harbor:FOLDER#run=local, bfcl:PATH#CATEGORY, tau-bench:PATH#NAME, tau2:PATH#NAME, "
+    "hf:OWNER/NAME or mix:A,B)",
     "config": "a config file (.toml)",
     "run": "the folder of a run (with config.toml)",
     "checkpoint": "a checkpoint (RUN/checkpoints/STEP)",

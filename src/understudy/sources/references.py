@@ -2,8 +2,8 @@
 
 A reference is the folder name of a shipped domain, `module:attribute` for any other `TaskSource` or a class with
 `reset` and `step`, `tau-bench:PATH#domain` or `tau2:PATH#domain` for a benchmark in your own checkout, `mcp:file.toml`
-for an MCP environment, `openenv:URL` for a server of OpenEnv, or `verifiers:PYTHON#NAME` for an environment of
-verifiers.
+for an MCP environment, `openenv:URL` for a server of OpenEnv, `verifiers:PYTHON#NAME` for an environment of verifiers,
+or `nemo-gym:URL#ROWS` for a resources server of NeMo Gym.
 """
 
 import difflib
@@ -26,6 +26,7 @@ from understudy.sources.tool_dataset import explain_foreign_class, is_trl_class
 BENCHMARK_MODULES: Mapping[str, str] = {
     "tau-bench": "understudy.sources.benchmarks.tau_bench",
     "tau2": "understudy.sources.benchmarks.tau2_bench",
+    "bfcl": "understudy.sources.benchmarks.bfcl",
 }
 """The module whose `open_domain` opens a benchmark, by the benchmark's prefix (before `:PATH#domain`)."""
 SOURCE_MODULES: Mapping[str, str] = {
@@ -33,6 +34,8 @@ SOURCE_MODULES: Mapping[str, str] = {
     "mcp": "understudy.sources.mcp.source",
     "openenv": "understudy.sources.environments.openenv",
     "verifiers": "understudy.sources.environments.verifiers",
+    "nemo-gym": "understudy.sources.environments.nemo_gym",
+    "harbor": "understudy.sources.environments.harbor",
 }
 """The module whose `open_domain` opens a source, for each prefix: the benchmarks, `mcp:` and other frameworks."""
 

@@ -96,7 +96,7 @@ class Tau2Bench(TaskSource):
                 "out with slice.families=change,tell,nothing"
             )
         state = self._start(raw)
-        agent, user_tools = self._side(state, "assistant"), self._side(state, "user", raw.user_tools)
+        agent, user_tools = self._side(state, "assistant"), self._side(state, "user", getattr(raw, "user_tools", None))
         grader = self._grader(raw, state, [agent, user_tools])
         policy = "\n\n".join(filter(None, (state.policy, _earlier_text(grader.history))))
         player = StopMarkerUser(self._player(task, seed, user, user_tools), STOP_MARKERS)

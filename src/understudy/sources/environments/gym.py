@@ -116,8 +116,8 @@ class GymSource(TaskSource):
     """The tasks of an environment with `reset` and `step`."""
 
     name: str
-    open_environment: Callable[[Mapping[str, Any]], GymEnvironment]
-    """Returns a new environment. The argument is what its `reset` gets."""
+    open_environment: Callable[[Mapping[str, Any]], Any]
+    """Returns a new `GymEnvironment`, or what a subclass plays. The argument is what its `reset` gets."""
     specs: Sequence[ToolSpec] = ()
     """The tools. Without any, an action is the text of a reply."""
     domain_policy: str = ""
@@ -148,17 +148,33 @@ class GymSource(TaskSource):
         return (Task.model_fields["family"].default,)
 
     def tasks(self, split: Split) -> list[Task]:
-        """Return the tasks of a split that are in the slice. Their gold is empty, as nobody knows it."""
+        """Return the tasks of a split that are in the slice."""
         return self.task_slice.select_tasks([task for task, _ in self._by_id.values() if task.split == split])
 
-    def environment(self, task: Task, user: User | None = None, seed: int = 0) -> GymEpisode:
+    def environment(self, task: Task, user: User | None = None, seed: int = 0) -> ToolEnvironment:
         """Return a new episode of `task`. The environment is its own user, so `user` is refused."""
+        self.refuse_user(user)
+        environment = self.open_environment(self.find_row(task))
+        return GymEpisode(self.domain_policy, self.tool_specs, environment, self.reward_range)
+
+    def refuse_user(self, user: User | None) -> None:
+        """Raise ConfigError for a user, whom these environments do not have."""
         if user is not None:
             raise ConfigError(f"{self.name} answers itself and has no user to replace; leave out the user")
+
+    def find_row(self, task: Task) -> Mapping[str, Any]:
+        """Return the arguments of `reset` for a task. Raise TaskError if it is of another source."""
         if task.id not in self._by_id:
             raise TaskError(f"{self.name} has no task {task.id}")
-        environment = self.open_environment(self._by_id[task.id][1])
-        return GymEpisode(self.domain_policy, self.tool_specs, environment, self.reward_range)
+        return self._by_id[task.id][1]
+
+    def opening(self, identity: str, row: Mapping[str, Any]) -> str:
+        """Return the user's first message, as far as it is known before an episode."""
+        return f"{identity}: the environment gives the first message."
+
+    def gold(self, row: Mapping[str, Any]) -> Sequence[Message]:
+        """Return the agent's turns of a perfect episode, if they are known."""
+        return ()
 
     @functools.cached_property
     def _by_id(self) -> Mapping[str, tuple[Task, Mapping[str, Any]]]:
@@ -168,9 +184,10 @@ class GymSource(TaskSource):
         for split in SPLITS:
             for name, row in self.rows.get(split, {}).items():
                 identity = f"{self.name}/{name}"
-                text = f"{identity}: the environment gives the first message."
+                text = self.opening(identity, row)
                 scenario = Scenario(instructions=text, opening=text)
-                yield Task(id=identity, domain=self.name, split=split, scenario=scenario, gold=()), row
+                gold = tuple(self.gold(row))
+                yield Task(id=identity, domain=self.name, split=split, scenario=scenario, gold=gold), row
 
 
 def is_gym_class(value: object) -> bool:

@@ -69,7 +69,7 @@ class Interpreter:
                     self._lost = self._lost or self._process is not None
                     await self._end()
             note, self._lost = _ANEW if self._lost else "", False
-            return note + _decode_output(output)
+            return note + decode_output(output)
 
     async def close(self) -> None:
         """End the process and remove its files. A running call is stopped."""
@@ -88,7 +88,7 @@ class Interpreter:
         late = f"the code ran longer than {self._timeout:g} s and was stopped"
         output, trouble = await self._listen(process, self._timeout, late)
         if trouble:
-            raise ToolError(f"{_decode_output(output)}\n{trouble}; {_GONE}".strip())
+            raise ToolError(f"{decode_output(output)}\n{trouble}; {_GONE}".strip())
         with contextlib.suppress(ProcessLookupError):  # the process has ended; the next call reports it
             process.send_signal(signal.SIGSTOP)
         return output
@@ -110,7 +110,7 @@ class Interpreter:
         process.stdin.write(self._token)
         output, trouble = await self._listen(process, _START_TIMEOUT, _start_timeout_text())
         if trouble:
-            raise ConfigError(_decode_output(output) or f"the sandbox does not start: {trouble}")
+            raise ConfigError(decode_output(output) or f"the sandbox does not start: {trouble}")
         return process
 
     async def _listen(self, process: asyncio.subprocess.Process, seconds: float, late: str) -> tuple[bytes, str]:
@@ -197,7 +197,7 @@ def verify_sandbox(limits: SandboxLimits = DEFAULT_LIMITS) -> None:
         except subprocess.TimeoutExpired as e:
             raise ConfigError(f"the sandbox does not start: {_start_timeout_text()}") from e
     if tried.stdout != token:
-        raise ConfigError(_decode_output(tried.stdout) or _exit_reason(tried.returncode, limits))
+        raise ConfigError(decode_output(tried.stdout) or _exit_reason(tried.returncode, limits))
 
 
 def _start_timeout_text() -> str:
@@ -232,7 +232,7 @@ def _exit_reason(status: int, limits: SandboxLimits) -> str:
     return f"the interpreter ended with status {status}"
 
 
-def _decode_output(output: bytes) -> str:
+def decode_output(output: bytes) -> str:
     """Return the output as text, cut in the middle if it is longer than `MAX_OUTPUT_CHARACTERS`."""
     text = output.decode(errors="replace").rstrip("\n")
     if len(text) <= MAX_OUTPUT_CHARACTERS:

@@ -18,6 +18,7 @@ from understudy.core.tasks import Split
 from understudy.sources.dataset_files import digest_file, is_data_file, list_saved_splits
 from understudy.sources.python_literals import has_task_list
 from understudy.sources.readers import SUFFIXES, read_rows, without_nulls
+from understudy.sources.references import SOURCE_MODULES
 
 HUB_PREFIX = "hf:"
 """Prefix of a data set that `datasets` loads: a repository of the Hugging Face hub, or a local folder."""
@@ -53,6 +54,8 @@ class RowFile:
 def is_task_file(name: str) -> bool:
     """Return whether a name is that of a data file, of a folder with data files, or of a data set (`hf:`)."""
     path = Path(name).expanduser()
+    if name.partition(":")[0] in SOURCE_MODULES:  # such as nemo-gym:URL#train.jsonl
+        return False
     if name.startswith(HUB_PREFIX) or path.suffix in SUFFIXES:
         return True
     return path.is_dir() and bool(_list_folder(path))
