@@ -51,7 +51,7 @@ UNRUN = {
     "a GPU": 2,
     "a file of your own": 1,
     "a part of a class": 1,
-    "a server": 7,
+    "a server": 8,
     "an endpoint": 7,
     "an installation": 4,
     "another package": 4,
