@@ -178,6 +178,16 @@ static inline word word_at(const real *x) {
     return y;
 }
 
+/* Return a word of two columns. In fp32 it has only the first. */
+static inline word joined(real first, real second) {
+#ifdef FP32
+    (void)second;
+    return first;
+#else
+    return first | (word)second << 16;
+#endif
+}
+
 /* Return sum + w * x for a column of a panel, and a word of a row. */
 static INLINE lanes add_product(lanes sum, const words *w, word x) {
 #if defined FP32
@@ -204,15 +214,13 @@ void pack(const real *x, real *packed, int64_t n, int64_t k) {
 }
 
 /* Pack the transpose of x [k, n]. If k is odd, a column of zeros is added. */
-static void pack_transposed(const real *x, real *packed, int64_t n, int64_t k) {
+static void pack_transposed(const real *x, word *packed, int64_t n, int64_t k) {
     for (int64_t start = 0; start < n; start += WIDTH)
-        for (int64_t c = 0; c < k; c += PAIR, packed += WIDTH * PAIR) {
-            int64_t columns = least(n - start, WIDTH);
-            const real *in = x + c * n + start;
-            if (columns < WIDTH) memset(packed, 0, WIDTH * sizeof(word));
-            for (int64_t i = 0; i < columns; i++) packed[PAIR * i] = in[i];
-            if (PAIR == 2)
-                for (int64_t i = 0; i < columns; i++) packed[PAIR * i + 1] = c + 1 < k ? in[n + i] : 0;
+        for (int64_t c = 0; c < k; c += PAIR, packed += WIDTH) {
+            int64_t columns = least(n - start, WIDTH), is_pair = c + 1 < k;
+            const real *first = x + c * n + start, *second = is_pair ? first + n : first;
+            for (int64_t i = 0; i < columns; i++) packed[i] = joined(first[i], is_pair ? second[i] : 0);
+            for (int64_t i = columns; i < WIDTH; i++) packed[i] = 0;
         }
 }
 
@@ -733,7 +741,7 @@ static void attend_rows(const Pass *pass, int64_t l, const Buffers *b, const Gro
     if (np) {
         int64_t count = (end - first) * pass->group;
         for (int64_t i = 0; np < padded && i < count; i++) scratch->scores[i * padded + np] = 0;
-        pack_transposed(g->prefix[2 * l + 1] + h * np * d, scratch->packed, d, np);
+        pack_transposed(g->prefix[2 * l + 1] + h * np * d, (word *)scratch->packed, d, np);
         Product m = {scratch->scores, scratch->packed, NULL, out, .n = d, .k = padded, .x_stride = padded};
         m.y_stride = d, m.adds = 1, m.scale = 1.0f;
         for (int64_t p = 0; p < parts_of(d, WIDTH); p++) multiply_panel(&m, 0, count, p, 0);
