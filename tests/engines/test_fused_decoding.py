@@ -142,3 +142,15 @@ def test_packed_weights_stay_at_their_address(folders: dict[str, Path]) -> None:
     after, _ = fuse.packed_weights(head, (head,))
     assert after.data_ptr() == address
     assert torch.equal(after, 2 * old)
+
+
+@pytest.mark.parametrize(("inputs", "dtype"), [(7, "bfloat16"), (8, "bfloat16"), (8, "float32")])
+def test_linear_layers_of_any_width_and_dtype_of_weights(inputs: int, dtype: str) -> None:
+    network = torch.nn.Sequential(torch.nn.Linear(inputs, 5, dtype=getattr(torch, dtype)))
+    x = torch.randn(3, inputs).to(getattr(torch, dtype))
+    want = network(x).detach()
+    fuse.fuse_modules(network)
+    with torch.no_grad():
+        torch.testing.assert_close(network(x), want)
+        with pytest.raises(RuntimeError, match="dtype"):
+            network(x.to(torch.float32 if dtype == "bfloat16" else torch.bfloat16))

@@ -124,9 +124,7 @@ def _attention(
 
 
 def _linear(self: Any, x: Tensor) -> Tensor:
-    if torch.is_grad_enabled() or not should_pack_weights(x.dtype):
-        return F.linear(x, self.weight, self.bias)
-    return _multiplied(self, x, (self,))
+    return _multiplied(self, x, (self,)) if _uses_packed(x, (self,)) else F.linear(x, self.weight, self.bias)
 
 
 def _projected(owner: Any, x: Tensor, linears: tuple[Any, ...]) -> tuple[Tensor, ...]:
@@ -134,7 +132,7 @@ def _projected(owner: Any, x: Tensor, linears: tuple[Any, ...]) -> tuple[Tensor,
     bases = tuple(base_linear(linear) for linear in linears)
     if torch.is_grad_enabled() and bases == linears:
         joined = F.linear(x, *_concatenated(linears))
-    elif not torch.is_grad_enabled() and all(bases) and should_pack_weights(x.dtype):
+    elif all(bases) and _uses_packed(x, bases):
         joined = _multiplied(owner, x, bases)
     else:
         return tuple(linear(x) for linear in linears)
@@ -162,6 +160,13 @@ def _with_adapter(linear: Any, x: Tensor, out: Tensor) -> Tensor:
         return out
     (name,) = linear.lora_A
     return out + linear.lora_B[name](linear.lora_A[name](x)) * linear.scaling[name]  # type: ignore[no-any-return]
+
+
+def _uses_packed(x: Tensor, linears: tuple[Any, ...]) -> bool:
+    """Return True if x is multiplied by packed weights. Pairs of inputs are packed."""
+    if torch.is_grad_enabled() or not should_pack_weights(x.dtype) or x.shape[-1] % 2:
+        return False
+    return all(linear.weight.dtype == x.dtype for linear in linears)
 
 
 @functools.cache
