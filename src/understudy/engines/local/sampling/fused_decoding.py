@@ -93,7 +93,6 @@ class FusedDecoding:
         self._attention = layers[0].self_attn
         self._layers = (_Layer * len(layers))(*map(self._describe, layers))
 
-    @torch.inference_mode()
     def hidden_states(self, slots: Sequence[CacheSlot], new: Sequence[Sequence[int]]) -> Tensor:
         """Return the hidden states [N, D] of the new tokens of each slot, in order, and store their keys and values.
 
@@ -111,9 +110,9 @@ class FusedDecoding:
         cosine, sine = (x[0].contiguous() for x in backbone.rotary_emb(hidden[None], positions[None]))
         groups = group_by_prefix([slot for slot, *_ in rows])
         prefixes = [_prefix_addresses(group) for group in groups]
-        described = (_Group * len(groups))(
-            *((x.start, x.stop, x.prefix_length, ctypes.addressof(y)) for x, y in zip(groups, prefixes, strict=True))
-        )
+        described = (_Group * len(groups))()
+        for place, (group, prefix) in enumerate(zip(groups, prefixes, strict=True)):
+            described[place] = _Group(group.start, group.stop, group.prefix_length, ctypes.addressof(prefix))
         key_heads = self._cache.keys[0].shape[0]
         sizes = len(self._layers), len(groups), *hidden.shape, self._layers[0].down.inputs, key_heads
         inputs = [x.data_ptr() for x in (cosine, sine, indices, columns)]
