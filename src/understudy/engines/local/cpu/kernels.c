@@ -501,7 +501,8 @@ void rope(const real *x, const void *cosine, const void *sine, real *y, int64_t 
 typedef struct {
     const real *keys, *values;
     const float *sinks;
-    int64_t n, np, prefix_stride, skipped, chunks, value_chunks, stride; /* d is CHUNK * chunks, dv is CHUNK * value_chunks */
+    int64_t n, np, prefix_stride, skipped, stride;
+    int64_t chunks, value_chunks; /* d is CHUNK * chunks, dv is CHUNK * value_chunks */
     float scale, softcap, *weights;
 } Sequence;
 
@@ -620,8 +621,8 @@ void decode_attention(const real *q, real *prefix, const real *keys, const real 
 
 /* ---- the layers of a decoding pass ---- */
 
-/* Linear layers with the same input, with packed weights [outputs, inputs]. If `rank` is not 0, their adapters add scale *
-   (up [outputs, rank] times (down [rank, inputs] times x)) (LoRA). */
+/* Linear layers with the same input, with packed weights [outputs, inputs]. If `rank` is not 0, their adapters (LoRA)
+   add scale * (up [outputs, rank] times (down [rank, inputs] times x)). */
 typedef struct {
     const real *weight, *bias, *down, *up;
     int64_t inputs, outputs, rank;
@@ -722,8 +723,10 @@ static void attend_rows(const Pass *pass, int64_t l, const Buffers *b, const Gro
     real *out = b->attended + (h * pass->rows + first) * size;
     if (np) {
         const real *keys = g->prefix[2 * l] + h * np * d;
-        for (int64_t p = 0; p < parts_of(np, WIDTH); p++)
-            pack_panel(keys + p * WIDTH * d, (word *)(scratch->packed + p * WIDTH * d), least(np - p * WIDTH, WIDTH), d);
+        for (int64_t p = 0; p < parts_of(np, WIDTH); p++) {
+            int64_t start = p * WIDTH;
+            pack_panel(keys + start * d, (word *)(scratch->packed + start * d), least(np - start, WIDTH), d);
+        }
         Product m = {queries, scratch->packed, NULL, scratch->scores, .n = np, .k = d, .x_stride = d};
         m.y_stride = padded;
         for (int64_t p = 0; p < parts_of(np, WIDTH); p++) multiply_panel(&m, 0, (end - first) * pass->group, p, 0);
@@ -736,7 +739,8 @@ static void attend_rows(const Pass *pass, int64_t l, const Buffers *b, const Gro
         s.skipped = least(start, np), start -= s.skipped, s.n = length - start;
         s.keys = layer->keys + (slot + start) * d, s.values = layer->values + (slot + start) * d;
         int64_t i = r - first;
-        decode_sequence(&s, queries + i * size, scratch->scores + i * pass->group * padded, out + i * size, pass->group);
+        real *scores = scratch->scores + i * pass->group * padded;
+        decode_sequence(&s, queries + i * size, scores, out + i * size, pass->group);
     }
     if (np) {
         int64_t count = (end - first) * pass->group;
