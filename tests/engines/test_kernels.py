@@ -195,6 +195,21 @@ def test_decode_attention_without_prefix_and_with_extreme_scores() -> None:
     assert_close(out[0, :, 0], torch.stack([values[0, 0, 1], values[0, 1, 0]]))
 
 
+@needs_kernels
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("rows", [1, 3, 8, 21])
+@pytest.mark.parametrize(("outputs", "inputs"), [(1, 2), (48, 576), (131, 66)])
+def test_packed_linear(dtype: str, rows: int, outputs: int, inputs: int) -> None:
+    real = getattr(torch, dtype)
+    x, weight, bias = (torch.randn(*shape).to(real) for shape in ((rows, inputs), (outputs, inputs), (outputs,)))
+    packed = kernels.pack_weights_(None, weight)
+    scale = 2**-7 if dtype == "bfloat16" else 1e-5
+    for added in (None, bias):
+        want = torch.nn.functional.linear(x.double(), weight.double(), None if added is None else added.double())
+        found = kernels.packed_linear(x, packed, outputs, added)
+        torch.testing.assert_close(found.double(), want, rtol=scale, atol=scale * inputs**0.5)
+
+
 def norm_reference(x: Tensor, weight: Tensor) -> Tensor:
     return weight * x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-5)
 
@@ -405,7 +420,8 @@ def test_results_do_not_depend_on_the_number_of_threads() -> None:
         kernels.add_heads_(total, index, gathered)
         scattered = torch.zeros(1200, 3, 64).to(REAL)
         kernels.scatter_heads_(scattered, torch.randperm(1200), gathered, torch.arange(1200), 1)
-        heads = gathered, total, scattered
+        product = kernels.packed_linear(x.detach(), kernels.pack_weights_(None, random_normal(500, 192)), 500)
+        heads = gathered, total, scattered, product
         return [turned.detach(), *grads, prefix, own, out, *results[0], *results[1], *heads]
 
     threads = torch.get_num_threads()

@@ -196,6 +196,10 @@ def test_packed_weights_include_the_output_head(folder: Path) -> None:
     linear = sum(x.inputs * x.outputs for x in shape.linear)
     found = part_sizes(plan_memory(shape, config(), WORKLOAD, packing))
     assert found["packed weights"] == 2 * (linear + shape.vocabulary * shape.hidden)
+    assert found["oneDNN primitives"] == 256 << 20
+    wide = part_sizes(plan_memory(shape, config(), WORKLOAD, packing.replace(dtype_bytes=4)))
+    assert wide["packed weights"] == 2 * found["packed weights"]
+    assert "oneDNN primitives" not in wide
 
 
 def test_heap_of_a_cpu_keeps_the_memory_of_sampling(folder: Path) -> None:

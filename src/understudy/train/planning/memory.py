@@ -483,7 +483,7 @@ def _resident_parts(
         ("process and its libraries", machine.memory_used),
         ("weights", -(-(_layers(shape) * item + quantized) // shards) + shape.embeddings * item),
         ("packed weights", copies),
-        ("oneDNN primitives", MAX_CACHED_PRIMITIVES * PRIMITIVE_BYTES if machine.packs_weights else 0),
+        ("oneDNN primitives", MAX_CACHED_PRIMITIVES * PRIMITIVE_BYTES if machine.packs_weights and item == 2 else 0),
         ("adapters", own * item if config.uses_lora else 0),
         ("master weights", 4 * own),
         ("gradients", 4 * own),

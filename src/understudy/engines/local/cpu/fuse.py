@@ -1,8 +1,8 @@
 """Faster forward passes on a CPU for the modules of most decoders. Weights and their names do not change.
 
-Normalization, rotary embedding and gating use fused kernels. In bfloat16, linear layers also keep a copy of their
-weights in oneDNN's blocked layout for sampling, which is renewed when the weights change. Modules of other classes and
-on other devices run transformers' own code.
+Normalization, rotary embedding and gating use fused kernels. Without gradient, linear layers multiply by a packed copy
+of their weights, which is renewed when the weights change. Modules of other classes and on other devices run
+transformers' own code.
 
 In training, normalized and gated activations are not stored but computed again by the backward pass, which takes little
 time (selective recomputation, Korthikanti et al. 2022, arXiv:2205.05198).
@@ -19,9 +19,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from understudy.engines.local.attention_interface import attention_spec
-from understudy.engines.local.cpu import kernels
+from understudy.engines.local.cpu import kernel_library, kernels
 
 _FAMILIES = ("Llama", "Mistral", "Qwen2", "Qwen3")
+_ROWS = 32
+"""Rows for which oneDNN chooses a layout."""
 
 
 def fuse_modules(network: nn.Module, recompute: bool = True) -> None:
@@ -50,6 +52,11 @@ def _window(attention: Any) -> int | None:
     """Return the window that transformers' code of an attention module passes on."""
     owner = attention.config if type(attention).__name__ == "MistralAttention" else attention
     return getattr(owner, "sliding_window", None)
+
+
+def is_fused(module: object) -> bool:
+    """Return True if `fuse_modules` has replaced the forward of this module."""
+    return hasattr(module, "_recompute")
 
 
 def invalidate_packed_weights(network: nn.Module) -> None:
@@ -117,43 +124,86 @@ def _attention(
 
 
 def _linear(self: Any, x: Tensor) -> Tensor:
-    if torch.is_grad_enabled() or not should_pack_weights(x.dtype):
-        return F.linear(x, self.weight, self.bias)
-    return _multiplied(self, x, (self,))
+    return _multiplied(self, x, (self,)) if _uses_packed(x, (self,)) else F.linear(x, self.weight, self.bias)
 
 
 def _projected(owner: Any, x: Tensor, linears: tuple[Any, ...]) -> tuple[Tensor, ...]:
     """Return the outputs of several linear layers for one input, with one product if they are plain layers."""
-    plain = all(type(linear) is nn.Linear for linear in linears)
-    if plain and torch.is_grad_enabled():
+    bases = tuple(base_linear(linear) for linear in linears)
+    if torch.is_grad_enabled() and bases == linears:
         joined = F.linear(x, *_concatenated(linears))
-    elif plain and should_pack_weights(x.dtype):
-        joined = _multiplied(owner, x, linears)
+    elif all(bases) and _uses_packed(x, bases):
+        joined = _multiplied(owner, x, bases)
     else:
         return tuple(linear(x) for linear in linears)
-    return torch.split(joined, [linear.out_features for linear in linears], -1)
+    parts = torch.split(joined, [base.out_features for base in bases if base], -1)
+    return tuple(
+        part if linear is base else _with_adapter(linear, x, part)
+        for linear, base, part in zip(linears, bases, parts, strict=True)
+    )
+
+
+def base_linear(linear: Any) -> nn.Linear | None:
+    """Return a plain linear layer itself, and the base of one with a plain LoRA adapter. Return None for others."""
+    if type(linear) is nn.Linear:
+        return linear
+    if type(linear).__name__ != "Linear" or len(getattr(linear, "lora_A", ())) != 1:
+        return None
+    if linear.lora_variant or linear.merged or any(linear.lora_bias.values()):
+        return None
+    return linear.base_layer if type(linear.base_layer) is nn.Linear else None
+
+
+def _with_adapter(linear: Any, x: Tensor, out: Tensor) -> Tensor:
+    """Return the output of a layer with a LoRA adapter, given that of its base."""
+    if linear.disable_adapters:
+        return out
+    (name,) = linear.lora_A
+    return out + linear.lora_B[name](linear.lora_A[name](x)) * linear.scaling[name]  # type: ignore[no-any-return]
+
+
+def _uses_packed(x: Tensor, linears: tuple[Any, ...]) -> bool:
+    """Return True if x is multiplied by packed weights. Pairs of inputs are packed."""
+    if torch.is_grad_enabled() or not should_pack_weights(x.dtype) or x.shape[-1] % 2:
+        return False
+    return all(linear.weight.dtype == x.dtype for linear in linears)
 
 
 @functools.cache
 def should_pack_weights(dtype: torch.dtype) -> bool:
-    """Return True if packed weights are faster: for bfloat16, if the processor multiplies it."""
-    known = dtype == torch.bfloat16 and hasattr(torch.ops.mkldnn, "_reorder_linear_weight")
-    return known and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    """Return True if linear layers keep packed weights."""
+    return kernel_library.kernels_available(dtype)
+
+
+@functools.cache
+def uses_onednn(dtype: torch.dtype) -> bool:
+    """Return True if oneDNN packs the weights, because it has kernels for the processor's tiles (AMX)."""
+    return dtype == torch.bfloat16 and torch.cpu._is_amx_tile_supported()
 
 
 def _multiplied(owner: Any, x: Tensor, linears: tuple[Any, ...]) -> Tensor:
-    """Return x times the concatenated weights in oneDNN's blocked layout, cached on `owner` until a weight changes."""
+    """Return x times the concatenated weights."""
+    weight, bias = packed_weights(owner, linears)
+    if uses_onednn(x.dtype):
+        return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")  # type: ignore[no-any-return]
+    return kernels.packed_linear(x, weight, sum(linear.out_features for linear in linears), bias)
+
+
+def packed_weights(owner: Any, linears: tuple[Any, ...]) -> tuple[Tensor, Tensor | None]:
+    """Return the concatenated weights, packed, and biases, cached on `owner` until a weight changes.
+
+    The packed weights stay at the same address.
+    """
     stamp = tuple((linear.weight._version, linear.weight.data_ptr()) for linear in linears)
     if getattr(owner, "_packed_stamp", None) != stamp:
-        owner._packed_stamp, owner._packed = stamp, _packed(linears, x.shape[:-1].numel())
-    weight, bias = owner._packed
-    return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")  # type: ignore[no-any-return]
-
-
-def _packed(linears: tuple[Any, ...], rows: int) -> tuple[Tensor, Tensor | None]:
-    with torch.no_grad():
-        weight, bias = _concatenated(linears)
-    return torch.ops.mkldnn._reorder_linear_weight(weight.detach(), rows), bias
+        with torch.no_grad():
+            weight, bias = _concatenated(linears)
+        if uses_onednn(weight.dtype):
+            packed = torch.ops.mkldnn._reorder_linear_weight(weight.detach(), _ROWS)
+        else:
+            packed = kernels.pack_weights_(owner._packed[0] if hasattr(owner, "_packed") else None, weight)
+        owner._packed_stamp, owner._packed = stamp, (packed, bias)
+    return owner._packed  # type: ignore[no-any-return]
 
 
 def _concatenated(linears: tuple[Any, ...]) -> tuple[Tensor, Tensor | None]:

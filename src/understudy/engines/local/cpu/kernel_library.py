@@ -33,6 +33,9 @@ _SIGNATURES = {  # p: tensor or None, i: integer, f: float
     "scatter_heads": "ppppiiiiii",
     "add_heads": "pppiii",
     "decode_attention": "pppppppppiiiiiiiiiiff",
+    "decode_layers": "pp",
+    "linear": "ppppiii",
+    "pack": "ppii",
     "rms_norm": "ppppppiif",
     "rms_norm_backward": "pppppppiii",
     "swiglu": "pppiiii",
@@ -132,7 +135,7 @@ def kernels_accept(*tensors: Tensor) -> bool:
     return all(x.dtype == dtype and x.is_cpu and x.is_contiguous() for x in tensors) and kernels_available(dtype)
 
 
-def call_kernel(name: str, first: Tensor, *others: Tensor | float | None) -> None:
+def call_kernel(name: str, first: Tensor, *others: object) -> None:
     """Call the kernel for the dtype of the first argument."""
     torch.get_num_threads()  # a thread's first call sets its number of OpenMP threads to torch's
     arguments = (first, *others)

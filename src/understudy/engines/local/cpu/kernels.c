@@ -1,4 +1,5 @@
-/* Fused pointwise kernels and decode attention for CPUs. kernels.py calls them; torch computes the matrix products.
+/* Kernels for CPUs: fused pointwise operations, products with packed weights, decode attention, and the layers of a
+   decoding pass. kernels.py and decoding.py call them. torch computes all other products.
    Tensors are bfloat16, or float32 if FP32 is defined.
 
    The source is C11. gcc and clang vectorize its loops; code that they do not vectorize uses explicit vector types.
@@ -10,6 +11,10 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+
+#ifdef __AVX512BF16__
+#include <immintrin.h>
+#endif
 
 #ifdef FP32
 typedef float real;
@@ -99,6 +104,195 @@ static INLINE float score_exponentials(float *x, int64_t n, const float *sink, f
 }
 
 static inline int64_t clamped(int64_t x, int64_t most) { return x < 0 ? 0 : x < most ? x : most; }
+
+/* ---- vectors ---- */
+
+#if defined __AVX512F__
+enum { VECTOR = 64 }; /* bytes */
+#elif defined __AVX__
+enum { VECTOR = 32 };
+#else
+enum { VECTOR = 16 };
+#endif
+enum { LANES = VECTOR / 4, CHUNK = VECTOR / 2, AHEAD = 32 /* keys to prefetch */ };
+
+typedef float lanes __attribute__((vector_size(VECTOR)));
+
+/* CHUNK elements as two vectors of fp32. Their order does not matter, because they are only summed. */
+typedef struct {
+    lanes first, second;
+} Chunk;
+
+#ifdef FP32
+typedef float unaligned __attribute__((vector_size(VECTOR), aligned(4), may_alias));
+
+static inline Chunk load(const real *x) {
+    return (Chunk){(lanes)*(const unaligned *)x, (lanes)*(const unaligned *)(x + LANES)};
+}
+
+static inline void store(real *x, lanes first, lanes second) {
+    *(unaligned *)x = (unaligned)first;
+    *(unaligned *)(x + LANES) = (unaligned)second;
+}
+#else
+typedef uint32_t pairs __attribute__((vector_size(VECTOR), aligned(2), may_alias));
+
+/* Return elements 0, 2, ... and elements 1, 3, ..., because this order needs no shuffle. */
+static inline Chunk load(const real *x) {
+    pairs bits = *(const pairs *)x;
+    return (Chunk){(lanes)(bits << 16), (lanes)(bits & 0xffff0000u)};
+}
+
+static inline pairs rounded_bits(lanes x) {
+    pairs bits = (pairs)x;
+    return bits + 0x7fff + ((bits >> 16) & 1);
+}
+
+static inline void store(real *x, lanes first, lanes second) {
+    *(pairs *)x = (rounded_bits(first) >> 16) | (rounded_bits(second) & 0xffff0000u);
+}
+#endif
+
+/* ---- products with packed matrices ---- */
+
+/* A packed matrix [n, k] consists of panels of WIDTH of its n rows. A panel is [words, WIDTH]: a word has one column of
+   k, or two in bfloat16, because processors multiply pairs. So a product reads a panel from start to end, once for each
+   TILE rows of the other matrix, and after the first time from the cache. Missing rows and columns are 0. */
+#ifdef FP32
+typedef float word;
+enum { PAIR = 1 };
+#else
+typedef uint32_t word;
+enum { PAIR = 2 };
+#endif
+enum { VECTORS = 3, WIDTH = VECTORS * LANES, TILE = VECTOR == 64 ? 8 : 4, BLOCK = 1 << 18 /* elements */, LINE = 64 };
+
+typedef word words __attribute__((vector_size(VECTOR), aligned(2), may_alias));
+
+static inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+static inline int64_t parts_of(int64_t n, int64_t size) { return (n + size - 1) / size; }
+
+static inline word word_at(const real *x) {
+    word y;
+    memcpy(&y, x, sizeof y);
+    return y;
+}
+
+/* Return a word of two columns. In fp32 it has only the first. */
+static inline word joined(real first, real second) {
+#ifdef FP32
+    (void)second;
+    return first;
+#else
+    return first | (word)second << 16;
+#endif
+}
+
+/* Return sum + w * x for a column of a panel, and a word of a row. */
+static INLINE lanes add_product(lanes sum, const words *w, word x) {
+#if defined FP32
+    return sum + *w * x;
+#elif defined __AVX512BF16__
+    __m512bh pairs = (__m512bh)_mm512_loadu_si512(w), pair = (__m512bh)_mm512_set1_epi32((int32_t)x);
+    return (lanes)_mm512_dpbf16_ps((__m512)sum, pairs, pair);
+#else
+    sum += (lanes)(*w << 16) * wide((real)x);
+    return sum + (lanes)(*w & 0xffff0000u) * wide((real)(x >> 16));
+#endif
+}
+
+static void pack_panel(const real *x, word *panel, int64_t n, int64_t k) {
+    for (int64_t c = 0; c < k / PAIR; c++)
+        for (int64_t j = 0; j < WIDTH; j++) panel[c * WIDTH + j] = j < n ? word_at(x + j * k + c * PAIR) : 0;
+}
+
+/* Pack x [n, k]. k is even. */
+void pack(const real *x, real *packed, int64_t n, int64_t k) {
+    PARALLEL(n * k)
+    for (int64_t p = 0; p < parts_of(n, WIDTH); p++)
+        pack_panel(x + p * WIDTH * k, (word *)(packed + p * WIDTH * k), least(n - p * WIDTH, WIDTH), k);
+}
+
+/* Pack the transpose of x [k, n]. If k is odd, a column of zeros is added. */
+static void pack_transposed(const real *x, word *packed, int64_t n, int64_t k) {
+    for (int64_t start = 0; start < n; start += WIDTH)
+        for (int64_t c = 0; c < k; c += PAIR, packed += WIDTH) {
+            int64_t columns = least(n - start, WIDTH), is_pair = c + 1 < k;
+            const real *first = x + c * n + start, *second = is_pair ? first + n : first;
+            for (int64_t i = 0; i < columns; i++) packed[i] = joined(first[i], is_pair ? second[i] : 0);
+            for (int64_t i = columns; i < WIDTH; i++) packed[i] = 0;
+        }
+}
+
+/* y [rows, n] = x [rows, k] times a packed matrix [n, k], + bias unless it is NULL. With `adds`, y += scale * (x times
+   the matrix), where each result is rounded first, as in separate operations. */
+typedef struct {
+    const real *x, *packed, *bias;
+    real *y;
+    int64_t n, k, x_stride, y_stride, adds;
+    float scale;
+} Product;
+
+static INLINE void multiply_tile(const Product *m, int64_t row, int64_t p, const char *next, int64_t ahead, int rows) {
+    const real *x = m->x + row * m->x_stride;
+    const word *panel = (const word *)m->packed + p * WIDTH * (m->k / PAIR);
+    int64_t columns = least(m->n - p * WIDTH, WIDTH);
+    lanes sums[TILE][VECTORS] = {0};
+    for (int64_t c = 0; c < m->k / PAIR; c++) {
+        if (c < ahead) __builtin_prefetch(next + c * LINE, 0, 2); /* into the second-level cache */
+        for (int r = 0; r < rows; r++) {
+            word pair = word_at(x + r * m->x_stride + c * PAIR);
+            for (int v = 0; v < VECTORS; v++)
+                sums[r][v] = add_product(sums[r][v], (const words *)(panel + c * WIDTH + v * LANES), pair);
+        }
+    }
+    for (int r = 0; r < rows; r++) {
+        real *y = m->y + (row + r) * m->y_stride + p * WIDTH;
+        float sum[WIDTH];
+        memcpy(sum, sums[r], sizeof sum);
+        if (m->adds)
+            for (int64_t i = 0; i < columns; i++) y[i] = narrow(wide(y[i]) + rounded(rounded(sum[i]) * m->scale));
+        else if (m->bias)
+            for (int64_t i = 0; i < columns; i++) y[i] = narrow(sum[i] + wide(m->bias[p * WIDTH + i]));
+        else
+            for (int64_t i = 0; i < columns; i++) y[i] = narrow(sum[i]);
+    }
+}
+
+/* Multiply rows [first, end) by panel p, and prefetch the next one of `panels`. */
+static void multiply_panel(const Product *m, int64_t first, int64_t end, int64_t p, int64_t panels) {
+    int64_t size = WIDTH * m->k * (int64_t)sizeof(real), part = parts_of(size / LINE, parts_of(end - first, TILE));
+    const char *next = (const char *)m->packed + (p + 1) * size;
+    for (int64_t row = first; row < end; row += TILE, next += part * LINE) {
+        int64_t ahead = p + 1 < panels ? part : 0;
+        switch (end - row) {
+        case 1: multiply_tile(m, row, p, next, ahead, 1); break;
+        case 2: multiply_tile(m, row, p, next, ahead, 2); break;
+        case 3: multiply_tile(m, row, p, next, ahead, 3); break;
+#if defined __AVX512F__
+        case 4: multiply_tile(m, row, p, next, ahead, 4); break;
+        case 5: multiply_tile(m, row, p, next, ahead, 5); break;
+        case 6: multiply_tile(m, row, p, next, ahead, 6); break;
+        case 7: multiply_tile(m, row, p, next, ahead, 7); break;
+#endif
+        default: multiply_tile(m, row, p, next, ahead, TILE);
+        }
+    }
+}
+
+static void multiply(const Product *m, int64_t rows) {
+    int64_t panels = parts_of(m->n, WIDTH), block = parts_of(BLOCK / m->k + 1, TILE) * TILE;
+    for (int64_t first = 0; first < rows; first += block) {
+        PARALLEL(least(rows, block) * m->n * m->k)
+        for (int64_t p = 0; p < panels; p++) multiply_panel(m, first, least(first + block, rows), p, panels);
+    }
+}
+
+/* y [rows, n] = x [rows, k] times a packed matrix [n, k], + bias unless it is NULL. */
+void linear(const real *x, const real *packed, const real *bias, real *y, int64_t rows, int64_t n, int64_t k) {
+    Product m = {x, packed, bias, y, .n = n, .k = k, .x_stride = k, .y_stride = n};
+    multiply(&m, rows);
+}
 
 /* ---- attention of prefill and training ---- */
 
@@ -275,6 +469,14 @@ void swiglu_backward(const real *grad, const real *gate, const real *up, real *d
 
 /* ---- rotary position embedding ---- */
 
+static void rotate(const real *x, const float *cosine, const float *sine, real *y, int64_t half) {
+    for (int64_t i = 0; i < half; i++) {
+        float x1 = wide(x[i]), x2 = wide(x[i + half]);
+        y[i] = narrow(x1 * cosine[i] - x2 * sine[i]);
+        y[i + half] = narrow(x2 * cosine[i] + x1 * sine[i]);
+    }
+}
+
 /* Rotate the halves (x1, x2) of each head to (x1 cos - x2 sin, x2 cos + x1 sin). The backward pass passes sign = -1.
    cosine and sine [rows, d] are fp32 if `fp32` is not 0, else real. Both halves of their rows are equal, and only the
    first is read. d is at most MOST_DIM. */
@@ -288,72 +490,19 @@ void rope(const real *x, const void *cosine, const void *sine, real *y, int64_t 
             c[i] = fp32 ? ((const float *)cosine)[r * d + i] : wide(((const real *)cosine)[r * d + i]);
             s[i] = sign * (fp32 ? ((const float *)sine)[r * d + i] : wide(((const real *)sine)[r * d + i]));
         }
-        for (int64_t h = 0; h < heads; h++) {
-            const real *in = x + r * stride + h * d;
-            real *out = y + (r * heads + h) * d;
-            for (int64_t i = 0; i < half; i++) {
-                float x1 = wide(in[i]), x2 = wide(in[i + half]);
-                out[i] = narrow(x1 * c[i] - x2 * s[i]);
-                out[i + half] = narrow(x2 * c[i] + x1 * s[i]);
-            }
-        }
+        for (int64_t h = 0; h < heads; h++) rotate(x + r * stride + h * d, c, s, y + (r * heads + h) * d, half);
     }
 }
 
 /* ---- decode attention: one step of many sequences over a KV cache ---- */
-
-#if defined __AVX512F__
-enum { VECTOR = 64 }; /* bytes */
-#elif defined __AVX__
-enum { VECTOR = 32 };
-#else
-enum { VECTOR = 16 };
-#endif
-enum { LANES = VECTOR / 4, CHUNK = VECTOR / 2, AHEAD = 32 /* keys to prefetch */ };
-
-typedef float lanes __attribute__((vector_size(VECTOR)));
-
-/* CHUNK elements as two vectors of fp32. Their order does not matter, because they are only summed. */
-typedef struct {
-    lanes first, second;
-} Chunk;
-
-#ifdef FP32
-typedef float unaligned __attribute__((vector_size(VECTOR), aligned(4), may_alias));
-
-static inline Chunk load(const real *x) {
-    return (Chunk){(lanes)*(const unaligned *)x, (lanes)*(const unaligned *)(x + LANES)};
-}
-
-static inline void store(real *x, lanes first, lanes second) {
-    *(unaligned *)x = (unaligned)first;
-    *(unaligned *)(x + LANES) = (unaligned)second;
-}
-#else
-typedef uint32_t pairs __attribute__((vector_size(VECTOR), aligned(2), may_alias));
-
-/* Return elements 0, 2, ... and elements 1, 3, ..., because this order needs no shuffle. */
-static inline Chunk load(const real *x) {
-    pairs bits = *(const pairs *)x;
-    return (Chunk){(lanes)(bits << 16), (lanes)(bits & 0xffff0000u)};
-}
-
-static inline pairs rounded_bits(lanes x) {
-    pairs bits = (pairs)x;
-    return bits + 0x7fff + ((bits >> 16) & 1);
-}
-
-static inline void store(real *x, lanes first, lanes second) {
-    *(pairs *)x = (rounded_bits(first) >> 16) | (rounded_bits(second) & 0xffff0000u);
-}
-#endif
 
 /* What one sequence sees: keys [n, d], values [n, dv], all but the first `skipped` of np prefix columns, and sinks [group]
    or NULL. The buffer for the weights [queries, prefix columns, n] has a row stride. */
 typedef struct {
     const real *keys, *values;
     const float *sinks;
-    int64_t n, np, skipped, chunks, value_chunks, stride; /* d is CHUNK * chunks, dv is CHUNK * value_chunks */
+    int64_t n, np, prefix_stride, skipped, stride;
+    int64_t chunks, value_chunks; /* d is CHUNK * chunks, dv is CHUNK * value_chunks */
     float scale, softcap, *weights;
 } Sequence;
 
@@ -410,7 +559,7 @@ static INLINE void decode(const Sequence *s, const real *q, real *prefix, const 
     dot_keys(s, split, queries);
     for (int g = 0; g < queries; g++) {
         float *weights = s->weights + g * s->stride;
-        real *p = prefix + g * s->np;
+        real *p = prefix + g * s->prefix_stride;
         widen_row(p + s->skipped, seen, weights);
         scales[g] = 1.0f / score_exponentials(weights, seen + s->n, sinks ? sinks + g : NULL, s->scale, s->softcap);
         memset(p, 0, (size_t)s->skipped * sizeof *p);
@@ -420,7 +569,7 @@ static INLINE void decode(const Sequence *s, const real *q, real *prefix, const 
 }
 
 static void decode_sequence(const Sequence *s, const real *q, real *prefix, real *out, int64_t group) {
-    int64_t d = s->chunks * CHUNK, dv = s->value_chunks * CHUNK, np = s->np;
+    int64_t d = s->chunks * CHUNK, dv = s->value_chunks * CHUNK, np = s->prefix_stride;
     for (int64_t g = 0; g < group; g += 4) {
         const float *sinks = s->sinks ? s->sinks + g : NULL;
         switch (group - g) {
@@ -447,7 +596,7 @@ void decode_attention(const real *q, real *prefix, const real *keys, const real 
     for (int64_t r = 0; r < rows; r++) longest = lengths[r] > longest ? lengths[r] : longest;
     int64_t stride = np + longest + 1 + PAD;
     PRAGMA(omp parallel if (heads * rows * group * stride > GRAIN)) {
-        Sequence s = {.np = np, .chunks = d / CHUNK, .value_chunks = dv / CHUNK, .stride = stride};
+        Sequence s = {.np = np, .prefix_stride = np, .chunks = d / CHUNK, .value_chunks = dv / CHUNK, .stride = stride};
         s.scale = scale, s.softcap = softcap;
         s.weights = malloc((size_t)(4 * stride) * sizeof(float));
         PRAGMA(omp for schedule(dynamic))
@@ -468,6 +617,203 @@ void decode_attention(const real *q, real *prefix, const real *keys, const real 
         }
         free(s.weights);
     }
+}
+
+/* ---- the layers of a decoding pass ---- */
+
+/* Linear layers with the same input, with packed weights [outputs, inputs]. If `rank` is not 0, their adapters (LoRA)
+   add scale * (up [outputs, rank] times (down [rank, inputs] times x)). */
+typedef struct {
+    const real *weight, *bias, *down, *up;
+    int64_t inputs, outputs, rank;
+    double scale;
+} Linear;
+
+/* A decoder layer as in Llama: attention with rotary embedding, and SwiGLU, each after an RMSNorm. `query_norm` and
+   `key_norm` [dim], `out.bias` and the like may be NULL. Keys and values [key heads, slots, capacity, dim] are the cache.
+   If `window` is not 0, a token sees itself and the window - 1 tokens before it. */
+typedef struct {
+    const real *norm, *query_norm, *key_norm, *mlp_norm;
+    Linear qkv, out, gate_up, down;
+    real *keys, *values;
+    int64_t window;
+    double scale, eps;
+} Layer;
+
+/* Adjacent rows [start, stop) of a pass with the same prefix of `length` tokens. prefix [layers, 2] are its keys and
+   values [key heads, length, dim] at each layer. */
+typedef struct {
+    int64_t start, stop, length;
+    const real *const *prefix;
+} Group;
+
+/* A pass over one token of each row. It stores the token's keys and values at columns[row] of slots[row], and
+   attends to them and to the tokens before it. cosine and sine [rows, dim] are those of rotary embedding. */
+typedef struct {
+    const Layer *layers;
+    const Group *groups;
+    const real *cosine, *sine;
+    const int64_t *slots, *columns;
+    int64_t num_layers, num_groups, rows, width, intermediate, heads, group, dim, num_slots, capacity;
+} Pass;
+
+enum { CHUNK_ROWS = 8 /* rows of a group that one thread computes */ };
+
+/* Buffers of a pass. */
+typedef struct {
+    real *normed, *qkv, *low_rank, *queries, *attended, *joined, *projected, *gate_up, *gated;
+    float *rstd;
+} Buffers;
+
+static void apply_linear(const Linear *layer, const real *x, real *y, real *low_rank, int64_t rows) {
+    linear(x, layer->weight, layer->bias, y, rows, layer->outputs, layer->inputs);
+    if (!layer->rank) return;
+    linear(x, layer->down, NULL, low_rank, rows, layer->rank, layer->inputs);
+    Product m = {low_rank, layer->up, NULL, y, .n = layer->outputs, .k = layer->rank, .x_stride = layer->rank};
+    m.y_stride = layer->outputs, m.adds = 1, m.scale = (float)layer->scale;
+    multiply(&m, rows);
+}
+
+static void normalize_head(const real **x, const real *weight, real *y, int64_t d, float eps) {
+    float rstd;
+    if (!weight) return;
+    rms_norm(*x, NULL, NULL, weight, y, &rstd, 1, d, eps);
+    *x = y;
+}
+
+/* Split qkv [rows, heads * (group + 2), dim] into queries [heads, rows, group, dim] and keys and values of the cache. */
+static void split_heads(const Pass *pass, const Layer *layer, const Buffers *b) {
+    int64_t d = pass->dim, half = d / 2, query_heads = pass->heads * pass->group;
+    float eps = (float)layer->eps;
+    PARALLEL(pass->rows * layer->qkv.outputs)
+    for (int64_t r = 0; r < pass->rows; r++) {
+        const real *x = b->qkv + r * layer->qkv.outputs, *in;
+        float c[MOST_DIM], s[MOST_DIM];
+        real normed[MOST_DIM];
+        widen_row(pass->cosine + r * d, half, c);
+        widen_row(pass->sine + r * d, half, s);
+        for (int64_t h = 0; h < query_heads; h++, x += d) {
+            int64_t place = (h / pass->group * pass->rows + r) * pass->group + h % pass->group;
+            in = x;
+            normalize_head(&in, layer->query_norm, normed, d, eps);
+            rotate(in, c, s, b->queries + place * d, half);
+        }
+        for (int64_t h = 0; h < pass->heads; h++, x += d) {
+            int64_t place = ((h * pass->num_slots + pass->slots[r]) * pass->capacity + pass->columns[r]) * d;
+            in = x;
+            normalize_head(&in, layer->key_norm, normed, d, eps);
+            rotate(in, c, s, layer->keys + place, half);
+            memcpy(layer->values + place, x + pass->heads * d, (size_t)d * sizeof *x);
+        }
+    }
+}
+
+/* Buffers of a thread's attention: packed keys or values of a prefix, scores of all queries, weights of four. */
+typedef struct {
+    real *packed, *scores;
+    float *weights;
+} Scratch;
+
+/* Attention of a key head for rows [first, end) of a group. */
+static void attend_rows(const Pass *pass, int64_t l, const Buffers *b, const Group *g, int64_t h, int64_t first,
+                        int64_t end, int64_t stride, const Scratch *scratch) {
+    const Layer *layer = pass->layers + l;
+    int64_t d = pass->dim, np = g->length, padded = parts_of(np, PAIR) * PAIR, size = pass->group * d;
+    const real *queries = b->queries + (h * pass->rows + first) * size;
+    real *out = b->attended + (h * pass->rows + first) * size;
+    if (np) {
+        const real *keys = g->prefix[2 * l] + h * np * d;
+        for (int64_t p = 0; p < parts_of(np, WIDTH); p++) {
+            int64_t start = p * WIDTH;
+            pack_panel(keys + start * d, (word *)(scratch->packed + start * d), least(np - start, WIDTH), d);
+        }
+        Product m = {queries, scratch->packed, NULL, scratch->scores, .n = np, .k = d, .x_stride = d};
+        m.y_stride = padded;
+        for (int64_t p = 0; p < parts_of(np, WIDTH); p++) multiply_panel(&m, 0, (end - first) * pass->group, p, 0);
+    }
+    Sequence s = {.np = np, .prefix_stride = padded, .chunks = d / CHUNK, .value_chunks = d / CHUNK, .stride = stride};
+    s.scale = (float)layer->scale, s.weights = scratch->weights;
+    for (int64_t r = first; r < end; r++) {
+        int64_t length = pass->columns[r] + 1, slot = (h * pass->num_slots + pass->slots[r]) * pass->capacity;
+        int64_t start = layer->window ? clamped(np + length - layer->window, np + length) : 0;
+        s.skipped = least(start, np), start -= s.skipped, s.n = length - start;
+        s.keys = layer->keys + (slot + start) * d, s.values = layer->values + (slot + start) * d;
+        int64_t i = r - first;
+        real *scores = scratch->scores + i * pass->group * padded;
+        decode_sequence(&s, queries + i * size, scores, out + i * size, pass->group);
+    }
+    if (np) {
+        int64_t count = (end - first) * pass->group;
+        for (int64_t i = 0; np < padded && i < count; i++) scratch->scores[i * padded + np] = 0;
+        pack_transposed(g->prefix[2 * l + 1] + h * np * d, (word *)scratch->packed, d, np);
+        Product m = {scratch->scores, scratch->packed, NULL, out, .n = d, .k = padded, .x_stride = padded};
+        m.y_stride = d, m.adds = 1, m.scale = 1.0f;
+        for (int64_t p = 0; p < parts_of(d, WIDTH); p++) multiply_panel(&m, 0, count, p, 0);
+    }
+}
+
+static void attend_pass(const Pass *pass, int64_t l, const Buffers *b) {
+    int64_t longest = 0, prefix = 0, chunks = 0, d = pass->dim;
+    for (int64_t r = 0; r < pass->rows; r++) longest = pass->columns[r] >= longest ? pass->columns[r] + 1 : longest;
+    for (int64_t g = 0; g < pass->num_groups; g++) {
+        const Group *group = pass->groups + g;
+        prefix = group->length > prefix ? group->length : prefix;
+        chunks += parts_of(group->stop - group->start, CHUNK_ROWS);
+    }
+    int64_t stride = prefix + longest + 1 + PAD, columns = (parts_of(prefix, WIDTH) + 1) * WIDTH;
+    PRAGMA(omp parallel) {
+        Scratch scratch = {malloc((size_t)(columns * (d + WIDTH)) * sizeof(real)),
+                           malloc((size_t)(CHUNK_ROWS * pass->group * (prefix + 1)) * sizeof(real)),
+                           malloc((size_t)(4 * stride) * sizeof(float))};
+        PRAGMA(omp for schedule(dynamic))
+        for (int64_t i = 0; i < chunks * pass->heads; i++) {
+            const Group *group = pass->groups;
+            int64_t chunk = i / pass->heads, in_group;
+            while (chunk >= (in_group = parts_of(group->stop - group->start, CHUNK_ROWS))) chunk -= in_group, group++;
+            int64_t first = group->start + chunk * CHUNK_ROWS, end = least(first + CHUNK_ROWS, group->stop);
+            attend_rows(pass, l, b, group, i % pass->heads, first, end, stride, &scratch);
+        }
+        free(scratch.packed), free(scratch.scores), free(scratch.weights);
+    }
+    int64_t size = pass->group * d;
+    for (int64_t r = 0; r < pass->rows; r++) /* to [rows, heads, group * dim] */
+        for (int64_t h = 0; h < pass->heads; h++)
+            memcpy(b->joined + (r * pass->heads + h) * size, b->attended + (h * pass->rows + r) * size,
+                   (size_t)size * sizeof(real));
+}
+
+/* Overwrite the hidden states [rows, width] of a pass with the output of the last layer. */
+void decode_layers(real *hidden, const Pass *pass) {
+    int64_t rows = pass->rows, d = pass->width, queries = pass->heads * pass->group * pass->dim, rank = 0;
+    for (int64_t l = 0; l < pass->num_layers; l++) {
+        const Layer *layer = pass->layers + l;
+        const Linear *each[] = {&layer->qkv, &layer->out, &layer->gate_up, &layer->down};
+        for (int i = 0; i < 4; i++) rank = each[i]->rank > rank ? each[i]->rank : rank;
+    }
+    int64_t sizes[] = {d, pass->layers->qkv.outputs, rank, queries, queries, queries, d, 2 * pass->intermediate,
+                       pass->intermediate};
+    int64_t total = 0;
+    for (int i = 0; i < 9; i++) total += rows * sizes[i];
+    real *memory = malloc((size_t)total * sizeof *memory), *place[9], *next = memory;
+    for (int i = 0; i < 9; i++) place[i] = next, next += rows * sizes[i];
+    Buffers b = {place[0], place[1], place[2], place[3], place[4], place[5], place[6], place[7], place[8],
+                 malloc((size_t)rows * sizeof(float))};
+    for (int64_t l = 0; l < pass->num_layers; l++) {
+        const Layer *layer = pass->layers + l;
+        float eps = (float)layer->eps;
+        rms_norm(hidden, NULL, NULL, layer->norm, b.normed, b.rstd, rows, d, eps);
+        apply_linear(&layer->qkv, b.normed, b.qkv, b.low_rank, rows);
+        split_heads(pass, layer, &b);
+        attend_pass(pass, l, &b);
+        apply_linear(&layer->out, b.joined, b.projected, b.low_rank, rows);
+        rms_norm(b.projected, hidden, hidden, layer->mlp_norm, b.normed, b.rstd, rows, d, eps);
+        apply_linear(&layer->gate_up, b.normed, b.gate_up, b.low_rank, rows);
+        swiglu(b.gate_up, b.gate_up + pass->intermediate, b.gated, rows, pass->intermediate, 2 * pass->intermediate,
+               2 * pass->intermediate);
+        apply_linear(&layer->down, b.gated, b.projected, b.low_rank, rows);
+        for (int64_t i = 0; i < rows * d; i++) hidden[i] = narrow(wide(hidden[i]) + wide(b.projected[i]));
+    }
+    free(memory), free(b.rstd);
 }
 
 /* ---- log-probabilities ---- */

@@ -20,6 +20,7 @@ from understudy.engines.local.kept_tokens import KeptTokens, keep_tokens
 
 _MOST_DIM = 256  # maximum head dimension
 _MOST_KEPT = 1024  # tokens of a row that the kernel `sample_likely` lists
+_PANEL = 48  # a multiple of the rows of a panel of packed weights
 
 
 def _apply(function: type[Function], *arguments: Any) -> Any:
@@ -211,6 +212,23 @@ def _decode_attention(
     joint_softmax_(prefix, own, lengths[:, None], scale, None if starts is None else starts[:, None], softcap, each)
     prefix.masked_fill_((lengths == 0)[:, None, None], 0)
     return own @ values
+
+
+def pack_weights_(packed: Tensor | None, weight: Tensor) -> Tensor:
+    """Pack weights [n, k] (k even) for `packed_linear`, into `packed` if it is given. The kernels must be available."""
+    weight = weight.detach().contiguous()
+    if packed is None:
+        packed = weight.new_empty(-(-len(weight) // _PANEL) * _PANEL * weight.shape[1])
+    call_kernel("pack", weight, packed, *weight.shape)
+    return packed
+
+
+def packed_linear(x: Tensor, packed: Tensor, outputs: int, bias: Tensor | None = None) -> Tensor:
+    """Return x [..., k] times the packed weights [n, k], plus bias. `outputs` is n. It is not differentiable."""
+    x = x.contiguous()
+    out = x.new_empty(*x.shape[:-1], outputs)
+    call_kernel("linear", x, packed, bias, out, x.shape[:-1].numel(), outputs, x.shape[-1])
+    return out
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:

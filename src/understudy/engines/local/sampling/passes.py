@@ -8,6 +8,7 @@ from torch import Tensor
 
 from understudy.engines.local.model import LocalModel
 from understudy.engines.local.sampling.decode_graphs import DecodeGraphs, supports_graphs
+from understudy.engines.local.sampling.fused_decoding import FusedDecoding, supports_fused_decoding
 from understudy.engines.local.sampling.kv_cache import KVCache
 from understudy.engines.local.sampling.layouts import DecodeLayout, PrefillLayout, PrefixFillLayout
 from understudy.engines.local.sampling.sequence_cache import CachedPrefix, CacheSlot, SequenceCache
@@ -46,10 +47,13 @@ class FlatPasses:
         self._model = model
         self.cache = KVCache(num_slots)
         self._graphs = DecodeGraphs(model, self.cache) if supports_graphs(model) else None
+        self._fuses = supports_fused_decoding(model)
+        self._fused: FusedDecoding | None = None
 
     def clear(self) -> None:
         """Clear the cache and the recorded passes."""
         self.cache.clear()
+        self._fused = None
         if self._graphs:
             self._graphs.clear()
 
@@ -70,6 +74,9 @@ class FlatPasses:
         self._reserve(slots, new)
         if self._graphs:
             return self._graphs.hidden_states(slots, new)
+        if self._fuses:
+            self._fused = self._fused or FusedDecoding(self._model, self.cache)
+            return self._fused.hidden_states(slots, new)
         layout = DecodeLayout(self.cache, slots, new, self._model.device)
         return self._model.hidden_states(layout.tokens, layout.positions, layout)
 
