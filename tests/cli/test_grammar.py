@@ -90,7 +90,7 @@ def parsed(options: type[Options], line: str) -> dict[str, Any]:
         (
             ExportConversationsOptions,
             ("trl a b --out c", "out=c trl a b"),
-            {"trainer": "trl", "files": (Path("a"), Path("b")), "out": Path("c")},
+            {"trainer": "trl", "files": ("a", "b"), "out": Path("c")},
         ),
         (
             SplitOptions,

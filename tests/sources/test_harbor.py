@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from support.machine import ELSEWHERE
 from support.software import harbor_packages
 from understudy.core.errors import ConfigError, RolloutError
 from understudy.core.event_loop import run_async
@@ -38,7 +39,7 @@ def load_local(folder: Path) -> TaskSource:
         return load(f"harbor:{folder}#run=local")
     except ConfigError as e:
         if "user namespaces" in str(e):
-            pytest.skip(str(e))
+            pytest.skip(f"{ELSEWHERE}{e}")
         raise
 
 
