@@ -44,6 +44,7 @@ PROGRAMS |= {
     "~/skyrl/bin/pip",
     "~/skyrl/bin/python",
     "~/verifiers/bin/pip",
+    "~/verifiers/bin/vf-eval",
     "~/vllm/bin/pip",
 }
 UNRUN = {
