@@ -497,14 +497,36 @@ def test_prompt_variants_repeat_with_other_system_messages(call: Any) -> None:
         (["--prompt-variants", "9"], "2 to 8"),
         (["--prompt-variants", "nowhere.txt"], "nowhere.txt"),
         (["--prompt-variants", "empty.txt"], "empty.txt"),
+        (["--prompt-variants", "binary.txt"], "binary.txt"),
         (["--prompt-variants", "2", "--repeats", "2"], "--repeats"),
     ],
 )
 def test_prompt_variants_that_cannot_be_played_are_refused(call: Any, arguments: list[str], said: str) -> None:
     write_text(Path("empty.txt"), "---\n\n")
+    Path("binary.txt").write_bytes(b"\xff\xfe")
     code, _, err = call("eval", "toy:DOMAIN", "--agent", "gold", *arguments)
     assert (code, len(err.splitlines())) == (2, 1)
     assert said in err
+
+
+PLAIN = """
+from understudy import ToolDataset, ToolEpisode, ToolExample
+
+class Sums(ToolEpisode):
+    def reward(self, transcript):
+        return float(transcript[-1].content == self.example.answer)
+
+EXAMPLES = [ToolExample(prompt=f"{n} + 1?", answer=str(n + 1), split="test") for n in range(4)]
+PLAIN = ToolDataset("plain", "", EXAMPLES, Sums)
+"""
+
+
+def test_prompt_variants_need_a_system_message(call: Any) -> None:
+    write_text(Path("plain_sums.py"), PLAIN)
+    arguments = ["eval", "plain_sums:PLAIN", "--agent", "refusing", "--split", "test"]
+    assert call(*arguments)[0] == 0
+    code, _, err = call(*arguments, "--prompt-variants", "2")
+    assert (code, "--prompt-variants" in err) == (2, True), err
 
 
 def test_invalid_arguments_are_rejected_before_a_model_is_loaded(call: Any, monkeypatch: pytest.MonkeyPatch) -> None:

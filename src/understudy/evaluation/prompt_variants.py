@@ -115,7 +115,11 @@ def read_wordings(given: str) -> dict[str, str]:
     path = Path(given)
     if not path.is_file():
         raise ConfigError(f"{no_such_path(given)}; give a number from 2 to {len(WORDINGS)}, or a text file of wordings")
-    texts = [text.strip() for text in _SEPARATOR.split(path.read_text(encoding="utf-8")) if text.strip()]
+    try:
+        content = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as e:
+        raise ConfigError(f"{path} is no text file of wordings ({e}); give one in UTF-8") from e
+    texts = [text.strip() for text in _SEPARATOR.split(content) if text.strip()]
     if not texts:
         raise ConfigError(f"{path} has no wordings; write them as texts between lines of ---")
     return {AS_WRITTEN: ""} | {f"{path.name} {number}": text for number, text in enumerate(texts, 1)}

@@ -177,7 +177,12 @@ async def play_eval(
         store = EpisodeStore(folder, spec, context.strip_tokens)
         with os_errors_as_config_errors(folder, RETRY_HINT):
             TaskStore(folder).add(context.tasks)
-    return [await _play_repeat(spec, context, store, number, on_progress) for number in range(spec.repeats)]
+    played = list[list[Trajectory]]()
+    for number in range(spec.repeats):
+        played.append(await _play_repeat(spec, context, store, number, on_progress))
+        if spec.wordings and not any(message.role == "system" for each in played[0] for message in each.messages):
+            raise ConfigError("these tasks have no system message to word differently; leave out --prompt-variants")
+    return played
 
 
 async def play_baselines(source: TaskSource, tasks: Sequence[Task]) -> tuple[ResultRow, ...]:

@@ -1,9 +1,11 @@
 """Further reads: an agent that reads more than gold does must not lose reward: it cannot know what gold reads."""
 
+import contextlib
 import itertools
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
+from understudy.core.errors import ConfigError
 from understudy.core.messages import ERROR_PREFIX, Message, ToolCall, format_call
 from understudy.core.tasks import Task
 from understudy.core.trajectory import Trajectory
@@ -11,6 +13,7 @@ from understudy.data.checks.probe import FixedRepliesAgent, check_limits, play_o
 from understudy.envs.shown_values import pair_results
 from understudy.envs.task_source import TaskSource
 from understudy.evaluation.failures.case import reading_tools
+from understudy.rollouts.rollout import EpisodeLimits
 
 MAX_TASKS = 12
 """Tasks that are played: the first of each family, up to this number."""
@@ -30,20 +33,27 @@ async def find_costly_read(source: TaskSource, tasks: Sequence[Task]) -> str:
         first.setdefault(task.family, task)
     limits = check_limits(source)
     for task in list(first.values())[:MAX_TASKS]:
-        gold = await play_once(source, task, FixedRepliesAgent(task.gold_turns), limits)
-        replies = list(_add_reads(gold, reading_tools(source, task)))
-        if not gold.score or len(replies) == gold.num_turns:
-            continue
-        episode = await play_once(source, task, FixedRepliesAgent(replies), limits)
-        answers = [m.content for m in episode.messages if m.role == "tool"]
-        calls = [call for reply in replies for call in reply.tool_calls]
-        refused = {id(call) for call, answer in zip(calls, answers, strict=False) if answer.startswith(ERROR_PREFIX)}
-        kept = [reply for reply in replies if not (_is_added(reply) and id(reply.tool_calls[0]) in refused)]
-        if len(kept) < len(replies):
-            episode = await play_once(source, task, FixedRepliesAgent(kept), limits)
-        if episode.score and episode.reward < gold.reward:
-            added = ", ".join(format_call(reply.tool_calls[0]) for reply in kept if _is_added(reply))
-            return f"task {task.id}: with the further reads {added}, gold earns {episode.reward:g} for {gold.reward:g}"
+        with contextlib.suppress(ConfigError):  # a benchmark's user without a model may answer gold texts only
+            if found := await _find_costly_read(source, task, limits):
+                return found
+    return ""
+
+
+async def _find_costly_read(source: TaskSource, task: Task, limits: EpisodeLimits) -> str:
+    gold = await play_once(source, task, FixedRepliesAgent(task.gold_turns), limits)
+    replies = list(_add_reads(gold, reading_tools(source, task)))
+    if not gold.score or len(replies) == gold.num_turns:
+        return ""
+    episode = await play_once(source, task, FixedRepliesAgent(replies), limits)
+    answers = [m.content for m in episode.messages if m.role == "tool"]
+    calls = [call for reply in replies for call in reply.tool_calls]
+    refused = {id(call) for call, answer in zip(calls, answers, strict=False) if answer.startswith(ERROR_PREFIX)}
+    kept = [reply for reply in replies if not (_is_added(reply) and id(reply.tool_calls[0]) in refused)]
+    if len(kept) < len(replies):
+        episode = await play_once(source, task, FixedRepliesAgent(kept), limits)
+    if episode.score and episode.reward < gold.reward:
+        added = ", ".join(format_call(reply.tool_calls[0]) for reply in kept if _is_added(reply))
+        return f"task {task.id}: with the further reads {added}, gold earns {episode.reward:g} for {gold.reward:g}"
     return ""
 
 
