@@ -33,6 +33,7 @@ from understudy.core.event_loop import run_async
 from understudy.core.messages import message_from_openai, message_to_openai, tool_to_openai
 from understudy.core.tasks import SPLITS, Task
 from understudy.core.trajectory import Trajectory
+from understudy.core.user_code import user_code
 from understudy.envs.environment import Environment, StepResult
 from understudy.envs.task_source import TaskSource, find_policy
 from understudy.rollouts.rollout import DEFAULT_LIMITS, EpisodeEnvironment
@@ -81,9 +82,14 @@ class EpisodeServer:
 
     async def _start(self, body: Any) -> Any:
         task = self._tasks[body["task"]]
-        environment = self._source.environment(task, seed=body["seed"])
+        with user_code("environment", "the environment", self._source):
+            environment = self._source.environment(task, seed=body["seed"])
         played = EpisodeEnvironment(environment, DEFAULT_LIMITS, Trajectory(task.id))
-        step = await played.start()
+        try:
+            step = await played.start()
+        except RolloutError:
+            await environment.close()
+            raise
         number = str(next(self._numbers))
         self._open[number] = environment, played
         return {"episode": number, "tools": list(map(tool_to_openai, played.tools)), **_to_wire(step)}

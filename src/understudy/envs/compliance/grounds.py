@@ -174,10 +174,11 @@ class Grounds:
         """
         text = self._without_settled(place, text, agreed)
         answer = next((m.content for m in self.transcript[place + 1 : place + 2] if m.role == "user"), "")
-        waived = not agreed and (says_no(answer) or self._is_left_open(place, answer))
+        refused = not agreed and says_no(answer)
+        waived = refused or (not agreed and self._is_left_open(place, answer))
         replaced = not agreed and declines(answer)
         kind: ViolationKind
-        if not waived and (unknown := self.known.find_unknown(text)):
+        if not refused and (unknown := self.known.find_unknown(text)):
             kind = "bundled_proposal" if agreed else "forbidden"
             yield Violation(kind=kind, message=place, text=quote(f"nobody has named {unknown}"))
         if agreed and (unknown := self.known.find_unknown_date(text) or self._find_listed_target(text, agreed)):
