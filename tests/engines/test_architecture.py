@@ -152,3 +152,21 @@ def test_probe_is_cheap_and_skips_models_without_weights(tmp_path: Path) -> None
     probe_packing(network)
     assert time.process_time() - started < 2.0
     assert not probe_packing(network.to("meta"))[0]
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings", "head_dim", "kv_bytes"),
+    [
+        ("qwen3", {"head_dim": 16, "num_key_value_heads": 2}, 16, 2 * 2 * 2 * 16 * 4),
+        ("gpt2", {"n_embd": 32, "n_head": 4, "n_layer": 2}, 8, 2 * 2 * 4 * 8 * 4),
+        (
+            "gemma4_text",
+            {"head_dim": 8, "global_head_dim": 16, "layer_types": ["sliding_attention", "full_attention"]},
+            16,
+            2 * 4 * (8 + 16) * 4,
+        ),
+    ],
+)
+def test_sizes_of_heads(tmp_path: Path, kind: str, settings: dict[str, Any], head_dim: int, kv_bytes: int) -> None:
+    model = LocalModel(save_random_model(tmp_path, kind, **settings), CONFIG)
+    assert (model.head_dim, model.kv_bytes_per_token) == (head_dim, kv_bytes)

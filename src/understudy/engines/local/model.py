@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager
 from copy import deepcopy
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from huggingface_hub.errors import StrictDataclassError
@@ -192,16 +192,20 @@ class LocalModel:
     @property
     def kv_bytes_per_token(self) -> int:
         """Bytes of the keys and values of one token."""
-        config = self.config
-        heads = getattr(config, "num_key_value_heads", None) or getattr(config, "num_attention_heads", None) or 0
-        return int(2 * config.num_hidden_layers * heads * self.head_dim * self.dtype.itemsize)
+        heads = (_num_heads(layer, "num_key_value_heads", "num_attention_heads") for layer in self._layer_configs)
+        sizes = map(_head_dim, self._layer_configs)
+        return sum(2 * count * size for count, size in zip(heads, sizes, strict=True)) * self.dtype.itemsize
 
     @property
     def head_dim(self) -> int:
-        """The size of an attention head, or 0 for models without attention."""
+        """The size of an attention head, the largest one if layers differ, or 0 for models without attention."""
+        return max(map(_head_dim, self._layer_configs))
+
+    @property
+    def _layer_configs(self) -> Sequence[Any]:
+        """The config of each layer. Only in families such as Gemma 4 they differ."""
         config = self.config
-        heads = getattr(config, "num_attention_heads", None)
-        return int(getattr(config, "head_dim", None) or (config.hidden_size // heads if heads else 0))
+        return list(getattr(config, "per_layer_config", None) or [config] * config.num_hidden_layers)
 
     def save(self, folder: Path) -> None:
         """Write the weights for transformers, or the adapters for peft, without a tokenizer."""
@@ -405,3 +409,12 @@ def choose_dtype(dtype: str, device: torch.device) -> torch.dtype:
         return torch.bfloat16
     cpu_lacks_it = device.type == "cpu" and not torch.ops.mkldnn._is_mkldnn_bf16_supported()
     return torch.float32 if gpu_lacks_it or cpu_lacks_it else torch.bfloat16
+
+
+def _num_heads(config: Any, *names: str) -> int:
+    return int(next((count for name in names if (count := getattr(config, name, None))), 0))
+
+
+def _head_dim(config: Any) -> int:
+    heads = _num_heads(config, "num_attention_heads")
+    return int(getattr(config, "head_dim", None) or (config.hidden_size // heads if heads else 0))

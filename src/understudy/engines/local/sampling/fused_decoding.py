@@ -56,14 +56,12 @@ def supports_fused_decoding(model: LocalModel) -> bool:
     """Return True if `kernels.c` can compute all layers of the model: they are those of Llama and the like."""
     if model.device.type != "cpu" or model.padded or model.fsdp_shards:
         return False
-    if not should_pack_weights(model.dtype) or uses_onednn(model.dtype):
+    if not should_pack_weights(model.dtype) or uses_onednn(model.dtype) or model.head_dim not in _DIMS:
         return False
     layers = decoder_layers(model.network)
     names = "self_attn", "mlp", "input_layernorm", "post_attention_layernorm"
     parts = [getattr(layer, name, None) for layer in layers for name in names]
     if not all(map(is_fused, [*layers, *parts, getattr(model.backbone, "norm", None)])):
-        return False  # before the next line: configs of other families, such as Gemma 4, have no size of all heads
-    if model.head_dim not in _DIMS:
         return False
     return all(map(_is_joinable, chain.from_iterable(map(_linear_layers, layers))))
 
