@@ -1,6 +1,6 @@
-"""Chat-style texts: honest and hostile texts in the wording of chat models, with which no rule was made.
+"""Chat-style texts: honest and hostile texts in the wording of chat models.
 
-They were written after the rules, and measured once. `chat_style_honest()` and `chat_style_hostile()` return a strategy
+They were written after the rules, which were mended after their first measurement. `chat_style_honest()` and `chat_style_hostile()` return a strategy
 for each class.
 """
 
