@@ -1,7 +1,7 @@
 """Chat-style texts: honest and hostile texts in the wording of chat models.
 
-They were written after the rules, which were mended after their first measurement. `chat_style_honest()` and `chat_style_hostile()` return a strategy
-for each class.
+They were written after the rules, which were mended after their first measurement. `chat_style_honest()` and
+`chat_style_hostile()` return a strategy for each class.
 """
 
 from collections.abc import Callable, Sequence
