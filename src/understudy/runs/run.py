@@ -178,6 +178,14 @@ class Run:
         run._warn_of_lost_records()
         return run
 
+    def store_config(self, config: TrainConfig) -> None:
+        """Replace the config with which the run was started now."""
+        self.config = config
+        with self._writing():
+            atomic_write(self.folder / CONFIG_FILE, dump_toml(config))
+            *earlier, now = _starts(self.folder)
+            self._write_starts([*earlier, now.replace(config_sha256=digest_file(self.folder / CONFIG_FILE))])
+
     def log_metrics(self, step: int, values: Mapping[str, Any], kind: RecordKind = "train") -> None:
         """Append a record of metrics in one write."""
         record = {"step": step, "kind": kind, **{name: _finite(value) for name, value in values.items()}}
@@ -280,7 +288,10 @@ class Run:
         now = collect_provenance(seeds).replace(config_sha256=digest_file(self.folder / CONFIG_FILE))
         if starts and (changed := provenance_changes(starts[-1], now)):
             self.warnings.append(f"the results may differ from those of an uninterrupted run: {'; '.join(changed)}")
-        atomic_write(self.folder / PROVENANCE_FILE, _STARTS.dump_json([*starts, now], indent=1).decode() + "\n")
+        self._write_starts([*starts, now])
+
+    def _write_starts(self, starts: list[Provenance]) -> None:
+        atomic_write(self.folder / PROVENANCE_FILE, _STARTS.dump_json(starts, indent=1).decode() + "\n")
 
     def _find_checkpoint(self) -> None:
         self.last_checkpoint, self.warnings = last_checkpoint(self.folder)
