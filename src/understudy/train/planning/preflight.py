@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from understudy.core.errors import ConfigError, TaskError
 from understudy.core.records import Record
+from understudy.engines.local.config import describe_padding
 from understudy.engines.local.machine import detect_machine
 from understudy.engines.tinker.client import TinkerClient
 from understudy.engines.tinker.config import TinkerEngineConfig
@@ -111,6 +112,7 @@ async def run_preflight(config: TrainConfig, folder: Path, processes: int = 1) -
         disk=_disk(config, memory.read_model_shape(prepared.model_folder), machine.dtype_bytes, folder),
         notes=(
             *([fitted.changes] if fitted.changes else []),
+            *([describe_padding(speeds.padding_reason)] if speeds.padding_reason else []),
             *machine.warnings,
             *context_warnings(config, read_context_length(prepared.model_folder)),
             *notes,
