@@ -16,7 +16,7 @@ import torch
 
 from contracts.test_formats import make_markup_model
 from support.branching import split_episode
-from support.chat_templates import HEADERS, LLAMA, THINKING
+from support.chat_templates import GEMMA, HEADERS, LLAMA, THINKING
 from support.groups import make_group
 from support.tiny_runs import (
     equal_values,
@@ -58,7 +58,7 @@ from understudy.train.certify.engine_checks import (
     sample_scripted_conversations,
 )
 from understudy.train.certify.format_checks import check_format
-from understudy.train.certify.model_template import CONTROL_TEXT_KEPT, THOUGHTS_KEPT, TOOLS_UNSUPPORTED
+from understudy.train.certify.model_template import CONTROL_TEXT_KEPT, RESULTS_KEPT, THOUGHTS_KEPT, TOOLS_UNSUPPORTED
 from understudy.train.certify.run_certifier import select_episodes
 from understudy.train.certify.token_diff import format_logprob_diff, format_token_diff
 from understudy.train.preparation import prepare_run
@@ -82,6 +82,7 @@ MESSAGES, HOLDS, AGREE, MOVES, VERSION = (
     "replies report the weights version",
 )
 FITS = "the tokenizer fits the weights"
+DROPS = "which the chat template drops or moves"
 
 
 @pytest.fixture(scope="module")
@@ -162,18 +163,22 @@ def test_certificate_as_text_and_json() -> None:
 
 def test_sound_formats_pass_with_known_deviations(tiny: Path, tmp_path: Path) -> None:
     llama = model_with_template(tmp_path / "llama", LLAMA, HEADERS, bos_token="<|begin|>")
+    gemma = model_with_template(tmp_path / "gemma", GEMMA, [*HEADERS, "<tool_call>", "</tool_call>"])
+    moves = f"several calls in a reply: a reply has the text 'I look.' beside calls, {DROPS}"
     quiet = model_with_template(tmp_path / "quiet", THINKING, ["<think>", "</think>"])
     several = "several calls in a reply: template and format refuse this conversation"
-    for folder, kind, expected in (
-        (tiny, ChatML, [CONTROL_TEXT_KEPT]),
-        (make_markup_model(tmp_path / "markup"), ChatML, [CONTROL_TEXT_KEPT]),
-        (llama, TemplateFormat, [several, CONTROL_TEXT_KEPT]),
-        (quiet, ChatML, [TOOLS_UNSUPPORTED, THOUGHTS_KEPT, CONTROL_TEXT_KEPT]),
+    for folder, kind, count, expected in (
+        (tiny, ChatML, 10, [CONTROL_TEXT_KEPT]),
+        (make_markup_model(tmp_path / "markup"), ChatML, 11, [CONTROL_TEXT_KEPT]),
+        (llama, TemplateFormat, 9, [several, CONTROL_TEXT_KEPT]),
+        (gemma, TemplateFormat, 10, [moves, CONTROL_TEXT_KEPT, RESULTS_KEPT]),
+        (quiet, ChatML, 11, [TOOLS_UNSUPPORTED, THOUGHTS_KEPT, CONTROL_TEXT_KEPT]),
     ):
         checks, deviations = run_format_checks(folder)
         assert isinstance(load_chat_format(folder), kind)
         assert not failed_checks(checks), {check.diff for check in checks.values()}
         assert sorted(deviations) == sorted(expected), folder
+        assert checks[IDS].measurements.startswith(f"{count} conversations"), "several calls without text, if allowed"
 
 
 def test_resumed_run_renders_the_template_with_its_start_date(tmp_path: Path) -> None:

@@ -78,6 +78,8 @@ from understudy.runs.storage.trained_episodes import TRAINED_FOLDER, EpisodeTrai
 from understudy.sources.dataset_files import digest_file
 
 CONFIG_FILE, HEALTH_FILE = "config.toml", "health.jsonl"
+DIFF_FILE = "certify.txt"
+"""The file in the run's folder with the differences that the last failed certification found."""
 MODEL_FOLDER = "model"
 """Folder of the trained model in a run, and of the exported model in a checkpoint of SkyRL."""
 _STARTS = TypeAdapter(Annotated[list[Provenance], Field(min_length=1)])
@@ -252,9 +254,10 @@ class Run:
             atomic_write(self.folder / name, text)
 
     def discard(self) -> None:
-        """Remove a new run that has no checkpoint, metrics or episodes, and the folders that were made for it."""
+        """Remove a new run that stores nothing but its config, and the folders that were made for it."""
         stored = (path for name in _BY_STEP for path in (self.folder / name).iterdir())
-        if self._new and self.last_checkpoint is None and not read_metrics(self.folder) and not any(stored):
+        is_empty = self.last_checkpoint is None and not read_metrics(self.folder) and not any(stored)
+        if self._new and is_empty and not (self.folder / DIFF_FILE).exists():
             shutil.rmtree(self.folder, ignore_errors=True)
             with contextlib.suppress(OSError):  # one of them has other content
                 for path in self._made:

@@ -4,6 +4,7 @@ The token ids are compared with those of the model's own template. Intended diff
 other difference is a failure.
 """
 
+import contextlib
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -32,6 +33,7 @@ from understudy.train.certify.conversations import (
 from understudy.train.certify.model_template import (
     CONTROL_TEXT_KEPT,
     CUT_REPLY_KEPT,
+    RESULTS_KEPT,
     STRINGS_ESCAPED,
     THOUGHTS_KEPT,
     TOOLS_UNSUPPORTED,
@@ -79,12 +81,20 @@ class _PlayedConversation:
     sampled: list[list[int]]
 
     def until(self, turn: int, replies: Sequence[Message]) -> list[Message]:
-        """Return the conversation before reply `turn`, with `replies` in place of the recorded ones."""
-        remaining, messages = iter(replies), list[Message]()
+        """Return the conversation before reply `turn`, with `replies` in place of the recorded ones.
+
+        Results get the ids of the calls in these replies.
+        """
+        messages, ids, place = list[Message](), iter(()), 0
         for message in self.episode.messages:
-            if message.role == "assistant" and sum(m.role == "assistant" for m in messages) == turn:
-                break
-            messages.append(next(remaining) if message.role == "assistant" else message)
+            if message.role == "assistant":
+                if place == turn:
+                    break
+                message, place = replies[place], place + 1
+                ids = iter([call.id for call in message.tool_calls])
+            elif message.role == "tool":
+                message = message.replace(tool_call_id=next(ids, ""))
+            messages.append(message)
         return messages
 
 
@@ -115,7 +125,7 @@ class _FormatChecker:
         """Play all conversations, except those with a reply that the format refuses.
 
         A refused conversation is a deviation if the template refuses it too or drops its text, or if the format
-        declares a deviation. Else it is a problem.
+        declares a deviation. Else it is a problem. If it is refused for its text, it is played without.
         """
         for talk in scripted_conversations(self.vocabulary.added_tokens):
             try:
@@ -125,6 +135,8 @@ class _FormatChecker:
                     self.deviations[f"{talk.name}: template and format refuse this conversation"] = None
                 elif self.format.template_deviation or self.template.drops_text(talk.messages, talk.tools):
                     self.deviations[f"{talk.name}: {error}"] = None
+                    with contextlib.suppress(ConfigError):  # it may refuse the calls too
+                        self.played.append(await _play(talk.without_text_beside_calls(), self.format))
                 else:
                     self.rejected.append(f"{talk.name}: the format refuses what the template accepts: {error}")
 
@@ -154,11 +166,19 @@ class _FormatChecker:
                 self.deviations[f"{talk.name}: the template refuses this conversation, the format accepts it"] = None
                 return
             expected = self.template.prompt(messages, tools)
+            if talk.max_reply_tokens and not self._shows_results(messages, expected):
+                self.deviations[RESULTS_KEPT] = None
+                return
             encoded = prompt if known else self._without_tools(played, prompt)
             if not self._same(talk, encoded, expected, deviates=bool(turn or talk.tools)):
                 where = f"{talk.name}, before reply {turn + 1}: the token ids differ from the template's"
                 yield f"{where}\n{format_token_diff(expected, encoded, self.vocabulary.decode)}"
                 return
+
+    def _shows_results(self, messages: Sequence[Message], prompt: Sequence[int]) -> bool:
+        """Return whether a prompt has the results of a conversation. Some templates drop those without a call."""
+        text = self.vocabulary.decode(prompt)
+        return all(self._round_tripped(message.content) in text for message in messages if message.role == "tool")
 
     def _same(self, talk: ScriptedConversation, encoded: list[int], expected: list[int], deviates: bool) -> bool:
         """Return whether both prompts are equal except for known deviations, and record these.
