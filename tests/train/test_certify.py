@@ -58,9 +58,15 @@ from understudy.train.certify.engine_checks import (
     sample_scripted_conversations,
 )
 from understudy.train.certify.format_checks import check_format
-from understudy.train.certify.model_template import CONTROL_TEXT_KEPT, RESULTS_KEPT, THOUGHTS_KEPT, TOOLS_UNSUPPORTED
+from understudy.train.certify.model_template import (
+    BORDERS_KEPT,
+    CONTROL_TEXT_KEPT,
+    RESULTS_KEPT,
+    THOUGHTS_KEPT,
+    TOOLS_UNSUPPORTED,
+)
 from understudy.train.certify.run_certifier import select_episodes
-from understudy.train.certify.token_diff import format_logprob_diff, format_token_diff
+from understudy.train.certify.token_diff import differing_places, format_logprob_diff, format_token_diff
 from understudy.train.preparation import prepare_run
 
 pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")  # peft's, of transformers
@@ -135,6 +141,28 @@ def test_token_diff_format() -> None:
     assert len(lines) == 13
     assert [line[0] for line in lines].index(">") == 5
     assert sum(line.startswith(">") for line in lines) == 1, "all that follows a lost token is in its place again"
+
+
+def test_places_that_differ_beyond_borders() -> None:
+    found, expected = [1, 2, 34, 5, 6, 7], [1, 2, 3, 4, 5, 6, 7]
+    assert differing_places(found, found, []) == []
+    assert differing_places(found, expected, []) == [2]
+    assert differing_places(found, expected, [3]) == differing_places(found, expected, [2]) == []
+    assert differing_places(found, expected, [4]) == [2]
+    assert differing_places([*found, 8], [*expected, 9], [3]) == [6]
+
+
+def test_tokens_at_the_border_of_prompt_and_reply_may_differ(tmp_path: Path) -> None:
+    """The prompt ends with two line breaks, which this tokenizer joins to one token only if no letter follows."""
+    folder = model_with_template(tmp_path, LLAMA, HEADERS, bos_token="<|begin|>")
+    tokenizer = json.loads((folder / "tokenizer.json").read_text())
+    tokenizer["pre_tokenizer"]["use_regex"] = True
+    tokenizer["model"]["vocab"]["\u010a\u010a"] = tokenizer["model"]["vocab"].pop("\u00ff")  # no byte of UTF-8
+    tokenizer["model"]["merges"] = [["\u010a", "\u010a"]]
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+    checks, deviations = run_format_checks(folder)
+    assert not failed_checks(checks), {check.diff for check in checks.values()}
+    assert BORDERS_KEPT in deviations
 
 
 def test_logprob_diff_format() -> None:

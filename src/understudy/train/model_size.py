@@ -87,10 +87,10 @@ def fit_preset_to_size(config: TrainConfig, parameters: int | None = None) -> tu
             continue
         fitted = ""
         if parameters > size and _leaves_finetune_open(engine):
-            config, fitted = config.replace(engine=engine.replace(finetune="lora")), "so engine.finetune = lora; "
+            config, fitted = config.replace(engine=engine.replace(finetune="lora")), ", so engine.finetune = lora"
         lines.append(
             f"the preset {name} was made for {made_for[name]} ({_millions(size)} parameters), and this model has "
-            f"{_millions(parameters)}; {fitted}its sampling, limits and other engine settings may not suit it"
+            f"{_millions(parameters)}{fitted}; its sampling, limits and other engine settings may not suit it"
         )
     return config, lines
 

@@ -31,6 +31,7 @@ from understudy.train.certify.conversations import (
     scripted_conversations,
 )
 from understudy.train.certify.model_template import (
+    BORDERS_KEPT,
     CONTROL_TEXT_KEPT,
     CUT_REPLY_KEPT,
     RESULTS_KEPT,
@@ -42,7 +43,7 @@ from understudy.train.certify.model_template import (
     strip_thoughts,
     strip_turn_opening,
 )
-from understudy.train.certify.token_diff import first_mismatch, format_token_diff
+from understudy.train.certify.token_diff import differing_places, first_mismatch, format_token_diff
 
 FORMAT = "format"
 
@@ -170,7 +171,8 @@ class _FormatChecker:
                 self.deviations[RESULTS_KEPT] = None
                 return
             encoded = prompt if known else self._without_tools(played, prompt)
-            if not self._same(talk, encoded, expected, deviates=bool(turn or talk.tools)):
+            starts = [len(before) - len(prompt) + len(encoded) for before in played.prompts[:turn]]
+            if not self._same(talk, encoded, expected, starts, deviates=bool(turn or talk.tools)):
                 where = f"{talk.name}, before reply {turn + 1}: the token ids differ from the template's"
                 yield f"{where}\n{format_token_diff(expected, encoded, self.vocabulary.decode)}"
                 return
@@ -180,10 +182,18 @@ class _FormatChecker:
         text = self.vocabulary.decode(prompt)
         return all(self._round_tripped(message.content) in text for message in messages if message.role == "tool")
 
-    def _same(self, talk: ScriptedConversation, encoded: list[int], expected: list[int], deviates: bool) -> bool:
+    def _same(
+        self,
+        talk: ScriptedConversation,
+        encoded: list[int],
+        expected: list[int],
+        starts: Sequence[int],
+        deviates: bool,
+    ) -> bool:
         """Return whether both prompts are equal except for known deviations, and record these.
 
-        If `deviates` is True, the format's declared deviation is allowed. It concerns tools and earlier messages only.
+        `starts` are the places in `encoded` where earlier replies begin. If `deviates` is True, the format's declared
+        deviation is allowed. It concerns tools and earlier messages only.
         """
         if encoded == expected:
             return True
@@ -193,6 +203,9 @@ class _FormatChecker:
         encoded_text, expected_text = self.vocabulary.decode(encoded), self.vocabulary.decode(expected)
         if encoded_text != expected_text and strip_escapes(encoded_text) == strip_escapes(expected_text):
             self.deviations[STRINGS_ESCAPED] = None
+            return True
+        if encoded_text == expected_text and not differing_places(encoded, expected, starts):
+            self.deviations[BORDERS_KEPT] = None
             return True
         deviations = [CONTROL_TEXT_KEPT] if talk.has_control_text else []
         if encoded_text != expected_text:

@@ -13,6 +13,7 @@ from understudy.core.messages import Message, ToolSpec, tool_to_openai
 
 TOOLS_UNSUPPORTED = "the template has no tools: they are signatures in the system message, and calls are text"
 THOUGHTS_KEPT = "earlier thoughts and the tokens that open a turn stay in the prompt; the template removes them"
+BORDERS_KEPT = "prompt and reply are encoded separately, as they were sampled; the template encodes them as one text"
 CUT_REPLY_KEPT = "a truncated reply stays as it was sampled; the template trims it"
 RESULTS_KEPT = "the model reads the error that answers a truncated call; the template drops results without a call"
 STRINGS_ESCAPED = (
