@@ -86,7 +86,7 @@ class _PlayedConversation:
 
         Results get the ids of the calls in these replies.
         """
-        messages, ids, place = list[Message](), iter(()), 0
+        messages, ids, place = list[Message](), iter(list[str]()), 0
         for message in self.episode.messages:
             if message.role == "assistant":
                 if place == turn:
