@@ -33,8 +33,7 @@ from understudy.runs.storage.run_log import RunLog
 from understudy.runs.storage.status import StatusRecorder
 from understudy.runs.targets import detect_target, resolve, split_arguments
 from understudy.runs.trackers import default_trackers
-from understudy.train.completion import complete_config
-from understudy.train.model_size import keep_learning_rates
+from understudy.train.completion import complete_config, complete_resumed_config
 from understudy.train.planning import bench, fitting
 from understudy.train.planning.memory import MemoryPlan, format_measured_peak, summarize_memory_plan
 from understudy.train.planning.preflight import PreflightReport, run_preflight
@@ -312,7 +311,7 @@ def _resumed_config(settings: Sequence[str], folder: Path) -> TrainConfig:
     stored = read_run_config(folder)
     names, overrides = split_arguments(settings)
     config = resolve(settings).config if names else parse_config(dump_toml(stored), overrides)
-    return complete_config(keep_learning_rates(config, stored))[0]
+    return complete_resumed_config(config, stored)
 
 
 def _with_default_trackers(config: TrainConfig) -> tuple[TrainConfig, str]:

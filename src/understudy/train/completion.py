@@ -3,7 +3,7 @@
 from understudy.runs.config import TrainConfig
 from understudy.runs.epochs import resolve_epochs
 from understudy.runs.run import Run
-from understudy.train.model_size import fit_preset_to_size, resolve_learning_rates
+from understudy.train.model_size import RATE_SECTIONS, fit_preset_to_size, resolve_learning_rates
 from understudy.train.token_limits import fit_token_limits
 
 
@@ -19,6 +19,18 @@ def complete_config(config: TrainConfig) -> tuple[TrainConfig, list[str]]:
     config, rates = resolve_learning_rates(config)
     config, limits = fit_token_limits(config)
     return config.with_presets(()), [*sizes, *(line for line in (length, rates, limits) if line)]
+
+
+def complete_resumed_config(config: TrainConfig, stored: TrainConfig) -> TrainConfig:
+    """Return the completed config of a resumed run, with the stored learning rates where `config` says `auto`."""
+    completed, _ = complete_config(config)
+    return completed.replace(
+        **{
+            name: getattr(completed, name).replace(learning_rate=getattr(stored, name).learning_rate)
+            for name in RATE_SECTIONS
+            if getattr(config, name).learning_rate == "auto"
+        }
+    )
 
 
 def complete_run_config(config: TrainConfig, run: Run) -> tuple[TrainConfig, list[str]]:

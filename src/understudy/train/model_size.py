@@ -19,7 +19,7 @@ RL_SHARE, PREFERENCE_SHARE = 0.1, 0.05
 """The mean rate of RL, and the peak rate of preference learning, relative to the peak rate of SFT."""
 MAX_SIZE_RATIO = 2.0
 """Ratio of the sizes of two models above which the settings of a preset may not suit the other one."""
-_SECTIONS = ("sft", "preferences", "algorithm")
+RATE_SECTIONS = ("sft", "preferences", "algorithm")
 """The sections of the config that have a `learning_rate`."""
 
 
@@ -47,7 +47,7 @@ def resolve_learning_rates(config: TrainConfig) -> tuple[TrainConfig, str]:
         "preferences": config.preferences.steps and PREFERENCE_SHARE,
         "algorithm": config.steps and RL_SHARE * 2 / (1 + config.algorithm.min_lr_ratio),  # its decay is linear
     }
-    missing = [name for name in _SECTIONS if shares[name] and getattr(config, name).learning_rate == "auto"]
+    missing = [name for name in RATE_SECTIONS if shares[name] and getattr(config, name).learning_rate == "auto"]
     if not missing:
         return config, ""
     parameters, finetune = _count_parameters(config), config.engine.finetune
@@ -58,16 +58,6 @@ def resolve_learning_rates(config: TrainConfig) -> tuple[TrainConfig, str]:
         config.replace(**{name: getattr(config, name).replace(learning_rate=rate) for name, rate in rates.items()}),
         f"from the model ({_millions(parameters)} parameters, engine.finetune = {finetune}): {named}",
     )
-
-
-def keep_learning_rates(config: TrainConfig, stored: TrainConfig) -> TrainConfig:
-    """Return the config of a resumed run with the stored learning rates where it says `auto`."""
-    kept = {
-        name: getattr(config, name).replace(learning_rate=getattr(stored, name).learning_rate)
-        for name in _SECTIONS
-        if getattr(config, name).learning_rate == "auto"
-    }
-    return config.replace(**kept)
 
 
 def fit_preset_to_size(config: TrainConfig, parameters: int | None = None) -> tuple[TrainConfig, list[str]]:
