@@ -209,6 +209,15 @@ def test_sound_formats_pass_with_known_deviations(tiny: Path, tmp_path: Path) ->
         assert checks[IDS].measurements.startswith(f"{count} conversations"), "several calls without text, if allowed"
 
 
+def test_tokenizer_that_transformers_changes_is_named(tmp_path: Path) -> None:
+    folder = make_tiny_model(tmp_path)
+    (folder / "config.json").write_text(json.dumps({"model_type": "qwen3_5"}))
+    checks, _ = run_format_checks(folder)
+    assert failed_checks(checks) == {IDS}
+    assert checks[IDS].diff.startswith("transformers reads tokenizer.json as Qwen3_5Tokenizer")
+    assert run_format_checks(make_tiny_model(tmp_path / "sound"))[0][IDS].diff == ""
+
+
 def test_resumed_run_renders_the_template_with_its_start_date(tmp_path: Path) -> None:
     dated = LLAMA.replace("{{- turn('system', system) }}", "{{- turn('system', strftime_now('%d %b %Y') + system) }}")
     folder = model_with_template(tmp_path / "dated", dated, HEADERS, bos_token="<|begin|>")

@@ -60,8 +60,9 @@ async def check_format(
         format, FormatTokenizer.load(folder / "tokenizer.json"), ModelTemplate(folder, thinking, today)
     )
     await checker.play_all()
+    ids = checker.check("token ids equal the template's", checker.against_template, checker.rejected)
     checks = [
-        checker.check("token ids equal the template's", checker.against_template, checker.rejected),
+        ids if ids.passed else ids.replace(diff=checker.explain_tokenizer() + ids.diff),
         checker.check("earlier tokens never change", _prefixes),
         checker.check("masks cover the sampled tokens only", checker.masks),
         checker.check("re-encoded messages have the same ids", checker.audits),
@@ -176,6 +177,19 @@ class _FormatChecker:
                 where = f"{talk.name}, before reply {turn + 1}: the token ids differ from the template's"
                 yield f"{where}\n{format_token_diff(expected, encoded, self.vocabulary.decode)}"
                 return
+
+    def explain_tokenizer(self) -> str:
+        """Return a text that is encoded otherwise by transformers, whose class for the model may change tokenizer.json.
+
+        Return "" if there is none.
+        """
+        texts = (text for played in self.played for text in played.talk.texts)
+        if text := next((text for text in texts if self.vocabulary.encode(text) != self.template.encode(text)), ""):
+            return (
+                f"transformers reads tokenizer.json as {self.template.tokenizer_class}, which encodes other ids, as of "
+                f"{text!a:.60}: correct its normalizer and pre_tokenizer, or the model type in config.json\n\n"
+            )
+        return ""
 
     def _shows_results(self, messages: Sequence[Message], prompt: Sequence[int]) -> bool:
         """Return whether a prompt has the results of a conversation. Some templates drop those without a call."""

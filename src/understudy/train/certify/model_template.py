@@ -95,10 +95,18 @@ class ModelTemplate:
         talk = [Message(role="user", content="hello")]
         return self.prompt(talk, tools) != self.prompt(talk, ())
 
+    @property
+    def tokenizer_class(self) -> str:
+        """Name of the class that transformers chose for the tokenizer."""
+        return type(self._tokenizer).__name__
+
+    def encode(self, text: str) -> list[int]:
+        """Return the ids of a text without special tokens."""
+        return list(self._tokenizer.encode(text, add_special_tokens=False))
+
     def tokenizer_round_trip(self, text: str) -> str:
         """Return the text after encoding and decoding with the model's own tokenizer, which may normalize it."""
-        ids = self._tokenizer.encode(text, add_special_tokens=False)
-        return str(self._tokenizer.decode(ids, clean_up_tokenization_spaces=False))
+        return str(self._tokenizer.decode(self.encode(text), clean_up_tokenization_spaces=False))
 
 
 def _wire(message: Message) -> dict[str, Any]:
