@@ -53,7 +53,7 @@ def find_architecture(folder: Path) -> str:
     kind = json.loads((folder / "config.json").read_text(encoding="utf-8"))["model_type"]
     if kind not in _ARCHITECTURES:
         known = did_you_mean(kind, _ARCHITECTURES)
-        raise ConfigError(f"{folder} has a model type that a GGUF file is not supported for: {known}")
+        raise ConfigError(f"{folder}: GGUF files of its model type are not supported: {known}")
     return _ARCHITECTURES[kind]
 
 
