@@ -1,5 +1,6 @@
 """Tests of the probe that finds models whose rows cannot be packed."""
 
+import asyncio
 import logging
 import re
 import time
@@ -14,6 +15,7 @@ from transformers.utils import logging as transformers_logging
 
 from understudy.algorithms.batch import Batch
 from understudy.core.errors import ConfigError
+from understudy.engines.interface import SamplingParams
 from understudy.engines.local.architecture import probe_packing
 from understudy.engines.local.attention_interface import ATTENTION_NAME
 from understudy.engines.local.config import LocalEngineConfig
@@ -74,8 +76,9 @@ def test_damaged_weights_are_named(tmp_path: Path) -> None:
         LocalModel(folder, CONFIG)
 
 
+@pytest.mark.parametrize("kind", ["qwen3_next", "qwen3_5_text"])
 def test_advice_to_install_kernels_for_a_gpu_is_hidden_on_a_cpu(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     shown = list[str]()
     logger = logging.getLogger("transformers.integrations.hub_kernels")
@@ -86,7 +89,10 @@ def test_advice_to_install_kernels_for_a_gpu_is_hidden_on_a_cpu(
         f"linear_num_{name}_heads": 2 for name in ("key", "value")
     }
     layers = ["linear_attention", "full_attention"]
-    LocalModel(save_random_model(tmp_path, "qwen3_next", head_dim=8, layer_types=layers, **heads), CONFIG)
+    folder = save_random_model(tmp_path, kind, head_dim=8, layer_types=layers, **heads)
+    engine = LocalEngine(folder, CONFIG)
+    reply = asyncio.run(engine.sample([5, 6, 7], SamplingParams(max_response_tokens=3), 0))
+    assert len(reply.tokens) == 3
     assert not shown
     assert transformers_logging.get_verbosity() == before
 

@@ -50,6 +50,7 @@ EXACT = {
     "llama3.2": False,
     "llama4": False,
     "lfm2": False,
+    "gemma4": False,
     "glm-4.5": False,
     "glm-4.5-thinking": True,
 }
@@ -57,7 +58,9 @@ EXACT = {
 ENDS = {
     "qwen2.5": "<|im_end|>",
     "qwen3": "<|im_end|>",
+    "qwen3.5": "<|im_end|>",
     "qwen3.6": "<|im_end|>",
+    "gemma4": "<turn|>",
     "llama3.1": "<|eot_id|>",
     "llama4": "<|eot|>",
     "mistral-nemo": "</s>",
@@ -73,6 +76,7 @@ CALL_OPENINGS = {
     "glm-4.5": "<arg_key>",
     "lfm2": "<|tool_call_start|>",
     "lfm2.5": "<|tool_call_start|>",
+    "gemma4": "<|tool_call>",
     "mistral-nemo": "[TOOL_CALLS]",
     "gpt-oss": "<|call|>",
     "llama3.1": "<|eot_id|>",
@@ -120,7 +124,7 @@ def to_wire(message: Message, text_arguments: bool = False) -> dict[str, Any]:
     if message.tool_calls:
         made["tool_calls"] = [
             {
-                "id": f"call{i:05}",
+                "id": call.id or f"call{i:05}",
                 "type": "function",
                 "function": {
                     "name": call.name,
@@ -193,6 +197,7 @@ def without_tools_and_system(text: str) -> str:
     ("name", "thinking", "normalize", "rounds"),
     [
         ("qwen3", False, without_thoughts, 2),
+        ("qwen3.5", False, without_thoughts, 2),
         ("qwen3.6", False, without_thoughts, 2),
         ("qwen3.6", True, without_thoughts, 2),
         ("qwen3.8", True, str, 2),  # tokens are not merged across the border of prompt and reply
@@ -256,6 +261,7 @@ def test_replies_end_with_the_familys_stop_token(name: str) -> None:
         ("llama3.1", ["<|eot_id|>", "<|eom_id|>"]),
         ("gpt-oss", ["<|return|>", "<|call|>"]),
         ("glm-4.5", ["<|user|>", "<|observation|>"]),
+        ("gemma4", ["<turn|>", "<|tool_response>"]),
     ],
 )
 def test_families_have_all_of_their_stop_tokens(name: str, ends: list[str]) -> None:
@@ -376,6 +382,11 @@ def test_reply_that_the_template_drops_is_rejected(name: str, text: str) -> None
         format_of(name).encode_reply(Message(role="assistant", tool_calls=(CALL, OTHER)))
 
 
+def test_text_that_gemma4_moves_behind_the_results_is_rejected() -> None:
+    with pytest.raises(ConfigError, match="chat template"):
+        format_of("gemma4").encode_reply(Message(role="assistant", content="I look.", tool_calls=(CALL,)))
+
+
 @pytest.mark.parametrize("name", ["qwen2.5", "qwen3.6", "deepseek-v3", "glm-4.5", "lfm2"])
 def test_text_beside_calls_round_trips(name: str) -> None:
     reply = Message(role="assistant", content="I look that up.", tool_calls=(CALL,))
@@ -397,6 +408,7 @@ def test_thinking_is_not_part_of_the_content(name: str) -> None:
 EPISODES = {
     **EXACT,
     "lfm2.5": False,
+    "qwen3.5": False,
     "qwen3.6": True,
     "nemotron3": False,
     "gpt-oss": False,

@@ -19,7 +19,15 @@ from understudy.core.settings import dump_toml
 from understudy.core.trajectory import read_trajectories
 from understudy.runs.config import PROVENANCE_FILE, TrainConfig, load_config, parse_config
 from understudy.runs.eval_spec import EvalSpec
-from understudy.runs.run import CONFIG_FILE, Run, list_run_evaluations, next_run_folder, read_metrics, read_run_config
+from understudy.runs.run import (
+    CONFIG_FILE,
+    DIFF_FILE,
+    Run,
+    list_run_evaluations,
+    next_run_folder,
+    read_metrics,
+    read_run_config,
+)
 from understudy.runs.storage.checkpoints import MANIFEST_FILE, find_damage, last_checkpoint, list_checkpoints
 from understudy.runs.targets import resolve
 from understudy.sources.dataset_files import digest_file
@@ -226,6 +234,13 @@ def test_discard_removes_only_a_new_run(tmp_path: Path) -> None:
     assert read_run_config(run.folder) == CONFIG
     run.discard()
     assert not run.folder.exists()
+
+
+def test_discard_keeps_what_a_failed_certification_found(tmp_path: Path) -> None:
+    run = Run.create(tmp_path / "run", CONFIG)
+    run.write_file(DIFF_FILE, "the diff")
+    run.discard()
+    assert (run.folder / DIFF_FILE).read_text() == "the diff"
 
 
 def test_discard_removes_the_folders_that_were_made_for_the_run_but_no_episodes(tmp_path: Path) -> None:

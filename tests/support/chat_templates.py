@@ -63,6 +63,34 @@ OLMO = """{%- macro turn(role, text) %}{{ '<|head|>' + role + '\\n' + text + '<|
 """A template like OLMo 3's: calls in tokens, JSON as Python values, and another stop token after the last reply."""
 OLMO_TOKENS = ("<function_calls>", "</function_calls>")
 """Tokens of `OLMO` besides `HEADERS`."""
+GEMMA = """{%- set ns = namespace(open=false) %}
+{%- for m in messages %}
+  {%- if m.role == 'assistant' %}
+    {%- if not ns.open %}{{ '<|head|>assistant\\n' }}{% endif %}
+    {%- set s = namespace(calls=m.tool_calls or [], results=false, stop=false) %}
+    {%- for call in s.calls %}
+      {{- '<tool_call>' + ({'name': call.function.name, 'arguments': call.function.arguments} | tojson) }}
+      {{- '</tool_call>' }}
+    {%- endfor %}
+    {%- for r in messages[loop.index:] if s.calls %}
+      {%- if r.role != 'tool' %}{% set s.stop = true %}{% endif %}
+      {%- if not s.stop %}
+        {%- set named = namespace(name='unknown', results=true) %}{% set s.results = true %}
+        {%- for call in s.calls if call.id == r.tool_call_id %}{% set named.name = call.function.name %}{% endfor %}
+        {{- '<|begin|>' + named.name + ': ' + r.content + '<|/head|>' }}
+      {%- endif %}
+    {%- endfor %}
+    {{- m.content | trim }}
+    {%- set ns.open = s.results and not m.content | trim %}
+    {%- if s.calls and not s.results %}{{ '<|begin|>' }}{% elif not ns.open %}{{ '<|eot|>\\n' }}{% endif %}
+  {%- elif m.role != 'tool' %}
+    {%- set ns.open = false %}
+    {{- '<|head|>' + m.role + '\\n' + (tools | tojson if tools and loop.first else '') }}
+    {{- m.content | trim + '<|eot|>\\n' }}
+  {%- endif %}
+{%- endfor %}
+{{- '<|head|>assistant\\n' if add_generation_prompt and not ns.open }}"""
+"""A template like Gemma 4's: results have the name of their call and stand in the reply's turn, before its text."""
 THINKING = """{%- for m in messages %}{{ '<|im_start|>' + m.role + '\\n' + m.content + '<|im_end|>\\n' }}{%- endfor %}
 {{- '<|im_start|>assistant\\n' if add_generation_prompt else '' }}
 {{- '<think>\\n\\n</think>\\n\\n' if enable_thinking is false else '' }}"""

@@ -96,6 +96,7 @@ REAL = {
     "qwen2.5": Family(f"{_TRL}/qwen2_5.jinja", "qwen2.5"),
     "qwen3": Family(f"{_TRL}/qwen3.jinja", "qwen3"),
     "qwen3-2507": Family(f"{_TRL}/qwen3_instruct_2507.jinja", "qwen3"),
+    "qwen3.5": Family(f"{_TRL}/qwen3_5_nothink.jinja", "qwen3"),
     "qwen3.6": Family(f"{_TRL}/qwen3_6.jinja", "qwen3"),
     "qwen3.8": Family(f"{_TRL}/qwen3_8.jinja", "qwen3"),
     "llama3": Family(f"{_TRL}/llama3.jinja", "llama3", "<|begin_of_text|>", "<|eot_id|>"),
@@ -118,6 +119,14 @@ STAND_INS = {
         "[gMASK] <sop> <|system|> <|user|> <|assistant|> <|observation|> <arg_key> </arg_key> <arg_value> </arg_value>",
     ),
     "gemma3": Family(f"{_TRL}/gemma3.jinja", "qwen3", "<bos>", "<end_of_turn>", "<bos> <start_of_turn> <end_of_turn>"),
+    "gemma4": Family(
+        f"{_TRL}/gemma4_v5.jinja",
+        "qwen3",
+        "<bos>",
+        "<turn|>",
+        "<bos> <|turn> <turn|> <|tool> <tool|> <|tool_call> <tool_call|> <|tool_response> <tool_response|> "
+        '<|channel> <channel|> <|think|> <|"|>',
+    ),
     "phi3": Family(
         f"{_TRL}/phi3.jinja", "qwen3", "", "<|endoftext|>", "<|end|> <|user|> <|assistant|> <|system|>", rstrip=True
     ),

@@ -16,7 +16,7 @@ import torch
 
 from contracts.test_formats import make_markup_model
 from support.branching import split_episode
-from support.chat_templates import HEADERS, LLAMA, THINKING
+from support.chat_templates import GEMMA, HEADERS, LLAMA, THINKING
 from support.groups import make_group
 from support.tiny_runs import (
     equal_values,
@@ -58,9 +58,15 @@ from understudy.train.certify.engine_checks import (
     sample_scripted_conversations,
 )
 from understudy.train.certify.format_checks import check_format
-from understudy.train.certify.model_template import CONTROL_TEXT_KEPT, THOUGHTS_KEPT, TOOLS_UNSUPPORTED
+from understudy.train.certify.model_template import (
+    BORDERS_KEPT,
+    CONTROL_TEXT_KEPT,
+    RESULTS_KEPT,
+    THOUGHTS_KEPT,
+    TOOLS_UNSUPPORTED,
+)
 from understudy.train.certify.run_certifier import select_episodes
-from understudy.train.certify.token_diff import format_logprob_diff, format_token_diff
+from understudy.train.certify.token_diff import differing_places, format_logprob_diff, format_token_diff
 from understudy.train.preparation import prepare_run
 
 pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")  # peft's, of transformers
@@ -82,6 +88,7 @@ MESSAGES, HOLDS, AGREE, MOVES, VERSION = (
     "replies report the weights version",
 )
 FITS = "the tokenizer fits the weights"
+DROPS = "which the chat template drops or moves"
 
 
 @pytest.fixture(scope="module")
@@ -136,6 +143,28 @@ def test_token_diff_format() -> None:
     assert sum(line.startswith(">") for line in lines) == 1, "all that follows a lost token is in its place again"
 
 
+def test_places_that_differ_beyond_borders() -> None:
+    found, expected = [1, 2, 34, 5, 6, 7], [1, 2, 3, 4, 5, 6, 7]
+    assert differing_places(found, found, []) == []
+    assert differing_places(found, expected, []) == [2]
+    assert differing_places(found, expected, [3]) == differing_places(found, expected, [2]) == []
+    assert differing_places(found, expected, [4]) == [2]
+    assert differing_places([*found, 8], [*expected, 9], [3]) == [6]
+
+
+def test_tokens_at_the_border_of_prompt_and_reply_may_differ(tmp_path: Path) -> None:
+    """The prompt ends with two line breaks, which this tokenizer joins to one token only if no letter follows."""
+    folder = model_with_template(tmp_path, LLAMA, HEADERS, bos_token="<|begin|>")
+    tokenizer = json.loads((folder / "tokenizer.json").read_text())
+    tokenizer["pre_tokenizer"]["use_regex"] = True
+    tokenizer["model"]["vocab"]["\u010a\u010a"] = tokenizer["model"]["vocab"].pop("\u00ff")  # no byte of UTF-8
+    tokenizer["model"]["merges"] = [["\u010a", "\u010a"]]
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+    checks, deviations = run_format_checks(folder)
+    assert not failed_checks(checks), {check.diff for check in checks.values()}
+    assert BORDERS_KEPT in deviations
+
+
 def test_logprob_diff_format() -> None:
     masks, sampler, trainer = [False, True, True], [0.0, -1.0, -2.0], [0.0, -1.0, -2.5]
     assert format_logprob_diff([65, 66, 67], masks, sampler, trainer, 2, lambda ids: chr(ids[0])).splitlines() == [
@@ -162,18 +191,31 @@ def test_certificate_as_text_and_json() -> None:
 
 def test_sound_formats_pass_with_known_deviations(tiny: Path, tmp_path: Path) -> None:
     llama = model_with_template(tmp_path / "llama", LLAMA, HEADERS, bos_token="<|begin|>")
+    gemma = model_with_template(tmp_path / "gemma", GEMMA, [*HEADERS, "<tool_call>", "</tool_call>"])
+    moves = f"several calls in a reply: a reply has the text 'I look.' beside calls, {DROPS}"
     quiet = model_with_template(tmp_path / "quiet", THINKING, ["<think>", "</think>"])
     several = "several calls in a reply: template and format refuse this conversation"
-    for folder, kind, expected in (
-        (tiny, ChatML, [CONTROL_TEXT_KEPT]),
-        (make_markup_model(tmp_path / "markup"), ChatML, [CONTROL_TEXT_KEPT]),
-        (llama, TemplateFormat, [several, CONTROL_TEXT_KEPT]),
-        (quiet, ChatML, [TOOLS_UNSUPPORTED, THOUGHTS_KEPT, CONTROL_TEXT_KEPT]),
+    for folder, kind, count, expected in (
+        (tiny, ChatML, 10, [CONTROL_TEXT_KEPT]),
+        (make_markup_model(tmp_path / "markup"), ChatML, 11, [CONTROL_TEXT_KEPT]),
+        (llama, TemplateFormat, 9, [several, CONTROL_TEXT_KEPT]),
+        (gemma, TemplateFormat, 10, [moves, CONTROL_TEXT_KEPT, RESULTS_KEPT]),
+        (quiet, ChatML, 11, [TOOLS_UNSUPPORTED, THOUGHTS_KEPT, CONTROL_TEXT_KEPT]),
     ):
         checks, deviations = run_format_checks(folder)
         assert isinstance(load_chat_format(folder), kind)
         assert not failed_checks(checks), {check.diff for check in checks.values()}
         assert sorted(deviations) == sorted(expected), folder
+        assert checks[IDS].measurements.startswith(f"{count} conversations"), "several calls without text, if allowed"
+
+
+def test_tokenizer_that_transformers_changes_is_named(tmp_path: Path) -> None:
+    folder = make_tiny_model(tmp_path)
+    (folder / "config.json").write_text(json.dumps({"model_type": "qwen3_5"}))
+    checks, _ = run_format_checks(folder)
+    assert failed_checks(checks) == {IDS}
+    assert checks[IDS].diff.startswith("transformers reads tokenizer.json as Qwen3_5Tokenizer")
+    assert run_format_checks(make_tiny_model(tmp_path / "sound"))[0][IDS].diff == ""
 
 
 def test_resumed_run_renders_the_template_with_its_start_date(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from understudy.engines.local.machine import GPU_MEMORY, planned_gpu
 from understudy.engines.local.model import LocalModel
 from understudy.engines.local.packing import TreeLayout
 from understudy.engines.models import Architecture, find_model_config, make_tiny_model
-from understudy.runs.config import parse_config
+from understudy.runs.config import load_config, parse_config
 from understudy.train.planning.gpu import plan_for_gpu, plan_shape_for_gpu
 from understudy.train.planning.memory import (
     MAX_SCORES,
@@ -265,3 +265,15 @@ def test_config_of_an_unknown_architecture_is_refused(bare: Path) -> None:
     (bare / "config.json").write_text('{"model_type": "no_such_model"}')
     with pytest.raises(ConfigError, match=r"config\.json"):
         plan_for_gpu(parse_config("", [f"model={bare}"]), "h100")
+
+
+def test_plan_for_a_gpu_trains_adapters_of_a_model_that_is_much_larger_than_that_of_the_preset(bare: Path) -> None:
+    about = json.loads((bare / "config.json").read_text())
+    about |= {"hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 24, "vocab_size": 32000}
+    (bare / "config.json").write_text(json.dumps(about))
+    settings = [f"model={bare}", "engine.sampler=torch"]
+    for given, finetune in (([], "lora"), (["engine.finetune=full"], "full")):
+        found = plan_for_gpu(load_config("retail_quick", [*settings, *given]), "h100")
+        assert isinstance(found.config.engine, LocalEngineConfig)
+        assert found.config.engine.finetune == finetune
+        assert any("engine.finetune = lora" in note for note in found.notes) == (finetune == "lora")

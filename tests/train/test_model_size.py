@@ -7,16 +7,18 @@ import pytest
 from support.tiny_runs import tiny, tiny_config
 from understudy.cli.launch import open_run
 from understudy.core.settings import load_toml
+from understudy.engines.local.config import LocalEngineConfig
 from understudy.engines.models import find_model
-from understudy.runs.config import TrainConfig, parse_config
+from understudy.runs.config import TrainConfig, load_config, parse_config
 from understudy.runs.presets import MODEL_PARAMETERS, preset_names, preset_text
 from understudy.runs.run import CONFIG_FILE, read_run_config
 from understudy.train import model_size
+from understudy.train.completion import complete_config
 from understudy.train.metrics import learning_rate
 from understudy.train.model_size import (
     LARGE,
     SMALL,
-    preset_size_notes,
+    fit_preset_to_size,
     resolve_learning_rates,
     sft_learning_rate,
 )
@@ -88,12 +90,47 @@ def test_unresolved_rate_is_no_number(tiny: Path) -> None:
 
 
 def test_preset_for_another_size_is_named(tiny: Path) -> None:
-    (note,) = preset_size_notes(["five_quick"], TrainConfig(model=str(tiny)))
+    config, (note,) = fit_preset_to_size(load_config("five_quick", [f"model={tiny}"]))
     assert "five_quick" in note
     assert "135 million" in note
     assert "0.1 million" in note
-    assert not [*preset_size_notes(["five_quick", "smoke"], TrainConfig(model="smollm2-135m"))]
-    assert not [*preset_size_notes(["smoke"], TrainConfig(model=str(tiny)))]
+    assert config == load_config("five_quick", [f"model={tiny}"])
+    unchanged = load_config("smoke", [f"model={tiny}"])
+    assert fit_preset_to_size(unchanged) == (unchanged, [])
+    assert fit_preset_to_size(load_config("five_quick")) == (load_config("five_quick"), [])
+
+
+@pytest.mark.parametrize(
+    ("preset", "parameters", "settings", "finetune"),
+    [
+        ("retail_quick", LARGE, (), "lora"),
+        ("retail_quick", 7_000_000_000, (), "lora"),
+        ("retail_quick", LARGE, ("engine.finetune=full",), "full"),
+        ("retail_quick", LARGE, ("engine.finetune=qlora",), "qlora"),
+        ("retail_quick", LARGE, ("engine.train_embeddings=true",), "full"),
+        ("retail_quick", SMALL, (), "full"),
+        ("ood", 7_000_000_000, (), "lora"),
+        ("ood", 7_000_000_000, ("engine.finetune=full",), "full"),
+    ],
+)
+def test_much_larger_models_than_that_of_a_preset_get_adapters(
+    preset: str, parameters: int, settings: tuple[str, ...], finetune: str
+) -> None:
+    given = load_config(preset, ["model=other", *settings])
+    config, lines = fit_preset_to_size(given, parameters)
+    assert isinstance(config.engine, LocalEngineConfig)
+    assert config.engine.finetune == finetune
+    assert config == given.replace(engine=config.engine)
+    assert any("engine.finetune = lora" in line for line in lines) == (config != given)
+
+
+def test_kind_of_fine_tuning_is_chosen_before_the_learning_rates(monkeypatch: pytest.MonkeyPatch, tiny: Path) -> None:
+    monkeypatch.setattr(model_size, "_count_parameters", lambda _: LARGE)
+    config, _ = complete_config(load_config("retail_quick", [f"model={tiny}"]))
+    assert isinstance(config.engine, LocalEngineConfig)
+    assert config.engine.finetune == "lora"
+    assert rates(config)[:2] == (2e-4, 4e-5)
+    assert complete_config(config) == (config, [])
 
 
 def test_size_of_each_model_of_a_preset_is_known() -> None:

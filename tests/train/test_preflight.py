@@ -353,6 +353,8 @@ def test_forecast_matches_hand_computed_times() -> None:
         config(*settings, "algorithm.kl_coef=0.1", "algorithm.tis_cap=2"), EPISODES, SPEEDS, 20
     )
     assert more.phases[1].seconds == pytest.approx(5 * (sampled + 3 + computed * 5 / 3))
+    padded = forecast.forecast_run(config(*settings), EPISODES, SPEEDS.replace(padding_reason="it has states"), 20)
+    assert padded.phases[1].seconds == pytest.approx(5 * (sampled + 3 + 12 * 500 / 50))
     half = forecast.forecast_run(config(*settings, "algorithm.max_trained_episodes=2"), EPISODES, SPEEDS, 20)
     assert half.phases[1].seconds == pytest.approx(5 * (sampled + 3 + (6 * 200 + 3 * 300) / 50))
     twice = ["algorithm.update_epochs=2", "algorithm.num_minibatches=3", "algorithm.advantage_estimator=gae"]
@@ -458,6 +460,7 @@ def test_bench_result_belongs_to_the_settings_and_the_model_that_were_measured(e
         local.replace(trainable_layers=1),
         local.replace(train_embeddings=True),
         local.replace(max_draft_rows=0),
+        local.replace(batching="padded"),
         local.replace(lora=local.lora.replace(rank=1)),
     ):
         assert bench.load_result(SPEEDS.model, other) is None
@@ -469,6 +472,12 @@ def test_bench_result_belongs_to_the_settings_and_the_model_that_were_measured(e
     assert bench.load_result("./model", local) == bench.load_result(str(folder), local) == speeds
     (folder / "config.json").write_text('{"num_hidden_layers": 3}')
     assert bench.load_result("./model", local) is None
+
+
+def test_dry_run_says_that_rows_are_padded(empty_home: Path) -> None:
+    (line,) = [note for note in launch.dry_run([*TOY, "engine.batching=padded"]).notes if "rows are padded" in note]
+    assert "engine.batching" in line
+    assert not any("rows are padded" in note for note in launch.dry_run(TOY).notes)
 
 
 def test_unwritable_bench_cache_raises(empty_home: Path) -> None:

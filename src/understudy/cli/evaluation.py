@@ -278,7 +278,7 @@ def fit_limits_to_model(resolved: "ResolvedTarget") -> "TrainConfig":
     """Return the config with a preset's limits in tokens of the model, as a run would have them. Print what changed."""
     from understudy.train.token_limits import fit_token_limits
 
-    config, line = fit_token_limits(resolved.presets, resolved.config)
+    config, line = fit_token_limits(resolved.config)
     if line:
         print_message(line)
     return config

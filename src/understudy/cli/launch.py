@@ -26,20 +26,18 @@ from understudy.evaluation.reports.text import run_report_to_text
 from understudy.runs.agents import missing_package_error
 from understudy.runs.config import TrainConfig, parse_config
 from understudy.runs.conversions import describe_other_names
-from understudy.runs.epochs import resolve_epochs
 from understudy.runs.run import Run, next_run_folder, read_run_config, validate_new_folder
 from understudy.runs.scratch_run import make_scratch_run
 from understudy.runs.storage.locking import folder_lock
 from understudy.runs.storage.run_log import RunLog
 from understudy.runs.storage.status import StatusRecorder
-from understudy.runs.targets import ResolvedTarget, detect_target, resolve, split_arguments
+from understudy.runs.targets import detect_target, resolve, split_arguments
 from understudy.runs.trackers import default_trackers
-from understudy.train.model_size import keep_learning_rates, preset_size_notes, resolve_learning_rates
+from understudy.train.completion import complete_config, complete_resumed_config
 from understudy.train.planning import bench, fitting
 from understudy.train.planning.memory import MemoryPlan, format_measured_peak, summarize_memory_plan
 from understudy.train.planning.preflight import PreflightReport, run_preflight
 from understudy.train.processes import BRIEF_VARIABLE, TEMP_FOLDER_VARIABLE, exit_with_parent, run_processes
-from understudy.train.token_limits import fit_token_limits
 
 if TYPE_CHECKING:
     from understudy.train.planning.gpu import GPUPlan
@@ -217,7 +215,7 @@ def dry_run(
     if resume is not None:
         raise ConfigError(f"--dry-run works for new runs only; leave out --resume, or give {resume} as TARGET")
     resolved = resolve(settings)
-    (config, lines), folder = _complete(resolved), out or next_run_folder(resolved.name)
+    (config, lines), folder = complete_config(resolved.config), out or next_run_folder(resolved.name)
     if out is not None:
         validate_new_folder(out)
     try:
@@ -238,20 +236,18 @@ def plan_for_gpu(settings: Sequence[str], gpu: str, processes: int = 1) -> "GPUP
     try:
         from understudy.train.planning.gpu import plan_for_gpu as plan_config_for_gpu
 
-        resolved = resolve(settings)
-        return plan_config_for_gpu(resolved.config, gpu, processes, resolved.presets)
+        return plan_config_for_gpu(resolve(settings).config, gpu, processes)
     except ModuleNotFoundError as e:
         raise missing_package_error(e, "planning") from e
 
 
 def run_plan(settings: Sequence[str], target: float, seconds: float) -> "TrainingPlan":
     """Measure the model of a config and return a plan of its training."""
-    resolved = resolve(settings)
+    config = resolve(settings).config
     try:
         from understudy.train.planning.plan import plan_training
     except ModuleNotFoundError as e:
         raise missing_package_error(e, "planning") from e
-    config, _ = fit_token_limits(resolved.presets, resolved.config)
     return run_async(plan_training(config, target, seconds))
 
 
@@ -295,7 +291,7 @@ def open_run(settings: Sequence[str], out: Path | None, resume: Path | None, pro
     """
     if resume is None:
         resolved = resolve(settings)
-        config, lines = _complete(resolved)
+        config, lines = complete_config(resolved.config)
         config, tracked = _with_default_trackers(config)
         fitted = _fit_to_memory(config, processes)
         if fitted.misfit:
@@ -310,28 +306,12 @@ def open_run(settings: Sequence[str], out: Path | None, resume: Path | None, pro
     return OpenedRun(run, _fit_to_memory(run.config, processes).plan)
 
 
-def _complete(resolved: ResolvedTarget) -> tuple[TrainConfig, list[str]]:
-    """Return the config of a new run with numbers for `epochs` and learning rates, and lines that name them.
-
-    A line also names a preset that was made for a model of another size, and limits that are raised for its tokens.
-    """
-    config, length = resolve_epochs(resolved.config)
-    config, rates = resolve_learning_rates(config)
-    config, limits = fit_token_limits(resolved.presets, config)
-    return config, [*preset_size_notes(resolved.presets, config), *(line for line in (length, rates, limits) if line)]
-
-
 def _resumed_config(settings: Sequence[str], folder: Path) -> TrainConfig:
     """Return the config of a run that is resumed with further settings."""
     stored = read_run_config(folder)
     names, overrides = split_arguments(settings)
-    if names:
-        resolved = resolve(settings)
-        config, _ = fit_token_limits(resolved.presets, resolved.config)
-    else:
-        config = parse_config(dump_toml(stored), overrides)
-    config, _ = resolve_epochs(config)
-    return keep_learning_rates(config, stored)
+    config = resolve(settings).config if names else parse_config(dump_toml(stored), overrides)
+    return complete_resumed_config(config, stored)
 
 
 def _with_default_trackers(config: TrainConfig) -> tuple[TrainConfig, str]:

@@ -13,14 +13,12 @@ from understudy.core.errors import ConfigError
 from understudy.core.settings import with_full_key
 from understudy.engines.process_group import init_rank
 from understudy.runs.config import TrainConfig
-from understudy.runs.epochs import resolve_epochs
 from understudy.runs.resumption import fixed_differences
 from understudy.runs.run import is_run_folder, read_run_config, validate_new_folder
 from understudy.runs.storage.status import read_run_status
 from understudy.runs.targets import resolve, split_arguments
-from understudy.train.model_size import keep_learning_rates
+from understudy.train.completion import complete_resumed_config
 from understudy.train.processes import BRIEF_VARIABLE, STOPPED_STATUSES, run_process
-from understudy.train.token_limits import fit_token_limits
 
 _WRONG_ARGUMENT = 2
 """The exit status of a run that other seeds would repeat: a wrong argument or setting."""
@@ -103,9 +101,7 @@ def _find_run(words: Sequence[str], seed: int, folder: Path) -> SeedRun:
         validate_new_folder(folder)
         return SeedRun(seed, folder, "new")
     stored, resolved = read_run_config(folder), resolve([*words, f"seed={seed}"])
-    config, _ = resolve_epochs(resolved.config)
-    config, _ = fit_token_limits(resolved.presets, config)
-    config = keep_learning_rates(config, stored)
+    config = complete_resumed_config(resolved.config, stored)
     steps = [f"steps: {stored.steps} and {config.steps}"] if stored.steps != config.steps else []
     if changed := [*steps, *fixed_differences(stored, config)]:
         raise ConfigError(

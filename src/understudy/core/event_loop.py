@@ -203,5 +203,16 @@ class BackgroundLoop:
         await self._end.wait()
 
 
+def run_blocking(main: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine as `run_async` does; in a new thread if this one runs a loop, which then waits."""
+    if not _is_loop_running():
+        return run_async(main)
+    loop = BackgroundLoop()
+    try:
+        return loop.run(main)
+    finally:
+        loop.close()
+
+
 BACKGROUND_LOOP = BackgroundLoop()
 """The loop of all synchronous code that waits for coroutines: text environments, checks of task files, the viewer."""

@@ -109,7 +109,10 @@ class TemplateFormat:
         self._allows_parallel_calls = self._renders_completely(
             _CALLED.replace(tool_calls=(_CALL, _CALL.replace(id=_call_id(1))))
         )
-        self._allows_text_with_calls = self._renders_completely(_CALLED.replace(content="said"))
+        said = _CALLED.replace(content="said")
+        self._allows_text_with_calls = self._renders_completely(said) and (
+            allow_rewrites or self._is_unchanged(said, _RESULT)
+        )
         self._results_name_calls = self._find_results_name_calls()
         self._markers = self._find_result_markers()
         self._check_replies()
@@ -150,7 +153,7 @@ class TemplateFormat:
             raise ConfigError(f"a reply has {len(reply.tool_calls)} calls, but the chat template allows one")
         if reply.content and reply.tool_calls and not self._allows_text_with_calls:
             raise ConfigError(
-                f"a reply has the text {reply.content[:40]!r} beside calls, which the chat template drops"
+                f"a reply has the text {reply.content[:40]!r} beside calls, which the chat template drops or moves"
             )
         opens = self._prefill and "</think>" not in self._prefill
         if opens and "</think>" in reply.content and not split_thought(reply.content)[0]:
@@ -396,11 +399,16 @@ class TemplateFormat:
                 self.template_deviation = (
                     "the stop token of a reply stays; the template writes another one in earlier turns"
                 )
-            if _without_thought_and_end(then, self._added_token) != _without_thought_and_end(now, self._added_token):
+            if not self._is_unchanged(reply, new):
                 raise ConfigError(
                     "a chat template that renders a reply differently once messages follow it: "
                     f"{now!r} becomes {then!r}"
                 )
+
+    def _is_unchanged(self, reply: Message, new: Message) -> bool:
+        """Return whether a reply keeps its text once a message follows it. Gemma 4 moves text after the results."""
+        then, now = self._render_after(reply, [new])[0], self._prefill + self._render_reply(reply)
+        return _without_thought_and_end(then, self._added_token) == _without_thought_and_end(now, self._added_token)
 
     def _check(self) -> None:
         """Raise ConfigError if appending turn by turn gives another text than the template at any turn."""

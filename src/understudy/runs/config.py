@@ -7,12 +7,12 @@ The docstring under a field is its only documentation; `settings.dump_toml` writ
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self, get_args
 
-from pydantic import Field, model_validator
+from pydantic import Field, PrivateAttr, model_validator
 
 from understudy.algorithms.config import (
     AdvantageEstimator,
@@ -296,10 +296,18 @@ MAX_OBSERVATION_TOKENS = 8192
 """Room in vLLM's context for the first prompt, or for the messages between two replies, in tokens."""
 
 
+@dataclass(frozen=True)
+class ConfigOrigin:
+    """Where the values of a config come from. Configs of equal values are equal."""
+
+    presets: tuple[str, ...] = field(default=(), compare=False)
+
+
 class TrainConfig(Record):
     """The configuration of a training run."""
 
     other_names: ClassVar[OtherNames] = OTHER_NAMES
+    _origin: ConfigOrigin = PrivateAttr(default=ConfigOrigin())
 
     domain: str | tuple[str, ...] = "retail"
     """A shipped domain, your own as `module:attribute`, a benchmark's, such as `tau-bench:PATH#retail`, or a file of
@@ -409,6 +417,17 @@ class TrainConfig(Record):
     def domain_text(self) -> str:
         """The domain in one word, for tables and names of folders."""
         return self.domain if isinstance(self.domain, str) else f"mix:{','.join(self.domain)}"
+
+    @property
+    def presets(self) -> tuple[str, ...]:
+        """The presets that set values of this config; none in the config that a run has stored."""
+        return self._origin.presets
+
+    def with_presets(self, presets: Sequence[str]) -> Self:
+        """Return a copy that says that its values come from these presets."""
+        copy = self.replace()
+        copy._origin = ConfigOrigin(tuple(presets))
+        return copy
 
     @property
     def source_references(self) -> tuple[str, ...]:
@@ -522,7 +541,9 @@ def parse_config(
         above.append(("the settings", {"algorithm": with_preset_keys({"preset": presets[-1]})}))
     if _is_steps_above_epochs([(where, parse_values(text, where)), *above], pairs):
         overrides = [*overrides, "epochs=0"]
-    return parse_toml(TrainConfig, text, overrides, where, above)
+    known, sources = preset_names(), (where, *(layer.source for layer in layers))
+    config = parse_toml(TrainConfig, text, overrides, where, above)
+    return config.with_presets([source for source in sources if source in known])
 
 
 def _validate_one_setting_each(overrides: Sequence[str]) -> None:

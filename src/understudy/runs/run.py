@@ -78,6 +78,8 @@ from understudy.runs.storage.trained_episodes import TRAINED_FOLDER, EpisodeTrai
 from understudy.sources.dataset_files import digest_file
 
 CONFIG_FILE, HEALTH_FILE = "config.toml", "health.jsonl"
+DIFF_FILE = "certify.txt"
+"""The file in the run's folder with the differences that the last failed certification found."""
 MODEL_FOLDER = "model"
 """Folder of the trained model in a run, and of the exported model in a checkpoint of SkyRL."""
 _STARTS = TypeAdapter(Annotated[list[Provenance], Field(min_length=1)])
@@ -178,6 +180,14 @@ class Run:
         run._warn_of_lost_records()
         return run
 
+    def store_config(self, config: TrainConfig) -> None:
+        """Replace the config with which the run was started now."""
+        self.config = config
+        with self._writing():
+            atomic_write(self.folder / CONFIG_FILE, dump_toml(config))
+            *earlier, now = _starts(self.folder)
+            self._write_starts([*earlier, now.replace(config_sha256=digest_file(self.folder / CONFIG_FILE))])
+
     def log_metrics(self, step: int, values: Mapping[str, Any], kind: RecordKind = "train") -> None:
         """Append a record of metrics in one write."""
         record = {"step": step, "kind": kind, **{name: _finite(value) for name, value in values.items()}}
@@ -244,9 +254,10 @@ class Run:
             atomic_write(self.folder / name, text)
 
     def discard(self) -> None:
-        """Remove a new run that has no checkpoint, metrics or episodes, and the folders that were made for it."""
+        """Remove a new run that stores nothing but its config, and the folders that were made for it."""
         stored = (path for name in _BY_STEP for path in (self.folder / name).iterdir())
-        if self._new and self.last_checkpoint is None and not read_metrics(self.folder) and not any(stored):
+        is_empty = self.last_checkpoint is None and not read_metrics(self.folder) and not any(stored)
+        if self._new and is_empty and not (self.folder / DIFF_FILE).exists():
             shutil.rmtree(self.folder, ignore_errors=True)
             with contextlib.suppress(OSError):  # one of them has other content
                 for path in self._made:
@@ -280,7 +291,10 @@ class Run:
         now = collect_provenance(seeds).replace(config_sha256=digest_file(self.folder / CONFIG_FILE))
         if starts and (changed := provenance_changes(starts[-1], now)):
             self.warnings.append(f"the results may differ from those of an uninterrupted run: {'; '.join(changed)}")
-        atomic_write(self.folder / PROVENANCE_FILE, _STARTS.dump_json([*starts, now], indent=1).decode() + "\n")
+        self._write_starts([*starts, now])
+
+    def _write_starts(self, starts: list[Provenance]) -> None:
+        atomic_write(self.folder / PROVENANCE_FILE, _STARTS.dump_json(starts, indent=1).decode() + "\n")
 
     def _find_checkpoint(self) -> None:
         self.last_checkpoint, self.warnings = last_checkpoint(self.folder)

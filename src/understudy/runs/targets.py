@@ -88,8 +88,6 @@ class ResolvedTarget:
 
     target: Target
     config: TrainConfig
-    presets: tuple[str, ...] = ()
-    """The presets among TARGET and the configs after it."""
 
     @property
     def name(self) -> str:
@@ -130,8 +128,7 @@ def resolve(arguments: Sequence[str] = ()) -> ResolvedTarget:
                 f"{what} and domain={domain} name two sources of tasks; give one of them, or choose the domains of a "
                 "file with slice.domains"
             )
-    presets = (text for text in (target.text if target.kind == "preset" else "", *names[1:]) if text in preset_names())
-    return ResolvedTarget(target, _load_target_config(target, settings, layers), tuple(presets))
+    return ResolvedTarget(target, _load_target_config(target, settings, layers))
 
 
 def _refuse_repeated_keys(settings: Sequence[str]) -> None:

@@ -31,9 +31,9 @@ from understudy.runs.trackers import TrackerProcesses
 from understudy.train.background import BackgroundWriter
 from understudy.train.certify import RunCertifier, make_certification_target
 from understudy.train.checkpointing import finish_checkpoint, load_checkpoint, start_checkpoint, stop_run
+from understudy.train.completion import complete_run_config
 from understudy.train.data_files import DataFiles
 from understudy.train.evaluation import evaluate_step
-from understudy.train.model_size import resolve_learning_rates
 from understudy.train.phases.phases import TrainPhase, make_phases
 from understudy.train.phases.sft import play_gold
 from understudy.train.planning.memory import GIB
@@ -70,7 +70,7 @@ async def train_async(
     On Ctrl-C, write a checkpoint and raise KeyboardInterrupt. At `cost_limit`, and for the checks of `health.stop_on`,
     raise RolloutError.
     """
-    config, rates = resolve_learning_rates(config)
+    config, completed = complete_run_config(config, run)
     tracker = CostTracker(file=run.folder / COST_FILE)
     prepared = await prepare_run(config, run.created_at, run.step, tracker)
     prepared.data_files.validate_unchanged(run)
@@ -79,7 +79,7 @@ async def train_async(
     gold = await play_gold(config, prepared.domain, prepared.format) if run.step < config.sft.steps else []
     machine = detect_machine(config.engine.export_engine_config)
     notes = (*machine.warnings, *config_warnings(config), *prepared.notes, *shared.find_changed())
-    for line in (*run.warnings, *([rates] if rates else []), *notes):
+    for line in (*run.warnings, *completed, *notes):
         report(line, 0, 0, {})
     engine = open_engine(
         prepared.model_folder,

@@ -1,8 +1,9 @@
-"""What follows from the size of the model: learning rates that are `auto`, and whether a preset suits it."""
+"""What follows from the size of the model: learning rates that are `auto`, and how a preset suits it."""
 
 import math
-from collections.abc import Iterable, Iterator
 
+from understudy.engines.config import EngineConfig
+from understudy.engines.local.config import TrainedWeightsConfig
 from understudy.engines.models import find_model
 from understudy.runs.config import TrainConfig, load_config
 from understudy.runs.presets import MODEL_PARAMETERS
@@ -18,7 +19,7 @@ RL_SHARE, PREFERENCE_SHARE = 0.1, 0.05
 """The mean rate of RL, and the peak rate of preference learning, relative to the peak rate of SFT."""
 MAX_SIZE_RATIO = 2.0
 """Ratio of the sizes of two models above which the settings of a preset may not suit the other one."""
-_SECTIONS = ("sft", "preferences", "algorithm")
+RATE_SECTIONS = ("sft", "preferences", "algorithm")
 """The sections of the config that have a `learning_rate`."""
 
 
@@ -46,7 +47,7 @@ def resolve_learning_rates(config: TrainConfig) -> tuple[TrainConfig, str]:
         "preferences": config.preferences.steps and PREFERENCE_SHARE,
         "algorithm": config.steps and RL_SHARE * 2 / (1 + config.algorithm.min_lr_ratio),  # its decay is linear
     }
-    missing = [name for name in _SECTIONS if shares[name] and getattr(config, name).learning_rate == "auto"]
+    missing = [name for name in RATE_SECTIONS if shares[name] and getattr(config, name).learning_rate == "auto"]
     if not missing:
         return config, ""
     parameters, finetune = _count_parameters(config), config.engine.finetune
@@ -59,29 +60,35 @@ def resolve_learning_rates(config: TrainConfig) -> tuple[TrainConfig, str]:
     )
 
 
-def keep_learning_rates(config: TrainConfig, stored: TrainConfig) -> TrainConfig:
-    """Return the config of a resumed run with the stored learning rates where it says `auto`."""
-    kept = {
-        name: getattr(config, name).replace(learning_rate=getattr(stored, name).learning_rate)
-        for name in _SECTIONS
-        if getattr(config, name).learning_rate == "auto"
-    }
-    return config.replace(**kept)
+def fit_preset_to_size(config: TrainConfig, parameters: int | None = None) -> tuple[TrainConfig, list[str]]:
+    """Return the config fitted to a model of another size than that of its presets, and a line for each of them.
 
-
-def preset_size_notes(presets: Iterable[str], config: TrainConfig) -> Iterator[str]:
-    """Yield a line for each of the presets that was made for a model of another size than the config's."""
-    for name in presets:
-        made_for = load_config(name).model
-        size = MODEL_PARAMETERS.get(made_for)
-        if size is None or made_for == config.model:
+    A model that is much larger than a preset's is trained with LoRA, as it was measured, unless `engine.finetune` is
+    set or embeddings are trained. Without `parameters`, they are counted.
+    """
+    made_for = {name: load_config(name).model for name in config.presets}
+    sizes = {name: MODEL_PARAMETERS[model] for name, model in made_for.items() if model in MODEL_PARAMETERS}
+    sizes = {name: size for name, size in sizes.items() if made_for[name] != config.model}
+    if not sizes:
+        return config, []
+    parameters, engine, lines = parameters or _count_parameters(config), config.engine, []
+    for name, size in sizes.items():
+        if max(parameters / size, size / parameters) <= MAX_SIZE_RATIO:
             continue
-        parameters = _count_parameters(config)
-        if max(parameters / size, size / parameters) > MAX_SIZE_RATIO:
-            yield (
-                f"the preset {name} was made for {made_for} ({_millions(size)} parameters), and this model has "
-                f"{_millions(parameters)}; its sampling, limits and engine settings may not suit it"
-            )
+        fitted = ""
+        if parameters > size and _leaves_finetune_open(engine):
+            config, fitted = config.replace(engine=engine.replace(finetune="lora")), ", so engine.finetune = lora"
+        lines.append(
+            f"the preset {name} was made for {made_for[name]} ({_millions(size)} parameters), and this model has "
+            f"{_millions(parameters)}{fitted}; its sampling, limits and other engine settings may not suit it"
+        )
+    return config, lines
+
+
+def _leaves_finetune_open(engine: EngineConfig) -> bool:
+    """Return whether no setting says which weights are trained."""
+    is_set = "finetune" in engine.model_fields_set or getattr(engine, "train_embeddings", False)
+    return isinstance(engine, TrainedWeightsConfig) and not is_set
 
 
 def _count_parameters(config: TrainConfig) -> int:

@@ -100,8 +100,6 @@ async def prepare_run(
         validate_program(config.agent)
     if config.data.reward:
         load_episode_class(config.data.reward)
-    if config.epochs:
-        raise ConfigError(f"epochs = {config.epochs:g}: call runs.epochs.resolve_epochs(config) first")
     folder = find_model(config.model)
     domain = config.open_source()
     eval_sets = make_eval_sets(config, domain)

@@ -1,10 +1,9 @@
 """Token limits of a preset for a model with another tokenizer or chat template than the one it was made for."""
 
 import itertools
-from collections.abc import Sequence
 
 from understudy.core.errors import ConfigError, TaskError
-from understudy.core.event_loop import run_async
+from understudy.core.event_loop import run_blocking
 from understudy.engines.models import find_model
 from understudy.evaluation.evaluate import NO_LIMITS, play_demonstrations
 from understudy.runs.agents import missing_package_error
@@ -18,7 +17,7 @@ EPISODE_STEP, REPLY_STEP = 64, 16
 """Raised limits are multiples of these."""
 
 
-def fit_token_limits(presets: Sequence[str], config: TrainConfig) -> tuple[TrainConfig, str]:
+def fit_token_limits(config: TrainConfig) -> tuple[TrainConfig, str]:
     """Return the config with limits that fit gold episodes in tokens of its model, and a line with them.
 
     Limits that a preset made for another model sets are raised to ten ninths of the longest gold episode and
@@ -26,7 +25,7 @@ def fit_token_limits(presets: Sequence[str], config: TrainConfig) -> tuple[Train
     source's gold episodes fail: the checks of a run say why. Raise ConfigError if the model or the source cannot be
     loaded.
     """
-    is_preset, is_preset_reply = _find_foreign_limits(presets, config)
+    is_preset, is_preset_reply = _find_foreign_limits(config)
     if not is_preset and not is_preset_reply:
         return config, ""
     limits, sampling = config.limits, config.sampling
@@ -39,7 +38,7 @@ def fit_token_limits(presets: Sequence[str], config: TrainConfig) -> tuple[Train
         task for task in itertools.islice(source.stream("train", config.seed), NUM_MEASURED_TASKS) if task.gold_turns
     ]
     try:
-        gold = run_async(play_demonstrations(source, tasks, format, NO_LIMITS, config.seed))
+        gold = run_blocking(play_demonstrations(source, tasks, format, NO_LIMITS, config.seed))
     except (ConfigError, TaskError):
         return config, ""
     longest = max((len(episode.tokens) for episode in gold), default=0)
@@ -56,14 +55,14 @@ def fit_token_limits(presets: Sequence[str], config: TrainConfig) -> tuple[Train
     return config.replace(limits=limits, sampling=sampling), line
 
 
-def has_foreign_limits(presets: Sequence[str], config: TrainConfig) -> bool:
+def has_foreign_limits(config: TrainConfig) -> bool:
     """Return whether a limit of the config comes from a preset that was made for another model."""
-    return any(_find_foreign_limits(presets, config))
+    return any(_find_foreign_limits(config))
 
 
-def _find_foreign_limits(presets: Sequence[str], config: TrainConfig) -> tuple[bool, bool]:
+def _find_foreign_limits(config: TrainConfig) -> tuple[bool, bool]:
     """Return whether the limit of episodes and that of replies come from a preset made for another model."""
-    made = [preset for preset in map(load_config, presets) if preset.model in MODEL_PARAMETERS]
+    made = [preset for preset in map(load_config, config.presets) if preset.model in MODEL_PARAMETERS]
     if not made or config.model == made[-1].model:
         return False, False
     return (

@@ -24,6 +24,7 @@ from understudy.runs.epochs import resolve_epochs
 from understudy.sources.loading import load_source
 from understudy.sources.mixture import Mixture
 from understudy.sources.task_files.config import DataConfig
+from understudy.train.completion import complete_config
 from understudy.train.eval_sets import make_eval_sets
 
 
@@ -98,6 +99,7 @@ def test_epochs_give_the_number_of_steps(tmp_path: Path, epochs: float, steps: i
     config = parse_config(f'domain = "{path}"', ["data.sources=toy:DOMAIN", f"epochs={epochs}", "groups_per_batch=2"])
     resolved, line = resolve_epochs(config)
     assert (resolved.steps, resolved.epochs) == (steps, 0.0)
+    assert complete_config(config.replace(model="tiny"))[0].steps == steps
     assert f"over 8 training tasks, with algorithm.groups_per_batch = 2: {steps} steps" in line
 
 

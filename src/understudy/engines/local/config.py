@@ -112,3 +112,8 @@ class LocalEngineConfig(TrainedWeightsConfig):
     def export_engine_config(self) -> "LocalEngineConfig":
         """Return this config: a local engine opens its own exports."""
         return self
+
+
+def describe_padding(reason: str) -> str:
+    """Return a line that says that rows of a model are padded, and why."""
+    return f"rows are padded, and what they have in common is computed for each: {reason}"

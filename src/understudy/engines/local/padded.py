@@ -30,7 +30,7 @@ JOINABLE_LAYERS = tuple(
     if hasattr(cache_utils, name)
 )
 """Layers of caches whose tensors `sampling.padded_passes` knows. With others, rows are decoded one after the other."""
-_PROBE_ROW, _PROBE_SPLIT = 12, 7
+_PROBE_ROW, _PROBE_SPLIT, _PROBE_LAST = 12, 7, 11
 _MAX_PROBE_DIFF = {torch.float32: 1e-3, torch.bfloat16: 0.05}
 """Maximum difference of hidden states that are equal but for rounding, relative to their norm, by dtype."""
 
@@ -133,17 +133,21 @@ class PaddedForward:
             raise ConfigError(
                 f"{folder}: in this model a token's result depends on later tokens; choose a causal language model"
             )
-        rest, _ = self.continue_rows(row[:, _PROBE_SPLIT:], cache, [_PROBE_SPLIT])
-        if _is_equal(rest, whole[:, _PROBE_SPLIT:]):
+        if _is_equal(self._continue_probe(row, cache), whole[:, _PROBE_SPLIT:]):
             return
         self.continues_in_chunks = False
         _, cache = self.continue_rows(row[:, :_PROBE_SPLIT], None, [0])
-        rest, _ = self.continue_rows(row[:, _PROBE_SPLIT:], cache, [_PROBE_SPLIT])
-        if not _is_equal(rest, whole[:, _PROBE_SPLIT:]):
+        if not _is_equal(self._continue_probe(row, cache), whole[:, _PROBE_SPLIT:]):
             raise ConfigError(
                 f"{folder}: transformers computes other results for this model with its cache than without, so replies "
                 "would not be those of the model that is trained; set engine.sampler=vllm, or choose another model"
             )
+
+    def _continue_probe(self, row: Tensor, cache: Any) -> Tensor:
+        """Return hidden states of the rest of the row: of several tokens at once, then of one, as in decoding."""
+        several, cache = self.continue_rows(row[:, _PROBE_SPLIT:_PROBE_LAST], cache, [_PROBE_SPLIT])
+        one, _ = self.continue_rows(row[:, _PROBE_LAST:], cache, [_PROBE_LAST])
+        return torch.cat([several, one], 1)
 
 
 class PaddedRows:

@@ -11,7 +11,7 @@ from typing import Literal
 import torch
 
 from understudy.core.errors import ConfigError
-from understudy.engines.local.config import LocalEngineConfig
+from understudy.engines.local.config import LocalEngineConfig, describe_padding
 from understudy.engines.local.model import LocalModel
 from understudy.engines.vllm.client import VllmBackend, VllmHttpClient
 from understudy.engines.vllm.in_process import InProcessVllm
@@ -36,7 +36,7 @@ class SamplerChoice:
         line = f"replies are sampled by {'vLLM' if self.sampler == 'vllm' else 'PyTorch'}: {self.reason}"
         if not self.padding_reason:
             return line
-        return f"{line}; rows are padded, and what they have in common is computed for each: {self.padding_reason}"
+        return f"{line}; {describe_padding(self.padding_reason)}"
 
 
 def choose_sampler(model: LocalModel, config: LocalEngineConfig, num_processes: int = 1) -> SamplerChoice:

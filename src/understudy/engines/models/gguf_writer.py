@@ -53,7 +53,7 @@ def find_architecture(folder: Path) -> str:
     kind = json.loads((folder / "config.json").read_text(encoding="utf-8"))["model_type"]
     if kind not in _ARCHITECTURES:
         known = did_you_mean(kind, _ARCHITECTURES)
-        raise ConfigError(f"{folder} has a model type that a GGUF file is not supported for: {known}")
+        raise ConfigError(f"{folder}: GGUF files of its model type are not supported: {known}")
     return _ARCHITECTURES[kind]
 
 
@@ -90,7 +90,7 @@ def write_gguf(folder: Path, file: Path, kind: GGUFType) -> None:
             writer.write_tensor_data(quantize(_stored(arch, name, weight, model.config).numpy(), types[name]))
         writer.close()
         if problem := next(_differences(unfinished, model, tokenizer), ""):
-            raise ConfigError(f"{folder}: a GGUF file cannot store {problem}; export the model without --gguf")
+            raise ConfigError(f"{file}: a GGUF file cannot store the model's {problem}; export it without --gguf")
 
 
 def _add_value(writer: Any, key: str, value: Any) -> None:
@@ -241,7 +241,7 @@ def _pre_tokenizer(folder: Path, tokenizer: "Tokenizer") -> str:
     if not fitting:
         names = ", ".join(reader.SPLITTINGS)
         raise ConfigError(
-            f"{folder}: GGUF has no name for how its tokenizer splits a text; supported are BPE with byte fallback, "
+            "GGUF has no name for how this model's tokenizer splits a text; supported are BPE with byte fallback, "
             f"and byte-level BPE that splits as {names}"
         )
     return min(fitting, key=lambda name: fitting[name].ignores_merges != tokenizer.model.ignore_merges)
@@ -258,7 +258,10 @@ def _differences(file: Path, model: "PreTrainedModel", tokenizer: "Tokenizer") -
     again, found = reader.build_tokenizer(written.meta), AutoConfig.for_model(**written.config)
     for name in filter(type(model.config)().to_dict().__contains__, _COMPUTED):
         wanted, stored = getattr(model.config, name), getattr(found, name, None)
-        if wanted != stored:
+        if isinstance(wanted, list) and isinstance(stored, list) and len(wanted) == len(stored):
+            pairs = enumerate(zip(wanted, stored, strict=True))
+            yield from (f"{name}[{i}] = {one!r} (it would be {other!r})" for i, (one, other) in pairs if one != other)
+        elif wanted != stored:
             yield f"{name} = {wanted!r:.80} (it would be {stored!r:.80})"
     if tokenizer.encode(_PROBE).ids != again.encode(_PROBE).ids:
-        yield "its tokenizer, which splits texts in a way of its own"
+        yield "tokenizer, which splits texts in a way of its own"

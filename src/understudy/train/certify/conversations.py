@@ -70,6 +70,11 @@ class ScriptedConversation(Record):
             id=self.name, domain="certify", split="test", family="", difficulty="easy", scenario=scenario, gold=()
         )
 
+    def without_text_beside_calls(self) -> "ScriptedConversation":
+        """Return the conversation with replies that have either calls or text."""
+        silent = [t.replace(reply=t.reply.replace(content="")) if t.reply.tool_calls else t for t in self.turns]
+        return self.replace(turns=tuple(silent))
+
     def new_messages(self, turn: int, before: Message | None) -> tuple[Message, ...]:
         """Return the new messages of a turn after the reply `before`: the results of its calls, then the user's."""
         says = self.turns[turn].inputs

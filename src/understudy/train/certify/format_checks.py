@@ -4,6 +4,7 @@ The token ids are compared with those of the model's own template. Intended diff
 other difference is a failure.
 """
 
+import contextlib
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -30,8 +31,10 @@ from understudy.train.certify.conversations import (
     scripted_conversations,
 )
 from understudy.train.certify.model_template import (
+    BORDERS_KEPT,
     CONTROL_TEXT_KEPT,
     CUT_REPLY_KEPT,
+    RESULTS_KEPT,
     STRINGS_ESCAPED,
     THOUGHTS_KEPT,
     TOOLS_UNSUPPORTED,
@@ -40,7 +43,7 @@ from understudy.train.certify.model_template import (
     strip_thoughts,
     strip_turn_opening,
 )
-from understudy.train.certify.token_diff import first_mismatch, format_token_diff
+from understudy.train.certify.token_diff import differing_places, first_mismatch, format_token_diff
 
 FORMAT = "format"
 
@@ -57,8 +60,9 @@ async def check_format(
         format, FormatTokenizer.load(folder / "tokenizer.json"), ModelTemplate(folder, thinking, today)
     )
     await checker.play_all()
+    ids = checker.check("token ids equal the template's", checker.against_template, checker.rejected)
     checks = [
-        checker.check("token ids equal the template's", checker.against_template, checker.rejected),
+        ids if ids.passed else ids.replace(diff=checker.explain_tokenizer() + ids.diff),
         checker.check("earlier tokens never change", _prefixes),
         checker.check("masks cover the sampled tokens only", checker.masks),
         checker.check("re-encoded messages have the same ids", checker.audits),
@@ -79,12 +83,20 @@ class _PlayedConversation:
     sampled: list[list[int]]
 
     def until(self, turn: int, replies: Sequence[Message]) -> list[Message]:
-        """Return the conversation before reply `turn`, with `replies` in place of the recorded ones."""
-        remaining, messages = iter(replies), list[Message]()
+        """Return the conversation before reply `turn`, with `replies` in place of the recorded ones.
+
+        Results get the ids of the calls in these replies.
+        """
+        messages, ids, place = list[Message](), iter(list[str]()), 0
         for message in self.episode.messages:
-            if message.role == "assistant" and sum(m.role == "assistant" for m in messages) == turn:
-                break
-            messages.append(next(remaining) if message.role == "assistant" else message)
+            if message.role == "assistant":
+                if place == turn:
+                    break
+                message, place = replies[place], place + 1
+                ids = iter([call.id for call in message.tool_calls])
+            elif message.role == "tool":
+                message = message.replace(tool_call_id=next(ids, ""))
+            messages.append(message)
         return messages
 
 
@@ -115,7 +127,7 @@ class _FormatChecker:
         """Play all conversations, except those with a reply that the format refuses.
 
         A refused conversation is a deviation if the template refuses it too or drops its text, or if the format
-        declares a deviation. Else it is a problem.
+        declares a deviation. Else it is a problem. If it is refused for its text, it is played without.
         """
         for talk in scripted_conversations(self.vocabulary.added_tokens):
             try:
@@ -125,6 +137,8 @@ class _FormatChecker:
                     self.deviations[f"{talk.name}: template and format refuse this conversation"] = None
                 elif self.format.template_deviation or self.template.drops_text(talk.messages, talk.tools):
                     self.deviations[f"{talk.name}: {error}"] = None
+                    with contextlib.suppress(ConfigError):  # it may refuse the calls too
+                        self.played.append(await _play(talk.without_text_beside_calls(), self.format))
                 else:
                     self.rejected.append(f"{talk.name}: the format refuses what the template accepts: {error}")
 
@@ -154,16 +168,46 @@ class _FormatChecker:
                 self.deviations[f"{talk.name}: the template refuses this conversation, the format accepts it"] = None
                 return
             expected = self.template.prompt(messages, tools)
+            if talk.max_reply_tokens and not self._shows_results(messages, expected):
+                self.deviations[RESULTS_KEPT] = None
+                return
             encoded = prompt if known else self._without_tools(played, prompt)
-            if not self._same(talk, encoded, expected, deviates=bool(turn or talk.tools)):
+            starts = [len(before) - len(prompt) + len(encoded) for before in played.prompts[:turn]]
+            if not self._same(talk, encoded, expected, starts, deviates=bool(turn or talk.tools)):
                 where = f"{talk.name}, before reply {turn + 1}: the token ids differ from the template's"
                 yield f"{where}\n{format_token_diff(expected, encoded, self.vocabulary.decode)}"
                 return
 
-    def _same(self, talk: ScriptedConversation, encoded: list[int], expected: list[int], deviates: bool) -> bool:
+    def explain_tokenizer(self) -> str:
+        """Return a text that is encoded otherwise by transformers, whose class for the model may change tokenizer.json.
+
+        Return "" if there is none.
+        """
+        texts = (text for played in self.played for text in played.talk.texts)
+        if text := next((text for text in texts if self.vocabulary.encode(text) != self.template.encode(text)), ""):
+            return (
+                f"transformers reads tokenizer.json as {self.template.tokenizer_class}, which encodes other ids, as of "
+                f"{text!a:.60}: correct its normalizer and pre_tokenizer, or the model type in config.json\n\n"
+            )
+        return ""
+
+    def _shows_results(self, messages: Sequence[Message], prompt: Sequence[int]) -> bool:
+        """Return whether a prompt has the results of a conversation. Some templates drop those without a call."""
+        text = self.vocabulary.decode(prompt)
+        return all(self._round_tripped(message.content) in text for message in messages if message.role == "tool")
+
+    def _same(
+        self,
+        talk: ScriptedConversation,
+        encoded: list[int],
+        expected: list[int],
+        starts: Sequence[int],
+        deviates: bool,
+    ) -> bool:
         """Return whether both prompts are equal except for known deviations, and record these.
 
-        If `deviates` is True, the format's declared deviation is allowed. It concerns tools and earlier messages only.
+        `starts` are the places in `encoded` where earlier replies begin. If `deviates` is True, the format's declared
+        deviation is allowed. It concerns tools and earlier messages only.
         """
         if encoded == expected:
             return True
@@ -173,6 +217,9 @@ class _FormatChecker:
         encoded_text, expected_text = self.vocabulary.decode(encoded), self.vocabulary.decode(expected)
         if encoded_text != expected_text and strip_escapes(encoded_text) == strip_escapes(expected_text):
             self.deviations[STRINGS_ESCAPED] = None
+            return True
+        if encoded_text == expected_text and not differing_places(encoded, expected, starts):
+            self.deviations[BORDERS_KEPT] = None
             return True
         deviations = [CONTROL_TEXT_KEPT] if talk.has_control_text else []
         if encoded_text != expected_text:

@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Sequence
 from datetime import date
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,9 @@ from understudy.core.messages import Message, ToolSpec, tool_to_openai
 
 TOOLS_UNSUPPORTED = "the template has no tools: they are signatures in the system message, and calls are text"
 THOUGHTS_KEPT = "earlier thoughts and the tokens that open a turn stay in the prompt; the template removes them"
+BORDERS_KEPT = "prompt and reply are encoded separately, as they were sampled; the template encodes them as one text"
 CUT_REPLY_KEPT = "a truncated reply stays as it was sampled; the template trims it"
+RESULTS_KEPT = "the model reads the error that answers a truncated call; the template drops results without a call"
 STRINGS_ESCAPED = (
     "quotes, backslashes and line breaks in strings of calls are escaped; the template writes them as they are"
 )
@@ -71,9 +74,13 @@ class ModelTemplate:
         return _DATE.sub(lambda match: json.dumps(strftime(match["pattern"])), text)
 
     def drops_text(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> bool:
-        """Return whether the template leaves out the text of replies with calls."""
-        silent = [message.replace(content="") if message.tool_calls else message for message in messages]
-        return silent != list(messages) and self.prompt(silent, tools) == self.prompt(messages, tools)
+        """Return whether the template leaves out the text of a reply with calls, or writes it after their results."""
+        for after, (reply, result) in enumerate(pairwise(messages), 2):
+            if reply.tool_calls and reply.content and result.role == "tool":
+                text = str(self._tokenizer.decode(self.prompt(messages[:after], tools)))
+                if not 0 <= text.rfind(reply.content.strip()) < text.rfind(result.content):
+                    return True
+        return False
 
     def rejects(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> bool:
         """Return whether the template refuses a conversation."""
@@ -88,10 +95,18 @@ class ModelTemplate:
         talk = [Message(role="user", content="hello")]
         return self.prompt(talk, tools) != self.prompt(talk, ())
 
+    @property
+    def tokenizer_class(self) -> str:
+        """Name of the class that transformers chose for the tokenizer."""
+        return type(self._tokenizer).__name__
+
+    def encode(self, text: str) -> list[int]:
+        """Return the ids of a text without special tokens."""
+        return list(self._tokenizer.encode(text, add_special_tokens=False))
+
     def tokenizer_round_trip(self, text: str) -> str:
         """Return the text after encoding and decoding with the model's own tokenizer, which may normalize it."""
-        ids = self._tokenizer.encode(text, add_special_tokens=False)
-        return str(self._tokenizer.decode(ids, clean_up_tokenization_spaces=False))
+        return str(self._tokenizer.decode(self.encode(text), clean_up_tokenization_spaces=False))
 
 
 def _wire(message: Message) -> dict[str, Any]:
@@ -103,6 +118,8 @@ def _wire(message: Message) -> dict[str, Any]:
             {"type": "function", "id": call.id, "function": call.model_dump(include=function)}
             for call in message.tool_calls
         ]
+    if message.tool_call_id:
+        wire["tool_call_id"] = message.tool_call_id  # Gemma 4 finds the name of the tool by it
     return wire
 
 

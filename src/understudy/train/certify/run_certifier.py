@@ -15,7 +15,7 @@ from understudy.core.trajectory import Trajectory
 from understudy.engines.process_group import SINGLE_PROCESS, ProcessGroup
 from understudy.rollouts.group import Group
 from understudy.runs.config import CertifyConfig
-from understudy.runs.run import Run
+from understudy.runs.run import DIFF_FILE, Run
 from understudy.train.certify.certificate import CertificateCheck, describe_first_failure, format_diffs
 from understudy.train.certify.engine_checks import (
     CertificationTarget,
@@ -25,9 +25,6 @@ from understudy.train.certify.engine_checks import (
     check_tokenizer,
 )
 from understudy.train.certify.format_checks import check_format
-
-DIFF_FILE = "certify.txt"
-"""The file in the run's folder with the differences that the last failed certification found."""
 
 
 @dataclass(frozen=True, slots=True)

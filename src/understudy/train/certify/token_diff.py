@@ -19,6 +19,18 @@ def first_mismatch(first: Sequence[object], second: Sequence[object]) -> int | N
     return None
 
 
+def differing_places(found: Sequence[int], expected: Sequence[int], borders: Sequence[int]) -> list[int]:
+    """Return where `found` differs from `expected`: the start of each differing part that does not touch a border.
+
+    `borders` are places in `found`.
+    """
+    if (low := first_mismatch(found, expected)) is None:
+        return []
+    parts = SequenceMatcher(None, found[low:], expected[low:], autojunk=False).get_opcodes()
+    differing = [(low + start, low + end) for kind, start, end, *_ in parts if kind != "equal"]
+    return [start for start, end in differing if not any(start <= border <= end for border in borders)]
+
+
 def format_token_diff(expected: Sequence[int], found: Sequence[int], decode: Decode, offset: int = 0) -> str:
     """Return aligned token ids and texts around the first difference, or "" if there is none.
 

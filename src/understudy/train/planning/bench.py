@@ -20,7 +20,7 @@ from understudy.algorithms.config import LossConfig
 from understudy.core.errors import ConfigError
 from understudy.core.records import Record
 from understudy.engines.interface import SamplingParams
-from understudy.engines.local.config import Finetune, LocalEngineConfig
+from understudy.engines.local.config import Finetune, LocalEngineConfig, describe_padding
 from understudy.engines.models import MODELS, cache_folder
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ _SPEED_SETTINGS = {
     "device",
     "dtype",
     "sampler",
+    "batching",
     "gradient_checkpointing",
     "trainable_layers",
     "train_embeddings",
@@ -92,6 +93,8 @@ class BenchResult(Record):
     sampling: tuple[SamplingSpeed, ...]
     training: dict[Finetune, TrainingSpeed]
     """The training speed of each fine-tuning method."""
+    padding_reason: str = ""
+    """Why rows are padded, or an empty string if they are packed."""
 
     def sampling_at(self, rows: int) -> SamplingSpeed:
         """Return the speed at the largest measured batch size of at most `rows`, or the first one if all are larger."""
@@ -151,6 +154,8 @@ def format_result(speeds: BenchResult) -> str:
             f"  {f'training, {way}':<28}{update.tokens_per_second:>12,.0f}  "
             f"and {update.optimizer_seconds:.2g} s for each optimizer step"
         )
+    if speeds.padding_reason:
+        lines.append(describe_padding(speeds.padding_reason))
     return "\n".join(lines)
 
 
@@ -179,6 +184,7 @@ async def _sampled(engine: "LocalEngine", name: str, size: BenchSize) -> BenchRe
         device=engine.device,
         dtype=engine.dtype,
         sampler=engine.sampler_choice.sampler,
+        padding_reason=engine.sampler_choice.padding_reason,
         sampling=await _rates(engine, size),
         training={},
     )

@@ -121,8 +121,8 @@ def forecast_run(
     evaluations = _evaluations(config)
     imitated = sft.steps * training.seconds(sft.batch_size * episodes.mean_tokens)
     played = algorithm.group_size * algorithm.groups_per_batch
-    own = episodes.mean_tokens - episodes.common_prefix_tokens
-    tokens = algorithm.most_trained_episodes * own + episodes.common_prefix_tokens
+    common = 0 if speeds.padding_reason else episodes.common_prefix_tokens  # padded rows share no prefix in an update
+    tokens = algorithm.most_trained_episodes * (episodes.mean_tokens - common) + common
     computed = algorithm.groups_per_batch * tokens
     beside = FORWARD_COST * (bool(algorithm.kl_coef) + bool(algorithm.tis_cap) + algorithm.uses_critic)
     passes = (algorithm.update_epochs + beside) * computed / training.tokens_per_second

@@ -5,14 +5,13 @@ neither the domain nor the servers of a config, and it forecasts neither time no
 limits of a preset that was made for another model: they are fitted as in a run if the model's files are here.
 """
 
-from collections.abc import Sequence
-
 from understudy.core.errors import ConfigError
 from understudy.core.records import Record
 from understudy.engines.local.config import LocalEngineConfig
 from understudy.engines.local.machine import planned_gpu
 from understudy.engines.models import find_model_config
 from understudy.runs.config import TrainConfig
+from understudy.train.model_size import fit_preset_to_size
 from understudy.train.planning.fitting import fit_shape_to_memory
 from understudy.train.planning.memory import (
     GIB,
@@ -46,23 +45,20 @@ class GPUPlan(Record):
         return "\n".join(lines)
 
 
-def plan_for_gpu(config: TrainConfig, gpu: str, processes: int = 1, presets: Sequence[str] = ()) -> GPUPlan:
-    """Return the plan for `processes` GPUs of a kind. Raise ConfigError if the GPU or the model is unknown.
-
-    `presets` are those of the config, whose token limits may need to be raised for the model.
-    """
+def plan_for_gpu(config: TrainConfig, gpu: str, processes: int = 1) -> GPUPlan:
+    """Return the plan for `processes` GPUs of a kind. Raise ConfigError if the GPU or the model is unknown."""
     if not isinstance(config.engine, LocalEngineConfig):
         raise ConfigError(f"engine.kind = {config.engine.kind!r}: only the memory of a local engine can be planned")
     planned_gpu(gpu, config.engine)  # a mistake in its name should not wait for the model
     folder = find_model_config(config.model)
     shape = model_shape_of_config(folder)
-    line = ""
+    (config, lines), line = fit_preset_to_size(config, shape.parameters), ""
     if (folder / "tokenizer.json").is_file() and any(folder.glob("*.safetensors")):
-        config, line = fit_token_limits(presets, config)
-    elif has_foreign_limits(presets, config):
+        config, line = fit_token_limits(config)
+    elif has_foreign_limits(config):
         line = "the token limits are those of the preset; a run may raise them for this model, whose files are not here"
     plan = plan_shape_for_gpu(config, shape, gpu, processes)
-    return plan.replace(notes=(*([line] if line else []), *plan.notes))
+    return plan.replace(notes=(*lines, *([line] if line else []), *plan.notes))
 
 
 def plan_shape_for_gpu(config: TrainConfig, shape: ModelShape, gpu: str, processes: int = 1) -> GPUPlan:

@@ -25,6 +25,7 @@ from understudy.evaluation.statistics import MeanEstimate
 from understudy.rollouts.agent import EngineAgent
 from understudy.rollouts.rollout import RolloutRequest
 from understudy.runs.config import TrainConfig
+from understudy.train.completion import complete_config
 from understudy.train.eval_sets import base_eval_sets
 from understudy.train.planning import forecast
 from understudy.train.planning.fitting import fit_to_memory
@@ -115,6 +116,7 @@ async def plan_training(config: TrainConfig, target: float, seconds: float = 60.
         raise ConfigError(f"--target {target:g}: a success rate between 0 and 1 is needed, such as 0.7")
     if config.engine.kind != "local":
         raise ConfigError(f"engine.kind = {config.engine.kind!r}: a plan is measured on this machine; leave it out")
+    config, completed = complete_config(config)
     prepared = await prepare_run(config)
     machine = detect_machine(config.engine.export_engine_config)
     fitted = fit_to_memory(config, prepared.model_folder, machine)
@@ -123,7 +125,8 @@ async def plan_training(config: TrainConfig, target: float, seconds: float = 60.
     config = fitted.config
     started = time.perf_counter()
     result = await _measure(config, prepared, seconds)
-    return await _plan(config, prepared, result, target, time.perf_counter() - started)
+    plan = await _plan(config, prepared, result, target, time.perf_counter() - started)
+    return plan.replace(notes=(*completed, *plan.notes))
 
 
 async def _measure(config: TrainConfig, prepared: PreparedRun, seconds: float) -> EvalResult:

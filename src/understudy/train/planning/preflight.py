@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from understudy.core.errors import ConfigError, TaskError
 from understudy.core.records import Record
+from understudy.engines.local.config import describe_padding
 from understudy.engines.local.machine import detect_machine
 from understudy.engines.tinker.client import TinkerClient
 from understudy.engines.tinker.config import TinkerEngineConfig
@@ -20,6 +21,7 @@ from understudy.evaluation.evaluate import NUM_SIZED_TASKS, GoldCutOffError, pla
 from understudy.formats import FormatTokenizer
 from understudy.runs.config import TrainConfig
 from understudy.runs.phases import has_checkpoint_after
+from understudy.train.completion import complete_config
 from understudy.train.planning import bench, forecast, memory
 from understudy.train.planning.bench import BenchResult
 from understudy.train.planning.fitting import fit_to_memory
@@ -82,8 +84,9 @@ async def run_preflight(config: TrainConfig, folder: Path, processes: int = 1) -
         prepare_run,
     )
 
+    config, completed = complete_config(config)
     prepared = await prepare_run(config)
-    sound, notes = "the config is valid", (*config_warnings(config), *prepared.notes)
+    sound, notes = "the config is valid", (*completed, *config_warnings(config), *prepared.notes)
     if isinstance(config.engine, TinkerEngineConfig):
         gold, served = await measure_gold_episodes(config, prepared), _served(config.engine)
         return PreflightReport(config=config, folder=folder, verdict=sound, gold_sizes=gold, notes=(served, *notes))
@@ -109,6 +112,7 @@ async def run_preflight(config: TrainConfig, folder: Path, processes: int = 1) -
         disk=_disk(config, memory.read_model_shape(prepared.model_folder), machine.dtype_bytes, folder),
         notes=(
             *([fitted.changes] if fitted.changes else []),
+            *([describe_padding(speeds.padding_reason)] if speeds.padding_reason else []),
             *machine.warnings,
             *context_warnings(config, read_context_length(prepared.model_folder)),
             *notes,

@@ -25,7 +25,7 @@ from understudy.runs.run import MODEL_FOLDER, Run
 from understudy.runs.trackers import TrackerProcesses
 from understudy.train.certify import RunCertifier, make_certification_target
 from understudy.train.checkpointing import load_checkpoint
-from understudy.train.model_size import resolve_learning_rates
+from understudy.train.completion import complete_config, complete_run_config
 from understudy.train.phases.rl import RLPhase
 from understudy.train.planning.preflight import PreflightReport, measure_gold_episodes
 from understudy.train.preparation import PreparedRun, config_warnings, prepare_run
@@ -53,7 +53,7 @@ def train_on_skyrl(
     if process_group.world_size > 1:
         raise ConfigError("engine.kind = 'skyrl': SkyRL starts processes itself; leave out --num-processes")
     validate_installation()
-    config, _ = resolve_learning_rates(config)
+    config, completed = complete_run_config(config, run)
     tracker = CostTracker(file=run.folder / COST_FILE)
     prepared = run_async(prepare_run(config, run.created_at, cost_tracker=tracker))
     sampler = SkyRLSampler(lambda: FormatTokenizer.load(prepared.model_folder / "tokenizer.json"), _client_errors())
@@ -63,7 +63,7 @@ def train_on_skyrl(
     sampler.max_context_tokens = int(keys[MAX_MODEL_LEN_KEY])
     sampler.vocab_size = read_vocab_size(prepared.model_folder)
     cfg = build_skyrl_config(keys)
-    for line in (*run.warnings, *config_warnings(config), _cluster_summary(cfg)):
+    for line in (*run.warnings, *completed, *config_warnings(config), _cluster_summary(cfg)):
         report(line, 0, 0, {})
     with (
         interruptible(on_interrupt) as is_interrupted,
@@ -89,9 +89,11 @@ async def preflight_on_skyrl(config: TrainConfig, folder: Path) -> PreflightRepo
     Raise ConfigError or TaskError as a run would.
     """
     validate_installation()
+    config, completed = complete_config(config)
     prepared = await prepare_run(config)
     cfg = _skyrl_config(config, prepared, folder)
-    gold, notes = await measure_gold_episodes(config, prepared), (_cluster_summary(cfg), *config_warnings(config))
+    gold = await measure_gold_episodes(config, prepared)
+    notes = (*completed, _cluster_summary(cfg), *config_warnings(config))
     taken = f"skyrl {SKYRL_VERSION} accepts the config"
     return PreflightReport(config=config, folder=folder, verdict=taken, gold_sizes=gold, notes=notes)
 
