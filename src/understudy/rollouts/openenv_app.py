@@ -4,6 +4,7 @@
 
 It is an MCP environment, whose tools are those of the source, and `send_message` to the user. Each WebSocket is an
 episode, of the task that `reset` names by `split` and `index`, `task_id` or `seed`. The last step has the reward.
+Tasks of Harbor use `http_episodes` instead.
 """
 
 import importlib.util
@@ -23,6 +24,7 @@ from understudy.core.messages import ToolCall, ToolSpec
 from understudy.core.tasks import SPLITS, Task
 from understudy.envs.task_source import TaskSource, find_policy
 from understudy.rollouts.exposed_episode import MESSAGE_TOOL, ExposedEpisode
+from understudy.rollouts.http_episodes import HTTPEpisodes
 from understudy.serve.access import AccessMiddleware
 from understudy.serve.options import ServeConfig
 from understudy.serve.server import make_server, open_socket
@@ -57,6 +59,7 @@ def openenv_app(source: TaskSource, max_concurrent_envs: int = 64) -> Starlette:
             Route(f"{environment}/task", server.get_task, methods=["POST"]),
             Route("/mcp", server.list_tools, methods=["POST"]),
             WebSocketRoute("/ws", server.play),
+            *HTTPEpisodes(source, max_concurrent_envs).routes,
         ]
     )
 

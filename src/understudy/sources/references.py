@@ -27,6 +27,7 @@ BENCHMARK_MODULES: Mapping[str, str] = {
     "tau-bench": "understudy.sources.benchmarks.tau_bench",
     "tau2": "understudy.sources.benchmarks.tau2_bench",
     "bfcl": "understudy.sources.benchmarks.bfcl",
+    "sopbench": "understudy.sources.benchmarks.sopbench",
 }
 """The module whose `open_domain` opens a benchmark, by the benchmark's prefix (before `:PATH#domain`)."""
 SOURCE_MODULES: Mapping[str, str] = {

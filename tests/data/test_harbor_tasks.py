@@ -1,0 +1,159 @@
+"""Test tasks of ours as task folders of Harbor: played from its shell, and read by Harbor."""
+
+import asyncio
+import hashlib
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+import uvicorn
+
+from support.machine import ELSEWHERE
+from support.software import harbor_packages
+from toy import DOMAIN
+from understudy.core.errors import ConfigError
+from understudy.core.event_loop import run_async
+from understudy.core.messages import Message, ToolCall
+from understudy.core.tasks import SPLITS, Task
+from understudy.data.harbor_tasks import write_harbor_tasks
+from understudy.envs.task_source import TaskSource
+from understudy.rollouts.openenv_app import openenv_app
+from understudy.runs.targets import load
+
+TASK = DOMAIN.tasks("train")[0]
+NAME = TASK.id.replace("/", "-")
+
+
+@pytest.fixture
+def url() -> Iterator[str]:
+    """The address of a server of the toy domain."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    server = uvicorn.Server(uvicorn.Config(openenv_app(DOMAIN), log_level="error", ws="none"))
+    serving = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+    serving.start()
+    while not server.started:
+        time.sleep(0.01)
+    yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+    server.should_exit = True
+    serving.join()
+
+
+def load_local(folder: Path) -> TaskSource:
+    try:
+        return load(f"harbor:{folder}#run=local")
+    except ConfigError as e:
+        if "user namespaces" in str(e):
+            pytest.skip(f"{ELSEWHERE}{e}")
+        raise
+
+
+async def play(source: TaskSource, task: Task, *commands: str) -> tuple[float, str]:
+    """Return the reward of shell commands, and what the last one printed."""
+    environment, seen = source.environment(task), ""
+    try:
+        await environment.start()
+        for command in commands:
+            call = ToolCall(name="bash", arguments={"command": command})
+            step = await environment.step(Message(role="assistant", tool_calls=(call,)))
+            seen = step.messages[-1].content
+        step = await environment.step(Message(role="assistant", content="Done."))
+        assert step.score
+        return step.score.reward, seen
+    finally:
+        await environment.close()
+
+
+def test_gold_earns_1_and_nothing_0_from_its_shell(tmp_path: Path, url: str) -> None:
+    counts = write_harbor_tasks("toy:DOMAIN", tmp_path / "out", url)
+    assert counts == {split: len(DOMAIN.tasks(split)) for split in SPLITS if DOMAIN.tasks(split)}
+    source = load_local(tmp_path / "out" / "train")
+    tasks = [task for split in SPLITS for task in source.tasks(split)]
+    assert (len(tasks), source.lacks_gold) == (len(DOMAIN.tasks("train")), False)
+    task = next(task for task in tasks if task.id.endswith(f"/{NAME}"))
+    (gold,) = (call.arguments["command"] for call in task.gold_calls)
+
+    async def playing() -> list[tuple[float, str]]:
+        return [
+            await play(source, task, gold),
+            await play(source, task),
+            await play(source, task, "python3 /app/tool.py"),
+            await play(source, task, "python3 /app/tool.py nothing '{}'"),
+            await play(source, task, "python3 /app/tool.py send_message text"),
+            await play(source, task, gold, "python3 /app/tool.py send_message '{\"text\": \"Yes.\"}'"),
+            await play(source, task, "grep -rhs key= /app /tests"),
+        ]
+
+    rewards, texts = zip(*run_async(playing()), strict=True)
+    assert rewards == (1.0, 0.0, 0.0, 0.0, 0.0, 1.0, 0.0)
+    assert TASK.scenario.opening in texts[2]
+    assert ["unknown tool" in texts[3], "must be JSON" in texts[4], "has ended" in texts[5]] == [True] * 3
+    assert "key=" not in texts[6]
+
+
+def test_instructions_have_what_the_agent_needs_and_no_more(tmp_path: Path) -> None:
+    write_harbor_tasks("toy:DOMAIN", tmp_path / "out", "http://host:1/")
+    folder = tmp_path / "out" / "train" / NAME
+    text = (folder / "instruction.md").read_text()
+    assert [part in text for part in (DOMAIN.domain_policy, TASK.scenario.opening, "send_message")] == [True] * 3
+    assert all(f"- {spec.name}: " in text for spec in DOMAIN.tool_specs)
+    shown = text + (folder / "environment" / "tool.py").read_text()
+    assert "http://host:1/episodes" in shown
+    assert TASK.gold_turns[-1].content not in shown
+
+
+def test_a_client_cannot_read_the_reward_of_its_episode() -> None:
+    app = openenv_app(DOMAIN, 1)
+    lock = hashlib.sha256(b"k").hexdigest()
+    call = {"task": TASK.id, "lock": lock, "tool": ""}
+
+    async def ask(path: str, body: Any) -> tuple[int, Any]:
+        async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://test") as client:
+            answer = await client.post(path, json=body)
+            return answer.status_code, answer.json() if answer.is_success else None
+
+    async def asking() -> list[tuple[int, Any]]:
+        return [
+            await ask("/episodes/a/call", call),
+            await ask("/episodes/a/grade", {"task": TASK.id, "key": lock}),
+            await ask("/episodes/b/call", call),
+            await ask("/episodes/a/grade", {"task": TASK.id, "key": "k"}),
+            await ask("/episodes/a/grade", {"task": TASK.id, "key": "k"}),
+            await ask("/episodes/b/call", {**call, "arguments": []}),
+            await ask("/episodes/b/call", {**call, "tool": "x", "arguments": []}),
+            await ask("/episodes/c/call", {**call, "task": "none"}),
+            await ask("/episodes/c/call", ["task"]),
+        ]
+
+    opening, *others = asyncio.run(asking())
+    assert opening == (200, {"result": TASK.scenario.opening})
+    assert [status for status, _ in others] == [403, 503, 200, 200, 200, 200, 404, 400]
+    assert (others[2][1], others[3][1]) == ({"reward": 0.0}, {"reward": 0.0})
+    assert "arguments" in others[5][1]["error"]
+
+
+@pytest.mark.parametrize(("source", "url"), [("retial", "http://host:1"), ("toy:DOMAIN", ""), ("toy:DOMAIN", "host:1")])
+def test_wrong_names_and_addresses_are_refused(tmp_path: Path, source: str, url: str) -> None:
+    with pytest.raises(ConfigError, match="retial|--url"):
+        write_harbor_tasks(source, tmp_path / "out", url)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.environments
+def test_harbor_accepts_the_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(harbor_packages())
+    write_harbor_tasks("retail", tmp_path / "out", "http://host:1")
+    from harbor.models.task.task import Task as HarborTask
+
+    for split in SPLITS:
+        for folder in (tmp_path / "out" / split).iterdir():
+            assert HarborTask.is_valid_dir(folder)
+            task = HarborTask(folder)
+            assert task.config.environment.network_mode.value == "public"
+            assert task.instruction == (folder / "instruction.md").read_text()
+            assert task.paths.discovered_test_path_for(task.config.environment.os)
+            assert task.paths.discovered_solve_path_for(task.config.environment.os)
