@@ -84,7 +84,7 @@ def test_gold_earns_1_and_nothing_0_from_its_shell(tmp_path: Path, url: str) -> 
             await play(source, task, "python3 /app/tool.py"),
             await play(source, task, "python3 /app/tool.py nothing '{}'"),
             await play(source, task, "python3 /app/tool.py send_message text"),
-            await play(source, task, gold, "python3 /app/tool.py send_message '{\"text\": \"Yes.\"}'"),
+            await play(source, task, gold, 'python3 /app/tool.py send_message \'{"text": "Yes."}\''),
             await play(source, task, "grep -rhs key= /app /tests"),
         ]
 
@@ -138,7 +138,7 @@ def test_a_client_cannot_read_the_reward_of_its_episode() -> None:
 
 @pytest.mark.parametrize(("source", "url"), [("retial", "http://host:1"), ("toy:DOMAIN", ""), ("toy:DOMAIN", "host:1")])
 def test_wrong_names_and_addresses_are_refused(tmp_path: Path, source: str, url: str) -> None:
-    with pytest.raises(ConfigError, match="retial|--url"):
+    with pytest.raises(ConfigError, match=r"retial|--url"):
         write_harbor_tasks(source, tmp_path / "out", url)
     assert not (tmp_path / "out").exists()
 

@@ -380,6 +380,36 @@ def test_replies_do_not_depend_on_the_order_of_requests(tiny: Path) -> None:
     assert one != asyncio.run(replies(["a", "b"], 8))
 
 
+def test_parallel_branches_are_stored_alike_in_whatever_order_they_arrive(tiny: Path) -> None:
+    async def branches(first: str, second: str) -> list[str]:
+        async with running(tiny, say("Yes.")) as each:
+
+            async def ask(text: str) -> None:
+                body = {"model": "m", "messages": [{"role": "user", "content": text}]}
+                assert (await each.post("/v1/chat/completions", body)).is_success
+
+            await ask("main")
+            each.sampler.gate.clear()
+            asking = []
+            for text in (first, second):
+                each.sampler.begun.clear()
+                asking.append(asyncio.create_task(ask(text)))
+                await each.sampler.begun.wait()
+            each.sampler.gate.set()
+            await asyncio.gather(*asking)
+            await ask("a later one")
+            each.check_invariant()
+            arrived = [branch.messages[0].content for branch in each.session.episode.branches]
+            each.session.sort_branches()
+            assert arrived == [first, second, "a later one"]
+            return [branch.messages[0].content for branch in each.session.episode.branches]
+
+    stored = asyncio.run(branches("b", "c"))
+    assert stored == asyncio.run(branches("c", "b"))
+    assert sorted(stored[:2]) == ["b", "c"]
+    assert stored[2] == "a later one"
+
+
 @pytest.mark.parametrize(
     ("limits", "code", "stop"),
     [

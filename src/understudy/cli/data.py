@@ -338,7 +338,9 @@ def _write_environment(options: ExportConversationsOptions) -> None:
         return
     counts = write_harbor_tasks(source, options.out, options.url)
     print(*(f"{options.out}/{split}: {count} tasks" for split, count in counts.items()), sep="\n")
-    print(f"Harbor's containers play them at {options.url}. Start it with: understudy serve-env {source} --host ADDRESS")
+    print(
+        f"Harbor's containers play them at {options.url}. Start it with: understudy serve-env {source} --host ADDRESS"
+    )
 
 
 class SplitOptions(RowFileOptions):

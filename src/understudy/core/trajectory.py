@@ -167,7 +167,8 @@ class Trajectory(TokenSequence):
     """The tools in the prompt of the last reply. None for those of the environment."""
     sampling_masks: SamplingMasks = field(default_factory=list)
     branches: list[Branch] = field(default_factory=list)
-    """The other sequences of the episode, in the order of their first reply."""
+    """The other sequences of the episode, in the order of their first reply. Those of a program that it had open at the
+    same time are sorted by content."""
 
     @property
     def sequences(self) -> list["Trajectory | Branch"]:
@@ -204,8 +205,8 @@ class Trajectory(TokenSequence):
         tokens: Sequence[int],
         logprobs: Sequence[float],
         sampling_masks: Sequence[SamplingMask] = (),
-    ) -> None:
-        """Append a reply to the sequence that its prompt continues. If there is none, open a branch.
+    ) -> "Trajectory | Branch":
+        """Append a reply to the sequence that its prompt continues, and return it. If there is none, open a branch.
 
         `messages` and `prompt` are the conversation before the reply and all its tokens. A model behind an API has no
         tokens. Of the first `num_known` messages, the prompt has the tokens of an earlier call, its reply included.
@@ -216,6 +217,7 @@ class Trajectory(TokenSequence):
         sequence.observe(messages[len(sequence.messages) :], prompt[len(sequence.tokens) :])
         sequence.act(reply, tokens, logprobs, sampling_masks)
         sequence.tools = list(tools)
+        return sequence
 
     def find_sequence(
         self, messages: Sequence[Message], prompt: Sequence[int], num_known: int

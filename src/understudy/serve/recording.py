@@ -7,6 +7,7 @@ sampling masks. Only the length of a reply and stop strings are the program's.
 
 import asyncio
 import hashlib
+import itertools
 import math
 from array import array
 from collections import Counter
@@ -20,8 +21,9 @@ from starlette.responses import Response
 from understudy.core.errors import ConfigError, RolloutError
 from understudy.core.messages import Message, ToolCall, ToolSpec, index_tools
 from understudy.core.records import Record
+from understudy.core.sampling_masks import SamplingMask
 from understudy.core.tasks import Score
-from understudy.core.trajectory import StopReason, Trajectory
+from understudy.core.trajectory import Branch, StopReason, Trajectory
 from understudy.engines.interface import SamplingParams
 from understudy.formats.chat_format import mark_truncated_call, reply_events
 from understudy.serve.conversation_cache import ConversationCache
@@ -108,6 +110,10 @@ async def _find_lost(answers: Sequence[_Answer]) -> _Answer | None:
     return next(reversed(waited_for or answers), None)
 
 
+def _content(branch: Branch) -> tuple[Sequence[int], Sequence[str]]:
+    return branch.tokens, [message.model_dump_json() for message in branch.messages]
+
+
 class Session:
     """One episode of a program. Each sampled reply is appended to `episode`.
 
@@ -143,6 +149,11 @@ class Session:
         self._prompts = Counter[bytes]()
         self._answers: dict[bytes, list[_Answer]] = {}
         self._running = set[asyncio.Task[Response]]()
+        self._clock = itertools.count()
+        self._asked: dict[int, int] = {}
+        """When each request arrived that is being answered, by its `id`."""
+        self._spans: dict[int, tuple[int, int, Branch]] = {}
+        """When the first request of each branch arrived, and when its last reply was complete, by the branch's `id`."""
 
     async def respond(
         self,
@@ -174,7 +185,11 @@ class Session:
         """Return the parsed request of a chat-completions body, and its replies. Raise ApiError if it is refused."""
         request = self._parse(body)
         self._reserve(request.n)
-        return request, await self._sample(request)
+        self._asked[id(request)] = next(self._clock)
+        try:
+            return request, await self._sample(request)
+        finally:
+            del self._asked[id(request)]
 
     async def _sample(self, request: ChatCompletionRequest) -> SampledReplies:
         prompt, num_known = await self._build_prompt(request)
@@ -336,8 +351,34 @@ class Session:
             self.count("stop_string")
         reply = with_call_ids(mark_truncated_call(parsed, truncated or cut), [*prompt, *tokens])
         self._note_reply(reply, last.reply_end.message)
-        messages = [to_wire_calls(message) for message in request.conversation]
-        self.episode.add_call(messages, request.callable_tools, prompt, num_known, reply, tokens, logprobs, masks)
+        self._append(request, prompt, num_known, reply, tokens, logprobs, masks)
+
+    def _append(
+        self,
+        request: ChatCompletionRequest,
+        prompt: Sequence[int],
+        num_known: int,
+        reply: Message,
+        tokens: Sequence[int] = (),
+        logprobs: Sequence[float] = (),
+        masks: Sequence[SamplingMask] = (),
+    ) -> None:
+        """Append a reply to its sequence."""
+        messages, tools = [to_wire_calls(message) for message in request.conversation], request.callable_tools
+        sequence = self.episode.add_call(messages, tools, prompt, num_known, reply, tokens, logprobs, masks)
+        if isinstance(sequence, Branch):
+            first = self._spans[id(sequence)][0] if id(sequence) in self._spans else self._asked[id(request)]
+            self._spans[id(sequence)] = first, next(self._clock), sequence
+
+    def sort_branches(self) -> None:
+        """Sort branches that were open at the same time by their content, because they arrive in any order."""
+        groups, end = list[list[Branch]](), -1
+        for first, last, branch in sorted(self._spans.values(), key=lambda span: span[:2]):
+            if first > end:
+                groups.append([])
+            groups[-1].append(branch)
+            end = max(end, last)
+        self.episode.branches[:] = [branch for group in groups for branch in sorted(group, key=_content)]
 
     def _note_reply(self, reply: Message, sent: Message) -> None:
         """Note a reply, and how the program gets it. Malformed calls are text in what it gets."""
