@@ -30,6 +30,8 @@ from understudy.sources.task_files.call_matching import validate_arguments
 
 _MAX_ORDERS = 200
 """How many orders of calls are tried as gold."""
+_KEYS = ("user_prompt", "user_known", "action_should_succeed", "directed_action_graph")
+_CODE = "the code of SOPBench"
 _SETUP = "full", "structured"
 """SOPBench's options `default_constraint_option` and `constraint_descr_format`."""
 
@@ -73,24 +75,29 @@ def open_domain(reference: str) -> SOPBench:
     if domain not in known:
         raise ConfigError(f"sopbench:{reference}: unknown domain {did_you_mean(domain, known)}")
     register_package("env", root / "env")
-    file = root / "data" / f"{domain}_tasks.json"
-    try:
-        by_goal: Mapping[str, Sequence[Any]] = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as e:
-        raise ConfigError(f"{file} cannot be read: {e}") from e
-    rows = {
-        f"{goal}-{number}": {**row, "user_goal": goal, "name": f"{goal}-{number}"}
-        for goal, found in by_goal.items()
-        for number, row in enumerate(found)
-    }
+    rows = _read_rows(root / "data" / f"{domain}_tasks.json")
     splits = assign_splits(dict.fromkeys(rows))
-    defaults = import_submodule("env.task").task_default_dep_full(domain, *_SETUP, dependency_verb_dep_orig=True)
+    with user_code("environment", _CODE):
+        defaults = import_submodule("env.task").task_default_dep_full(domain, *_SETUP, dependency_verb_dep_orig=True)
     return SOPBench(
         f"sopbench-{domain}",
         lambda row: _Session(domain, row, defaults),
         _Session(domain, next(iter(rows.values())), defaults).specs(),
         rows={split: {name: row for name, row in rows.items() if splits[name] == split} for split in SPLITS},
     )
+
+
+def _read_rows(file: Path) -> dict[str, Mapping[str, Any]]:
+    """Return the rows of a file by name. Raise ConfigError for another form."""
+    try:
+        by_goal = json.loads(file.read_text(encoding="utf-8"))
+        found = [(f"{goal}-{number}", goal, row) for goal, rows in by_goal.items() for number, row in enumerate(rows)]
+        lacking = next((f"{name} lacks {key}" for name, _, row in found for key in _KEYS if key not in row), "")
+    except (OSError, ValueError, TypeError, AttributeError) as e:
+        raise ConfigError(f"{file} cannot be read: {e}; take the file of SOPBench") from e
+    if lacking or not found:
+        raise ConfigError(f"{file}: {lacking or 'it has no tasks'}; take the file of SOPBench")
+    return {name: {**row, "user_goal": goal, "name": name} for name, goal, row in found}
 
 
 class _Session:
@@ -123,8 +130,7 @@ class _Session:
 
     async def start(self) -> None:
         """Make the database."""
-        with user_code("environment", "SOPBench's domain"):
-            assert self._system
+        assert self._system
 
     async def call(self, call: ToolCall) -> str:
         """Run a call."""
@@ -143,16 +149,16 @@ class _Session:
         """Return 1 if no call was refused or failed, and the evaluator accepts all."""
         if sum(len(message.tool_calls) for message in written) != len(self._results):
             return 0.0
-        with user_code("grader", "SOPBench's evaluator"):
-            return float(self._evaluate(self._results))
+        return float(self._evaluate(self._results))
 
     async def close(self) -> None:
         """Do nothing: there are no resources to release."""
 
     @functools.cached_property
     def _initialized(self) -> Any:
-        initialize = import_submodule("env.task").task_initializer
-        return initialize(self._domain, self._row, *self._defaults, None, "prompt", False, _SETUP[1])
+        with user_code("environment", _CODE):
+            initialize = import_submodule("env.task").task_initializer
+            return initialize(self._domain, self._row, *self._defaults, None, "prompt", False, _SETUP[1])
 
     @property
     def _system(self) -> Any:
@@ -175,9 +181,10 @@ class _Session:
             {"tool_name": call.name, "arguments": copy.deepcopy(dict(call.arguments)), "content": _parse(result)}
             for call, result in calls
         ]
-        evaluate = import_submodule("env.evaluator").evaluator_function_directed_graph
         final = {"final_database": self._system.data}
-        return bool(evaluate(self._domain, self._row, [], listed, final, _SETUP[0])["success"])
+        with user_code("grader", _CODE):
+            evaluate = import_submodule("env.evaluator").evaluator_function_directed_graph
+            return bool(evaluate(self._domain, self._row, [], listed, final, _SETUP[0])["success"])
 
     def _orders(self) -> Iterator[Sequence[int]]:
         """Yield orders in which the graph's functions may be called, as numbers of nodes."""
