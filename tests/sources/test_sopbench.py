@@ -12,6 +12,7 @@ from understudy.core.errors import ConfigError, RolloutError
 from understudy.core.event_loop import run_async
 from understudy.core.messages import Message, ToolCall
 from understudy.core.tasks import SPLITS, Task
+from understudy.data.checks.check import check
 from understudy.envs.task_source import TaskSource
 from understudy.runs.targets import load
 
@@ -134,6 +135,13 @@ def test_gold_is_found_in_the_graph_and_rewards_are_the_evaluators(tmp_path: Pat
     ):
         assert run_async(play(source, task, replies))[0] == reward
     assert source.slice(source.task_slice.replace(families=("act",))).tasks(opened.split) == [opened]  # type: ignore[attr-defined]
+
+
+def test_check_names_what_doing_nothing_solves_and_what_has_no_gold(tmp_path: Path) -> None:
+    report = check(load(f"sopbench:{write_checkout(tmp_path, LAYOUT)}#house"))
+    assert any("open_door-2" in text for text in report.warnings)
+    assert not any("policy is empty" in text for text in report.warnings)
+    assert "open_door-1" in report.train_refusal
 
 
 def test_a_failure_of_its_evaluator_is_attributed(tmp_path: Path) -> None:
