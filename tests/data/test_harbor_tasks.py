@@ -5,12 +5,14 @@ import hashlib
 import socket
 import threading
 import time
+import typing
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx2
 import pytest
+import typing_extensions
 import uvicorn
 
 from support.machine import ELSEWHERE
@@ -146,6 +148,7 @@ def test_wrong_names_and_addresses_are_refused(tmp_path: Path, source: str, url:
 @pytest.mark.environments
 def test_harbor_accepts_the_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(harbor_packages())
+    monkeypatch.setattr(typing, "override", typing_extensions.override, raising=False)  # of Python 3.12
     write_harbor_tasks("retail", tmp_path / "out", "http://host:1")
     from harbor.models.task.task import Task as HarborTask
 

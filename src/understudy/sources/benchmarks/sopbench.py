@@ -42,7 +42,7 @@ class SOPBench(GradedSource):
 
     golds: dict[str, Sequence[Message]] = field(default_factory=dict, repr=False, compare=False)
     """The gold turns by row, which take seconds to find."""
-    families = ("act", "nothing")  # type: ignore[assignment]
+    families = ("act", "nothing")
     lacks_gold = False
 
     def family(self, row: Mapping[str, Any]) -> str:
