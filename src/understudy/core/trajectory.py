@@ -115,6 +115,13 @@ class TokenSequence:
         """Yield the agent's turns as [start, end) spans of `tokens`."""
         return sampled_spans(self.mask)
 
+    def swap(self, other: "TokenSequence") -> None:
+        """Exchange messages and tokens with another sequence."""
+        for name in TokenSequence.__annotations__:
+            own = getattr(self, name)
+            setattr(self, name, getattr(other, name))
+            setattr(other, name, own)
+
     def shown_tools(self, tools: Sequence[ToolSpec]) -> Sequence[ToolSpec]:
         """Return the tools in the prompt. `tools` are those of the environment."""
         return tools if self.tools is None else self.tools
@@ -167,8 +174,8 @@ class Trajectory(TokenSequence):
     """The tools in the prompt of the last reply. None for those of the environment."""
     sampling_masks: SamplingMasks = field(default_factory=list)
     branches: list[Branch] = field(default_factory=list)
-    """The other sequences of the episode, in the order of their first reply. Those of a program that it had open at the
-    same time are sorted by content."""
+    """The other sequences of the episode, in the order of their first reply. Those that a program had open at the same
+    time are sorted by content."""
 
     @property
     def sequences(self) -> list["Trajectory | Branch"]:

@@ -110,8 +110,19 @@ async def _find_lost(answers: Sequence[_Answer]) -> _Answer | None:
     return next(reversed(waited_for or answers), None)
 
 
-def _content(branch: Branch) -> tuple[Sequence[int], Sequence[str]]:
-    return branch.tokens, [message.model_dump_json() for message in branch.messages]
+@dataclass(slots=True)
+class _Span:
+    """When a sequence was open, in ticks of the session."""
+
+    sequence: Trajectory | Branch
+    asked: int
+    """When its first request arrived."""
+    first_reply: int
+    last_reply: int
+
+
+def _content(span: _Span) -> tuple[Sequence[int], Sequence[str]]:
+    return span.sequence.tokens, [message.model_dump_json() for message in span.sequence.messages]
 
 
 class Session:
@@ -152,8 +163,8 @@ class Session:
         self._clock = itertools.count()
         self._asked: dict[int, int] = {}
         """When each request arrived that is being answered, by its `id`."""
-        self._spans: dict[int, tuple[int, int, Branch]] = {}
-        """When the first request of each branch arrived, and when its last reply was complete, by the branch's `id`."""
+        self._spans: dict[int, _Span] = {}
+        """When each sequence was open, by its `id`."""
 
     async def respond(
         self,
@@ -366,19 +377,31 @@ class Session:
         """Append a reply to its sequence."""
         messages, tools = [to_wire_calls(message) for message in request.conversation], request.callable_tools
         sequence = self.episode.add_call(messages, tools, prompt, num_known, reply, tokens, logprobs, masks)
-        if isinstance(sequence, Branch):
-            first = self._spans[id(sequence)][0] if id(sequence) in self._spans else self._asked[id(request)]
-            self._spans[id(sequence)] = first, next(self._clock), sequence
+        now = next(self._clock)
+        span = self._spans.setdefault(id(sequence), _Span(sequence, self._asked[id(request)], now, now))
+        span.last_reply = now
 
-    def sort_branches(self) -> None:
-        """Sort branches that were open at the same time by their content, because they arrive in any order."""
-        groups, end = list[list[Branch]](), -1
-        for first, last, branch in sorted(self._spans.values(), key=lambda span: span[:2]):
-            if first > end:
+    def sort_sequences(self) -> None:
+        """Sort sequences that were open at the same time by their content, because they arrive in any order.
+
+        The episode's own sequence stays the first, unless others started before its first reply.
+        """
+        own = self._spans.pop(id(self.episode), None)
+        if own is None:
+            return
+        spans = list(self._spans.values())
+        first = min((own, *(span for span in spans if span.asked < own.first_reply)), key=_content)
+        if first is not own:
+            own.sequence.swap(first.sequence)
+            first.asked, first.last_reply = own.asked, own.last_reply
+        groups, end = list[list[_Span]](), -1
+        for span in sorted(spans, key=lambda span: span.asked):
+            if span.asked > end:
                 groups.append([])
-            groups[-1].append(branch)
-            end = max(end, last)
-        self.episode.branches[:] = [branch for group in groups for branch in sorted(group, key=_content)]
+            groups[-1].append(span)
+            end = max(end, span.last_reply)
+        ordered = (span.sequence for group in groups for span in sorted(group, key=_content))
+        self.episode.branches[:] = [sequence for sequence in ordered if isinstance(sequence, Branch)]
 
     def _note_reply(self, reply: Message, sent: Message) -> None:
         """Note a reply, and how the program gets it. Malformed calls are text in what it gets."""
