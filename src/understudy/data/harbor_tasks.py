@@ -2,7 +2,8 @@
 
 A container has only a program that calls the server: no database, no script of the user, no gold. The agent calls the
 tools in its shell, and the user is the tool `send_message`. `tests/test.sh` gets the reward from the server, with a key
-that the agent has not. `solution/solve.sh` makes the calls of gold.
+that the agent does not have. `solution/solve.sh` makes the calls of gold. An agent that removes `/app/.episode` starts
+the episode again.
 """
 
 import hashlib
