@@ -1,8 +1,11 @@
 """Test tasks of ours as task folders of Harbor: played from its shell, and read by Harbor."""
 
 import asyncio
-import hashlib
+import re
+import signal
 import socket
+import subprocess
+import sys
 import threading
 import time
 import typing
@@ -22,9 +25,9 @@ from understudy.core.errors import ConfigError
 from understudy.core.event_loop import run_async
 from understudy.core.messages import Message, ToolCall
 from understudy.core.tasks import SPLITS, Task
-from understudy.data.harbor_tasks import write_harbor_tasks
+from understudy.data.harbor_tasks import read_key, write_harbor_tasks
 from understudy.envs.task_source import TaskSource
-from understudy.rollouts.openenv_app import openenv_app
+from understudy.rollouts.http_episodes import HTTPEpisodes
 from understudy.runs.targets import load
 
 TASK = DOMAIN.tasks("train")[0]
@@ -32,15 +35,19 @@ NAME = TASK.id.replace("/", "-")
 
 
 @pytest.fixture
-def url() -> Iterator[str]:
-    """The address of a server of the toy domain."""
+def tasks_folder(tmp_path: Path) -> Iterator[Path]:
+    """The toy domain as tasks of Harbor, and their server."""
     listener = socket.create_server(("127.0.0.1", 0))
-    server = uvicorn.Server(uvicorn.Config(openenv_app(DOMAIN), log_level="error", ws="none"))
+    url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+    counts = write_harbor_tasks("toy:DOMAIN", tmp_path / "out", url)
+    assert counts == {split: len(DOMAIN.tasks(split)) for split in SPLITS if DOMAIN.tasks(split)}
+    app = HTTPEpisodes(DOMAIN, read_key(tmp_path / "out")).app
+    server = uvicorn.Server(uvicorn.Config(app, log_level="error"))
     serving = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
     serving.start()
     while not server.started:
         time.sleep(0.01)
-    yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+    yield tmp_path / "out"
     server.should_exit = True
     serving.join()
 
@@ -70,10 +77,8 @@ async def play(source: TaskSource, task: Task, *commands: str) -> tuple[float, s
         await environment.close()
 
 
-def test_gold_earns_1_and_nothing_0_from_its_shell(tmp_path: Path, url: str) -> None:
-    counts = write_harbor_tasks("toy:DOMAIN", tmp_path / "out", url)
-    assert counts == {split: len(DOMAIN.tasks(split)) for split in SPLITS if DOMAIN.tasks(split)}
-    source = load_local(tmp_path / "out" / "train")
+def test_gold_earns_1_and_nothing_0_from_its_shell(tasks_folder: Path) -> None:
+    source = load_local(tasks_folder / "train")
     tasks = [task for split in SPLITS for task in source.tasks(split)]
     assert (len(tasks), source.lacks_gold) == (len(DOMAIN.tasks("train")), False)
     task = next(task for task in tasks if task.id.endswith(f"/{NAME}"))
@@ -106,12 +111,14 @@ def test_instructions_have_what_the_agent_needs_and_no_more(tmp_path: Path) -> N
     shown = text + (folder / "environment" / "tool.py").read_text()
     assert "http://host:1/episodes" in shown
     assert TASK.gold_turns[-1].content not in shown
+    key = read_key(tmp_path / "out")
+    assert [key in shown, key in (folder / "tests" / "test.sh").read_text()] == [False, True]
 
 
-def test_a_client_cannot_read_the_reward_of_its_episode() -> None:
-    app = openenv_app(DOMAIN, 1)
-    lock = hashlib.sha256(b"k").hexdigest()
-    call = {"task": TASK.id, "lock": lock, "tool": ""}
+def test_only_the_key_gets_rewards() -> None:
+    app = HTTPEpisodes(DOMAIN, "k", max_episodes=1).app
+    call, grade = {"task": TASK.id, "tool": ""}, {"task": TASK.id, "key": "k"}
+    other = DOMAIN.tasks("train")[1].id
 
     async def ask(path: str, body: Any) -> tuple[int, Any]:
         async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://test") as client:
@@ -121,11 +128,12 @@ def test_a_client_cannot_read_the_reward_of_its_episode() -> None:
     async def asking() -> list[tuple[int, Any]]:
         return [
             await ask("/episodes/a/call", call),
-            await ask("/episodes/a/grade", {"task": TASK.id, "key": lock}),
+            await ask("/episodes/a/grade", {**grade, "key": "x"}),
+            await ask("/episodes/a/call", {**call, "task": other}),
             await ask("/episodes/b/call", call),
-            await ask("/episodes/a/grade", {"task": TASK.id, "key": "k"}),
-            await ask("/episodes/a/grade", {"task": TASK.id, "key": "k"}),
-            await ask("/episodes/b/call", {**call, "arguments": []}),
+            await ask("/episodes/a/grade", grade),
+            await ask("/episodes/a/grade", grade),
+            await ask("/episodes/b/call", call),
             await ask("/episodes/b/call", {**call, "tool": "x", "arguments": []}),
             await ask("/episodes/c/call", {**call, "task": "none"}),
             await ask("/episodes/c/call", ["task"]),
@@ -133,9 +141,28 @@ def test_a_client_cannot_read_the_reward_of_its_episode() -> None:
 
     opening, *others = asyncio.run(asking())
     assert opening == (200, {"result": TASK.scenario.opening})
-    assert [status for status, _ in others] == [403, 503, 200, 200, 200, 200, 404, 400]
-    assert (others[2][1], others[3][1]) == ({"reward": 0.0}, {"reward": 0.0})
-    assert "arguments" in others[5][1]["error"]
+    assert [status for status, _ in others] == [403, 403, 503, 200, 200, 200, 200, 404, 400]
+    assert (others[3][1], others[4][1]) == ({"reward": 0.0}, {"reward": 0.0})
+    assert "arguments" in others[6][1]["error"]
+
+
+def test_command_serves_the_tasks_of_a_folder(tmp_path: Path) -> None:
+    write_harbor_tasks("retail", tmp_path / "out", "http://host:1")
+    serving = [sys.executable, "-m", "understudy", "serve-env", "retail", "--port", "0", "--harbor"]
+    refused = subprocess.run([*serving, str(tmp_path)], capture_output=True, text=True, check=False)
+    assert (refused.returncode, "reward.key" in refused.stderr) == (2, True)
+    command = [*serving, str(tmp_path / "out")]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr
+        try:
+            found = re.search(r"http://[\d.:]+", process.stderr.readline())
+            assert found
+            body = {"task": load("retail").tasks("test")[0].id, "key": read_key(tmp_path / "out")}
+            answer = httpx2.post(f"{found[0]}/episodes/a/grade", json=body, trust_env=False)
+            assert answer.json() == {"reward": 0.0}
+        finally:
+            process.send_signal(signal.SIGINT)
+            assert process.wait(30) == 0
 
 
 @pytest.mark.parametrize(("source", "url"), [("retial", "http://host:1"), ("toy:DOMAIN", ""), ("toy:DOMAIN", "host:1")])

@@ -288,7 +288,7 @@ class ExportConversationsOptions(Options):
     split_parallel_calls: bool = False
     """LLaMA-Factory: write parallel calls as successive turns."""
     url: str = ""
-    """Harbor: the address at which its containers reach `understudy serve-env`. Required."""
+    """Harbor: the address at which its containers reach `understudy serve-env --harbor`. Required."""
     to: Literal["sft", "dpo", "kto"] | None = None
     """What all rows are for. Default: what each is for. `dpo` and `kto` also take conversations with a reward."""
     min_reward: float | None = None
@@ -338,9 +338,8 @@ def _write_environment(options: ExportConversationsOptions) -> None:
         return
     counts = write_harbor_tasks(source, options.out, options.url)
     print(*(f"{options.out}/{split}: {count} tasks" for split, count in counts.items()), sep="\n")
-    print(
-        f"Harbor's containers play them at {options.url}. Start it with: understudy serve-env {source} --host ADDRESS"
-    )
+    serving = f"understudy serve-env {source} --harbor {options.out} --host ADDRESS"
+    print(f"Harbor's containers play them at {options.url}. Start it with: {serving}")
 
 
 class SplitOptions(RowFileOptions):

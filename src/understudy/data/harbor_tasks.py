@@ -1,4 +1,4 @@
-"""Writes tasks of a source as task folders of Harbor, which a server of `understudy serve-env` plays.
+"""Writes tasks of a source as task folders of Harbor, which a server of `understudy serve-env --harbor` plays.
 
 A container has only a program that calls the server: no database, no script of the user, no gold. The agent calls the
 tools in its shell, and the user is the tool `send_message`. `tests/test.sh` gets the reward from the server, with a key
@@ -6,7 +6,6 @@ that the agent does not have. `solution/solve.sh` makes the calls of gold. An ag
 the episode again.
 """
 
-import hashlib
 import json
 import re
 import secrets
@@ -66,9 +65,9 @@ def ask(action, **body):
 _TOOL = """\
 tool, text = [*sys.argv[1:], "", ""][:2]
 try:
-    answer = ask("call", lock={lock!r}, tool=tool, arguments=json.loads(text or "{{}}"))
+    answer = ask("call", tool=tool, arguments=json.loads(text or "{}"))
 except ValueError as e:
-    sys.exit(f"arguments must be JSON: {{e}}")
+    sys.exit(f"arguments must be JSON: {e}")
 print(answer["result"]) if "result" in answer else sys.exit(answer["error"])
 """
 _TEST = """\
@@ -94,6 +93,19 @@ Run `python3 /app/tool.py NAME 'ARGUMENTS'` in a shell to call a tool and read i
 """
 
 
+KEY_FILE = "reward.key"
+"""The file of an export that has the key with which `tests/test.sh` asks for rewards."""
+
+
+def read_key(folder: Path) -> str:
+    """Return the key of an export. Raise ConfigError if it has none."""
+    try:
+        return (folder / KEY_FILE).read_text(encoding="utf-8")
+    except OSError as e:
+        problem = f"{folder} has no {KEY_FILE}: {e}; name the folder that `understudy data export harbor` wrote"
+        raise ConfigError(problem) from e
+
+
 def write_harbor_tasks(name: str, out: Path, url: str) -> Mapping[str, int]:
     """Write the tasks of the source `name` to the new folder `out`, with a folder for each split.
 
@@ -101,23 +113,25 @@ def write_harbor_tasks(name: str, out: Path, url: str) -> Mapping[str, int]:
     be loaded, or for another address.
     """
     if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).netloc:
-        raise ConfigError(f"--url {url!r} is no address; give that of `understudy serve-env`, such as http://HOST:8000")
+        raise ConfigError(
+            f"--url {url!r} is no address; give that of `understudy serve-env --harbor`, such as http://HOST:8000"
+        )
     source = load_source(name)
     by_split = {split: source.tasks(split) for split in SPLITS}
+    key = secrets.token_hex(16)
     with create_output_folder(out) as folder:
+        (folder / KEY_FILE).write_text(key, encoding="utf-8")
         for split, tasks in by_split.items():
             for task in tasks:
                 place = folder / split / re.sub(r"[^\w.-]+", "-", task.id)
-                for file, text in _task_files(name, source, task, url.rstrip("/")).items():
+                for file, text in _task_files(name, source, task, url.rstrip("/"), key).items():
                     (place / file).parent.mkdir(parents=True, exist_ok=True)
                     (place / file).write_text(text, encoding="utf-8")
     return {split: len(tasks) for split, tasks in by_split.items() if tasks}
 
 
-def _task_files(name: str, source: TaskSource, task: Task, url: str) -> Mapping[str, str]:
-    key = secrets.token_hex(16)
+def _task_files(name: str, source: TaskSource, task: Task, url: str, key: str) -> Mapping[str, str]:
     sending = _SENDING.format(task=task.id, url=url)
-    lock = hashlib.sha256(key.encode()).hexdigest()
     listed = [*find_tool_specs(source, task.domain), MESSAGE_TOOL]
     tools = "\n".join(f"- {spec.name}: {spec.description}\n  {json.dumps(spec.parameters)}" for spec in listed)
     opening = task.scenario.opening or "`python3 /app/tool.py` prints it."
@@ -126,7 +140,7 @@ def _task_files(name: str, source: TaskSource, task: Task, url: str) -> Mapping[
         "task.toml": _CONFIG.format(source=json.dumps(name)),
         "instruction.md": _INSTRUCTION.format(policy=policy, tools=tools, opening=opening).lstrip(),
         "environment/Dockerfile": _DOCKERFILE,
-        "environment/tool.py": sending + _TOOL.format(lock=lock),
+        "environment/tool.py": sending + _TOOL,
         "tests/test.sh": _TEST.format(sending=sending, key=key),
     }
     if task.gold_turns:

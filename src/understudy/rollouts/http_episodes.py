@@ -1,19 +1,18 @@
 """Episodes over plain HTTP, for the tasks that `data/harbor_tasks.py` writes. Clients choose the names of episodes.
 
-    POST /episodes/NAME/call  {task, lock, tool, arguments} -> {result} or {error}
-    POST /episodes/NAME/grade {task, key}                   -> {reward}
+    POST /episodes/NAME/call  {task, tool, arguments} -> {result} or {error}
+    POST /episodes/NAME/grade {task, key}             -> {reward}
 
-The first request starts the episode. A call without a tool returns the user's first message. `lock` is the SHA-256
-digest of the key, so that a client that plays an episode cannot read its reward.
+The first request starts the episode. A call without a tool returns the user's first message. Only `grade` tells a
+reward, to those who have the key: agents have not.
 """
 
 import asyncio
-import hashlib
 import hmac
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse
@@ -30,7 +29,6 @@ from understudy.rollouts.exposed_episode import ExposedEpisode
 class _OpenEpisode:
     episode: ExposedEpisode
     task: str
-    lock: str
     opening: str
     is_graded: bool = False
 
@@ -38,21 +36,21 @@ class _OpenEpisode:
 class HTTPEpisodes:
     """The episodes of a source. At most `max_episodes` wait for their grade."""
 
-    def __init__(self, source: TaskSource, max_episodes: int) -> None:
-        self._source, self._max_episodes = source, max_episodes
+    def __init__(self, source: TaskSource, key: str, max_episodes: int = 64) -> None:
+        self._source, self._key, self._max_episodes = source, key, max_episodes
         self._tasks: dict[str, Task] = {task.id: task for split in SPLITS for task in source.tasks(split)}
         self._open = dict[str, _OpenEpisode]()
         self._opening = asyncio.Lock()
 
     @property
-    def routes(self) -> Sequence[Route]:
-        """The routes of the server."""
+    def app(self) -> Starlette:
+        """The ASGI application."""
         paths = {"/episodes/{name}/call": self._call, "/episodes/{name}/grade": self._grade}
-        return [Route(path, answer, methods=["POST"]) for path, answer in paths.items()]
+        return Starlette(routes=[Route(path, answer, methods=["POST"]) for path, answer in paths.items()])
 
     async def _call(self, request: Request) -> JSONResponse:
-        body = await _read_texts(request, "task", "lock", "tool")
-        opened = await self._find(request, body["task"], body["lock"])
+        body = await _read_texts(request, "task", "tool")
+        opened = await self._find(request, body["task"])
         if not body["tool"]:
             return JSONResponse({"result": opened.opening})
         arguments = body.get("arguments", {})
@@ -65,7 +63,9 @@ class HTTPEpisodes:
 
     async def _grade(self, request: Request) -> JSONResponse:
         body = await _read_texts(request, "task", "key")
-        opened = await self._find(request, body["task"], hashlib.sha256(body["key"].encode()).hexdigest())
+        if not hmac.compare_digest(body["key"].encode(), self._key.encode()):
+            raise HTTPException(403, "the key is another one; export the tasks and serve them with the same folder")
+        opened = await self._find(request, body["task"])
         try:
             score = await opened.episode.grade()
         except RolloutError as e:
@@ -73,18 +73,18 @@ class HTTPEpisodes:
         opened.is_graded = True
         return JSONResponse({"reward": score.reward})
 
-    async def _find(self, request: Request, task: str, lock: str) -> _OpenEpisode:
+    async def _find(self, request: Request, task: str) -> _OpenEpisode:
         """Return the episode of a request, which this starts if it is new."""
         name = request.path_params["name"]
         async with self._opening:
             if name not in self._open:
-                self._open[name] = await self._start(task, lock)
+                self._open[name] = await self._start(task)
         found = self._open[name]
-        if found.task != task or not hmac.compare_digest(found.lock.encode(), lock.encode()):
-            raise HTTPException(403, f"the episode {name} has another task or key")
+        if found.task != task:
+            raise HTTPException(403, f"the episode {name} is of another task")
         return found
 
-    async def _start(self, task: str, lock: str) -> _OpenEpisode:
+    async def _start(self, task: str) -> _OpenEpisode:
         if task not in self._tasks:
             raise HTTPException(404, f"{self._source.name} has no task {task!r}")
         if len(self._open) >= self._max_episodes:
@@ -94,7 +94,7 @@ class HTTPEpisodes:
             await self._open.pop(ended).episode.close()
         episode = ExposedEpisode(self._source, self._tasks[task])
         try:
-            return _OpenEpisode(episode, task, lock, await episode.start())
+            return _OpenEpisode(episode, task, await episode.start())
         except RolloutError as e:
             await episode.close()
             raise HTTPException(500, str(e)) from e
