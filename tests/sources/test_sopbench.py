@@ -1,6 +1,7 @@
 """Test SOPBench: a small copy of its layout, with its evaluator's rules for a door that needs a login."""
 
 import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,17 @@ from understudy.data.checks.check import check
 from understudy.envs.task_source import TaskSource
 from understudy.runs.targets import load
 
+REAL = os.environ.get("SOPBENCH", "")
+DOMAINS = {
+    "bank": 135,
+    "dmv": 115,
+    "healthcare": 130,
+    "hotel": 196,
+    "library": 78,
+    "online_market": 187,
+    "university": 44,
+}
+"""The tasks with gold of each domain of the real one."""
 DONE = Message(role="assistant", content="Done.")
 GRAPH = {
     "nodes": [
@@ -167,3 +179,18 @@ def test_wrong_references_and_files_are_refused(tmp_path: Path, reference: str, 
     write_checkout(tmp_path, {**LAYOUT, "data/house_tasks.json": json.dumps(rows)})
     with pytest.raises(ConfigError, match=key):
         load(f"sopbench:{reference.format(tmp=tmp_path)}")
+
+
+@pytest.mark.skipif(not REAL, reason="SOPBENCH names no checkout of Leezekun/SOPBench")
+@pytest.mark.tau
+@pytest.mark.parametrize("domain", DOMAINS)
+def test_gold_of_the_real_one_earns_one(domain: str) -> None:
+    source = load(f"sopbench:{REAL}#{domain}")
+    tasks = tasks_of(source).values()
+
+    async def rewards() -> list[float]:
+        return [(await play(source, task, task.gold_turns))[0] for task in tasks]
+
+    assert run_async(rewards()) == [1.0] * DOMAINS[domain]
+    for task in [task for task in tasks if task.family == "act"][:5]:
+        assert run_async(play(source, task, []))[0] == 0.0
