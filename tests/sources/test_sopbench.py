@@ -2,6 +2,8 @@
 
 import json
 import os
+import sys
+import types
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -161,6 +163,12 @@ def test_a_failure_of_its_evaluator_is_attributed(tmp_path: Path) -> None:
     with pytest.raises(RolloutError) as e:
         run_async(play(source, tasks_of(source)["sopbench-house/open_door-1"], [call("open_door", room=8)]))
     assert e.value.fault == "grader"
+
+
+def test_another_module_of_its_name_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "env", types.ModuleType("env"))
+    with pytest.raises(ConfigError, match="env is already loaded"):
+        load(f"sopbench:{write_checkout(tmp_path, LAYOUT)}#house")
 
 
 @pytest.mark.parametrize(
