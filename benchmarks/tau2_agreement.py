@@ -10,6 +10,7 @@ assertions that a model would judge count as true on both sides.
 
 import argparse
 import asyncio
+import inspect
 import json
 import os
 import pickle
@@ -143,11 +144,13 @@ def original(root: Path) -> Callable[[Case, str], float]:
     from tau2.registry import registry
 
     logger.remove()
+    is_newer = "strict_replay" in inspect.signature(evaluate_simulation).parameters  # tau2-bench-verified lacks it
+    options = {"strict_replay": False} if is_newer else {}
 
     def evaluate(case: Case, domain: str) -> float:
         run = simulation(case, registry.get_env_constructor(domain)())
         task = without_judge(case.raw)
-        info = evaluate_simulation(run, task, EvaluationType.ALL, False, domain, strict_replay=False)
+        info = evaluate_simulation(run, task, EvaluationType.ALL, False, domain, **options)
         return float(info.reward)
 
     return evaluate

@@ -380,6 +380,41 @@ def test_replies_do_not_depend_on_the_order_of_requests(tiny: Path) -> None:
     assert one != asyncio.run(replies(["a", "b"], 8))
 
 
+@pytest.mark.parametrize("before", ["main", ""])
+def test_parallel_sequences_are_stored_alike_in_whatever_order_they_arrive(before: str, tiny: Path) -> None:
+    async def stored(first: str, second: str) -> list[str]:
+        async with running(tiny, say("Yes.")) as each:
+
+            async def ask(text: str) -> None:
+                body = {"model": "m", "messages": [{"role": "user", "content": text}]}
+                assert (await each.post("/v1/chat/completions", body)).is_success
+
+            def texts() -> list[str]:
+                return [sequence.messages[0].content for sequence in each.session.episode.sequences]
+
+            if before:
+                await ask(before)
+            each.sampler.gate.clear()
+            asking = []
+            for text in (first, second):
+                each.sampler.begun.clear()
+                asking.append(asyncio.create_task(ask(text)))
+                await each.sampler.begun.wait()
+            each.sampler.gate.set()
+            await asyncio.gather(*asking)
+            await ask("a later one")
+            known = [before] if before else []
+            assert sorted(texts()) == sorted([*known, first, second, "a later one"])
+            each.session.sort_sequences()
+            each.check_invariant()
+            return texts()
+
+    found = asyncio.run(stored("b", "c"))
+    assert found == asyncio.run(stored("c", "b"))
+    *others, b, c, last = found
+    assert (others, sorted([b, c]), last) == ([before] if before else [], ["b", "c"], "a later one")
+
+
 @pytest.mark.parametrize(
     ("limits", "code", "stop"),
     [

@@ -18,7 +18,7 @@ from understudy.runs.targets import load
 TEST = 'grep -qx "$WORD" out.txt && echo 1 > /logs/verifier/reward.txt || echo 0 > /logs/verifier/reward.txt\n'
 FILES = {
     "task.toml": 'schema_version = "1.4"\n[environment]\nnetwork_mode = "no-network"\nenv = {PLACE = "here"}\n'
-    '[verifier]\nenv = {WORD = "second"}\n',
+    '[verifier]\nenv = {WORD = "second"}\n[agent]\ntimeout_sec = 0.001\n',
     "instruction.md": "Write the second line of data/words.txt into out.txt.",
     "environment/Dockerfile": "FROM ubuntu:24.04\nENV A=1 \\\n    B=2\nWORKDIR /app\nCOPY words.txt data/\n",
     "environment/words.txt": "first\nsecond\n",

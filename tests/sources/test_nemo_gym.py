@@ -169,6 +169,11 @@ def test_a_failed_judge_is_a_fault(
         (row(0, 1) | {"responses_create_params": {"input": 3}}, ("input",)),
         (row(0, 1) | {"responses_create_params": {"input": []}}, ("input", "user")),
         (row(0, 1) | {"responses_create_params": {"input": [{"type": "computer_call"}]}}, ("input.0", "computer_call")),
+        (
+            row(0, 1)
+            | {"responses_create_params": {"input": [{"role": "user", "content": [{"type": "input_image"}]}]}},
+            ("input_image",),
+        ),
         (row(0, 1) | {"responses_create_params": {"input": "x", "tools": [ADD | {"name": "../x"}]}}, ("tools.0.name",)),
         (row(0, 1) | {"responses_create_params": {"input": "x", "tools": [ADD | {"name": "verify"}]}}, ("verify",)),
         (
@@ -176,7 +181,7 @@ def test_a_failed_judge_is_a_fault(
             ("tools.0", "function"),
         ),
     ],
-    ids=["no row", "no input", "no user", "kind of item", "path", "own path", "kind of tool"],
+    ids=["no row", "no input", "no user", "kind of item", "image", "path", "own path", "kind of tool"],
 )
 def test_wrong_rows_are_named(
     served: tuple[Counter, str], tmp_path: Path, wrong: dict[str, Any], keys: Sequence[str]

@@ -76,6 +76,19 @@ def test_the_class_is_played_as_in_trl() -> None:
     assert play(source)[1] == Score(reward=0.0, parts={"reward": 0.0, "within_limits": 1.0})
 
 
+def test_an_episode_that_a_limit_ends_earns_nothing() -> None:
+    source = ToolDataset("counting", "", [ToolExample(prompt="Go.", info={"target": 1}, split="train")], Counter)
+
+    async def run() -> Score:
+        environment = source.environment(source.tasks("train")[0])
+        await environment.start()
+        call = ToolCall(id="1", name="increment", arguments={"step": 1})
+        await environment.step(Message(role="assistant", tool_calls=(call,)))
+        return await environment.grade(ended=False)
+
+    assert asyncio.run(run()).reward == 0.0
+
+
 def test_rows_of_a_file_are_the_columns_that_reset_gets(tmp_path: Path) -> None:
     rows = [{"prompt": [{"role": "user", "content": f"Count to {n}."}], "target": n} for n in range(2, 8)]
     (tmp_path / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))

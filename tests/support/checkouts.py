@@ -11,6 +11,9 @@ from pathlib import Path
 TOP = 'raise ImportError("the top module of a package is not to be run")\n'
 
 
+_PACKAGES = ("tau_bench", "tau2", "bfcl_eval", "env")
+
+
 def write_checkout(root: Path, files: dict[str, str]) -> Path:
     for name, text in files.items():
         path = root / name
@@ -21,7 +24,7 @@ def write_checkout(root: Path, files: dict[str, str]) -> Path:
 
 def forget_checkouts() -> None:
     """Remove the modules of checkouts, so that another one can be imported."""
-    for name in [name for name in sys.modules if name.partition(".")[0] in ("tau_bench", "tau2", "bfcl_eval")]:
+    for name in [name for name in sys.modules if name.partition(".")[0] in _PACKAGES]:
         del sys.modules[name]
 
 

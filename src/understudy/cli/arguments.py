@@ -11,8 +11,8 @@ if TYPE_CHECKING:
 
 TARGET_HELP = (
     "TARGET is a preset, a domain (also module:attribute, mcp:FILE, openenv:URL, verifiers:PYTHON#NAME, "
-    "nemo-gym:URL#ROWS, harbor:FOLDER#run=local, bfcl:PATH#CATEGORY, tau-bench:PATH#NAME, tau2:PATH#NAME, "
-    "hf:OWNER/NAME, mix:A,B), a file or folder of tasks, a config file, or the "
+    "nemo-gym:URL#ROWS, harbor:FOLDER#run=local, bfcl:PATH#CATEGORY, sopbench:PATH#NAME, tau-bench:PATH#NAME, "
+    "tau2:PATH#NAME, hf:OWNER/NAME, mix:A,B), a file or folder of tasks, a config file, or the "
     "folder of a run, a checkpoint or an evaluation. domain=NAME without TARGET is the same as NAME, and "
     "data.train=FILE the same as FILE. If a name is also a path, write ./NAME for the path. Presets, algorithms and "
     "config files may follow TARGET; their keys win. KEY=VALUE, or --KEY VALUE, sets a key of the config, such as "

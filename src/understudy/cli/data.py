@@ -271,10 +271,12 @@ def convert(options: ConvertOptions) -> None:
 class ExportConversationsOptions(Options):
     """Options of `data export`."""
 
-    trainer: Annotated[Literal["llamafactory", "trl", "openai", "atif", "verifiers"], typer.Argument(metavar="TRAINER")]
-    """The trainer that reads the files, `atif` for trajectories, or `verifiers` for an environment."""
+    trainer: Annotated[
+        Literal["llamafactory", "trl", "openai", "atif", "verifiers", "harbor"], typer.Argument(metavar="TRAINER")
+    ]
+    """The trainer that reads the files, `atif` for trajectories, `verifiers` or `harbor` for environments."""
     files: Annotated[tuple[str, ...], typer.Argument(metavar="FILE")]
-    """Files or folders of conversations, of any shape that the page Data lists. For verifiers: a source of tasks."""
+    """Files or folders of conversations, of any shape that the page Data lists. For environments: a source of tasks."""
     out: Path
     """The folder to write. It must not exist."""
     model: str = ""
@@ -285,6 +287,8 @@ class ExportConversationsOptions(Options):
     """LLaMA-Factory: cutoff_len in tokens; 0 cuts nothing."""
     split_parallel_calls: bool = False
     """LLaMA-Factory: write parallel calls as successive turns."""
+    url: str = ""
+    """Harbor: the address at which its containers reach `understudy serve-env --harbor`. Required."""
     to: Literal["sft", "dpo", "kto"] | None = None
     """What all rows are for. Default: what each is for. `dpo` and `kto` also take conversations with a reward."""
     min_reward: float | None = None
@@ -295,7 +299,7 @@ class ExportConversationsOptions(Options):
 
 @verb(app)
 def export(options: ExportConversationsOptions) -> None:
-    """Write conversations in the format of another trainer, or tasks as an environment of verifiers.
+    """Write conversations in the format of another trainer, or tasks as environments of verifiers or Harbor.
 
     The folder has the data files, and the trainer's config files.
     """
@@ -303,9 +307,11 @@ def export(options: ExportConversationsOptions) -> None:
 
     if options.trainer != "llamafactory":
         validate_unused_options(options, ("model", "template", "cutoff_len", "split_parallel_calls"))
-    if options.trainer == "verifiers":
+    if options.trainer != "harbor":
+        validate_unused_options(options, ("url",))
+    if options.trainer in ("verifiers", "harbor"):
         validate_unused_options(options, ("to", "min_reward", "skip_invalid"))
-        return _write_verifiers_package(options)
+        return _write_environment(options)
     writer = _export_target(options)
     done = exporting.export_examples(
         [Path(file) for file in options.files],
@@ -319,13 +325,21 @@ def export(options: ExportConversationsOptions) -> None:
     raise typer.Exit(1 if done.skipped else 0)
 
 
-def _write_verifiers_package(options: ExportConversationsOptions) -> None:
+def _write_environment(options: ExportConversationsOptions) -> None:
+    from understudy.data.harbor_tasks import write_harbor_tasks
     from understudy.data.verifiers_package import write_verifiers_package
 
     if len(options.files) > 1:
         raise ConfigError(f"{', '.join(options.files)}: an environment has one source of tasks; give one")
-    write_verifiers_package(options.files[0], options.out)
-    print(f"{options.out} is an environment of verifiers. In its Python: pip install {options.out}")
+    source = options.files[0]
+    if options.trainer == "verifiers":
+        write_verifiers_package(source, options.out)
+        print(f"{options.out} is an environment of verifiers. In its Python: pip install {options.out}")
+        return
+    counts = write_harbor_tasks(source, options.out, options.url)
+    print(*(f"{options.out}/{split}: {count} tasks" for split, count in counts.items()), sep="\n")
+    serving = f"understudy serve-env {source} --harbor {options.out} --host ADDRESS"
+    print(f"Harbor's containers play them at {options.url}. Start it with: {serving}")
 
 
 class SplitOptions(RowFileOptions):

@@ -11,6 +11,7 @@ BENCHMARKS = {
     "tau-bench:PATH#DOMAIN": "tau-bench, from your own clone of github.com/sierra-research/tau-bench.",
     "tau2:PATH#DOMAIN": "tau2-bench, from your own clone of github.com/sierra-research/tau2-bench.",
     "bfcl:PATH#CATEGORY": "Multi-turn rows of BFCL v4, from your own copy of bfcl-eval (PyPI).",
+    "sopbench:PATH#DOMAIN": "SOPBench, from your own clone of github.com/Leezekun/SOPBench.",
 }
 MODELS = {
     "smollm2-135m": "SmolLM2-135M-Instruct in bfloat16 (270 MB).",

@@ -3,6 +3,7 @@
 import atexit
 import contextlib
 import errno
+import functools
 import gc
 import json
 import shlex
@@ -507,18 +508,22 @@ class ServeEnvOptions(Options):
     """Port to listen on; 0 takes a free one."""
     concurrency: int = Field(default=64, ge=1)
     """Largest number of episodes at once. Further clients are refused."""
+    harbor: Path | None = None
+    """Serve the tasks of this folder, which `data export harbor` wrote, instead of an environment of OpenEnv."""
 
 
 @verb(app, "serve-env")
 def serve_env(options: ServeEnvOptions) -> None:
-    """Serve the tasks of TARGET as an environment of OpenEnv, until Ctrl-C.
+    """Serve the tasks of TARGET as an environment of OpenEnv, or for Harbor, until Ctrl-C.
 
     Each session plays episodes, in which the tools of TARGET and send_message are called by steps.
     """
     from understudy.core.event_loop import run_async
+    from understudy.data.harbor_tasks import read_key
     from understudy.envs.users import UserSimulatorFactory
     from understudy.evaluation.evaluate import replace_users
-    from understudy.rollouts.openenv_app import serve_openenv
+    from understudy.rollouts.http_episodes import HTTPEpisodes
+    from understudy.rollouts.openenv_app import serve_app, serve_openenv
     from understudy.runs.targets import resolve
 
     config = resolve(options.target).config
@@ -526,8 +531,14 @@ def serve_env(options: ServeEnvOptions) -> None:
     print_file_summaries(source)
     source = replace_users(source, UserSimulatorFactory(config.user, config.endpoints))
     served = ServeConfig(host=options.host, port=options.port, concurrency=options.concurrency)
+    show = functools.partial(typer.echo, err=True)
+    if options.harbor:
+        app = HTTPEpisodes(source, read_key(options.harbor), options.concurrency).app
+        serving = serve_app(source.name, app, served, show)
+    else:
+        serving = serve_openenv(source, served, show)
     with contextlib.suppress(KeyboardInterrupt):
-        run_async(serve_openenv(source, served, lambda line: typer.echo(line, err=True)))
+        run_async(serving)
 
 
 class ExportOptions(Options):

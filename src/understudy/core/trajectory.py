@@ -115,6 +115,13 @@ class TokenSequence:
         """Yield the agent's turns as [start, end) spans of `tokens`."""
         return sampled_spans(self.mask)
 
+    def swap(self, other: "TokenSequence") -> None:
+        """Exchange messages and tokens with another sequence."""
+        for name in TokenSequence.__annotations__:
+            own = getattr(self, name)
+            setattr(self, name, getattr(other, name))
+            setattr(other, name, own)
+
     def shown_tools(self, tools: Sequence[ToolSpec]) -> Sequence[ToolSpec]:
         """Return the tools in the prompt. `tools` are those of the environment."""
         return tools if self.tools is None else self.tools
@@ -167,7 +174,8 @@ class Trajectory(TokenSequence):
     """The tools in the prompt of the last reply. None for those of the environment."""
     sampling_masks: SamplingMasks = field(default_factory=list)
     branches: list[Branch] = field(default_factory=list)
-    """The other sequences of the episode, in the order of their first reply."""
+    """The other sequences of the episode, in the order of their first reply. Those that a program had open at the same
+    time are sorted by content."""
 
     @property
     def sequences(self) -> list["Trajectory | Branch"]:
@@ -204,8 +212,8 @@ class Trajectory(TokenSequence):
         tokens: Sequence[int],
         logprobs: Sequence[float],
         sampling_masks: Sequence[SamplingMask] = (),
-    ) -> None:
-        """Append a reply to the sequence that its prompt continues. If there is none, open a branch.
+    ) -> "Trajectory | Branch":
+        """Append a reply to the sequence that its prompt continues, and return it. If there is none, open a branch.
 
         `messages` and `prompt` are the conversation before the reply and all its tokens. A model behind an API has no
         tokens. Of the first `num_known` messages, the prompt has the tokens of an earlier call, its reply included.
@@ -216,6 +224,7 @@ class Trajectory(TokenSequence):
         sequence.observe(messages[len(sequence.messages) :], prompt[len(sequence.tokens) :])
         sequence.act(reply, tokens, logprobs, sampling_masks)
         sequence.tools = list(tools)
+        return sequence
 
     def find_sequence(
         self, messages: Sequence[Message], prompt: Sequence[int], num_known: int

@@ -9,7 +9,7 @@ episode, of the task that `reset` names by `split` and `index`, `task_id` or `se
 import importlib.util
 import json
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -65,13 +65,23 @@ async def serve_openenv(source: TaskSource, config: ServeConfig, on_message: Cal
     """Serve a source until interrupted. `on_message` receives the address. Raise ConfigError without websockets."""
     if not importlib.util.find_spec("websockets"):
         raise ConfigError(f"a server of OpenEnv needs websockets; {install_hint('openenv')}")
+    await serve_app(source.name, openenv_app(source, config.concurrency), config, on_message, ws="websockets-sansio")
+
+
+async def serve_app(
+    name: str,
+    app: Starlette,
+    config: ServeConfig,
+    on_message: Callable[[str], None],
+    ws: Literal["none", "websockets-sansio"] = "none",
+) -> None:
+    """Serve the episodes of a source until interrupted. `on_message` receives the address."""
     with open_socket(config) as listener:
         if not config.is_loopback:
             on_message(f"anyone who can reach {config.host} can play in this environment")
         host = f"[{config.host}]" if ":" in config.host else config.host
-        app = AccessMiddleware(openenv_app(source, config.concurrency), config, "")
-        on_message(f"{source.name} is served at http://{host}:{listener.getsockname()[1]}; press Ctrl-C to stop")
-        await make_server(app, ws="websockets-sansio").serve([listener])
+        on_message(f"{name} is served at http://{host}:{listener.getsockname()[1]}; press Ctrl-C to stop")
+        await make_server(AccessMiddleware(app, config, ""), ws=ws).serve([listener])
 
 
 def _answers(value: Any) -> Any:

@@ -80,6 +80,7 @@ class ProgramAgent:
                     text = await self._run(given, session, tools)
             finally:
                 del self._tools[key]
+                session.sort_sequences()
         if failure := tools.failure or session.failure:
             raise failure
         answer = session.final_text if text is None else text

@@ -46,8 +46,8 @@ TargetKind = Literal["preset", "domain", "config", "run", "checkpoint", "evaluat
 TARGET_KINDS: Mapping[TargetKind, str] = {
     "preset": "a preset",
     "domain": "a domain (also module:attribute, mcp:FILE, openenv:URL, verifiers:PYTHON#NAME, "
-    "nemo-gym:URL#ROWS, harbor:FOLDER#run=local, bfcl:PATH#CATEGORY, tau-bench:PATH#NAME, tau2:PATH#NAME, "
-    "hf:OWNER/NAME or mix:A,B)",
+    "nemo-gym:URL#ROWS, harbor:FOLDER#run=local, bfcl:PATH#CATEGORY, sopbench:PATH#NAME, tau-bench:PATH#NAME, "
+    "tau2:PATH#NAME, hf:OWNER/NAME or mix:A,B)",
     "config": "a config file (.toml)",
     "run": "the folder of a run (with config.toml)",
     "checkpoint": "a checkpoint (RUN/checkpoints/STEP)",

@@ -7,6 +7,7 @@ sampling masks. Only the length of a reply and stop strings are the program's.
 
 import asyncio
 import hashlib
+import itertools
 import math
 from array import array
 from collections import Counter
@@ -20,8 +21,9 @@ from starlette.responses import Response
 from understudy.core.errors import ConfigError, RolloutError
 from understudy.core.messages import Message, ToolCall, ToolSpec, index_tools
 from understudy.core.records import Record
+from understudy.core.sampling_masks import SamplingMask
 from understudy.core.tasks import Score
-from understudy.core.trajectory import StopReason, Trajectory
+from understudy.core.trajectory import Branch, StopReason, Trajectory
 from understudy.engines.interface import SamplingParams
 from understudy.formats.chat_format import mark_truncated_call, reply_events
 from understudy.serve.conversation_cache import ConversationCache
@@ -108,6 +110,21 @@ async def _find_lost(answers: Sequence[_Answer]) -> _Answer | None:
     return next(reversed(waited_for or answers), None)
 
 
+@dataclass(slots=True)
+class _Span:
+    """When a sequence was open, in ticks of the session."""
+
+    sequence: Trajectory | Branch
+    asked: int
+    """When its first request arrived."""
+    first_reply: int
+    last_reply: int
+
+
+def _content(span: _Span) -> tuple[Sequence[int], Sequence[str]]:
+    return span.sequence.tokens, [message.model_dump_json() for message in span.sequence.messages]
+
+
 class Session:
     """One episode of a program. Each sampled reply is appended to `episode`.
 
@@ -143,6 +160,11 @@ class Session:
         self._prompts = Counter[bytes]()
         self._answers: dict[bytes, list[_Answer]] = {}
         self._running = set[asyncio.Task[Response]]()
+        self._clock = itertools.count()
+        self._asked: dict[int, int] = {}
+        """When each request arrived that is being answered, by its `id`."""
+        self._spans: dict[int, _Span] = {}
+        """When each sequence was open, by its `id`."""
 
     async def respond(
         self,
@@ -174,7 +196,11 @@ class Session:
         """Return the parsed request of a chat-completions body, and its replies. Raise ApiError if it is refused."""
         request = self._parse(body)
         self._reserve(request.n)
-        return request, await self._sample(request)
+        self._asked[id(request)] = next(self._clock)
+        try:
+            return request, await self._sample(request)
+        finally:
+            del self._asked[id(request)]
 
     async def _sample(self, request: ChatCompletionRequest) -> SampledReplies:
         prompt, num_known = await self._build_prompt(request)
@@ -336,8 +362,46 @@ class Session:
             self.count("stop_string")
         reply = with_call_ids(mark_truncated_call(parsed, truncated or cut), [*prompt, *tokens])
         self._note_reply(reply, last.reply_end.message)
-        messages = [to_wire_calls(message) for message in request.conversation]
-        self.episode.add_call(messages, request.callable_tools, prompt, num_known, reply, tokens, logprobs, masks)
+        self._append(request, prompt, num_known, reply, tokens, logprobs, masks)
+
+    def _append(
+        self,
+        request: ChatCompletionRequest,
+        prompt: Sequence[int],
+        num_known: int,
+        reply: Message,
+        tokens: Sequence[int] = (),
+        logprobs: Sequence[float] = (),
+        masks: Sequence[SamplingMask] = (),
+    ) -> None:
+        """Append a reply to its sequence."""
+        messages, tools = [to_wire_calls(message) for message in request.conversation], request.callable_tools
+        sequence = self.episode.add_call(messages, tools, prompt, num_known, reply, tokens, logprobs, masks)
+        now = next(self._clock)
+        span = self._spans.setdefault(id(sequence), _Span(sequence, self._asked[id(request)], now, now))
+        span.last_reply = now
+
+    def sort_sequences(self) -> None:
+        """Sort sequences that were open at the same time by their content, because they arrive in any order.
+
+        The episode's own sequence stays the first, unless others started before its first reply.
+        """
+        own = self._spans.pop(id(self.episode), None)
+        if own is None:
+            return
+        spans = list(self._spans.values())
+        first = min((own, *(span for span in spans if span.asked < own.first_reply)), key=_content)
+        if first is not own:
+            own.sequence.swap(first.sequence)
+            first.asked, first.last_reply = own.asked, own.last_reply
+        groups, end = list[list[_Span]](), -1
+        for span in sorted(spans, key=lambda span: span.asked):
+            if span.asked > end:
+                groups.append([])
+            groups[-1].append(span)
+            end = max(end, span.last_reply)
+        ordered = (span.sequence for group in groups for span in sorted(group, key=_content))
+        self.episode.branches[:] = [sequence for sequence in ordered if isinstance(sequence, Branch)]
 
     def _note_reply(self, reply: Message, sent: Message) -> None:
         """Note a reply, and how the program gets it. Malformed calls are text in what it gets."""

@@ -11,7 +11,7 @@ from understudy.core.messages import Message, message_to_openai
 from understudy.core.trajectory import StopReason, Trajectory
 from understudy.engines.interface import SamplingParams
 from understudy.formats.chat_format import ParsedMessage, reply_events, reply_status
-from understudy.serve.generation import ReplyChunk, to_wire_calls
+from understudy.serve.generation import ReplyChunk
 from understudy.serve.recording import OVERRIDDEN, SampledReplies, Session, SessionLimits
 from understudy.serve.requests import ApiError, ChatCompletionRequest
 from understudy.serve.streaming_parser import ReplyEnd
@@ -78,7 +78,6 @@ class RelaySession(Session):
         calls = (call if call.id else call.replace(id=f"call_{number}_{i}") for i, call in enumerate(raw.tool_calls))
         sent = raw.replace(content=text, tool_calls=tuple(calls))
         self._note_reply(raw, sent)
-        conversation = [to_wire_calls(message) for message in request.conversation]
         _, num_known = self._cache.find_prefix(request.conversation, request.callable_tools)
-        self.episode.add_call(conversation, request.callable_tools, (), num_known, sent, (), ())
+        self._append(request, (), num_known, sent)
         return sent

@@ -1,9 +1,8 @@
 """`load_reference` returns a single task source by a reference: neither a file of tasks nor a mixture.
 
 A reference is the folder name of a shipped domain, `module:attribute` for any other `TaskSource` or a class with
-`reset` and `step`, `tau-bench:PATH#domain` or `tau2:PATH#domain` for a benchmark in your own checkout, `mcp:file.toml`
-for an MCP environment, `openenv:URL` for a server of OpenEnv, `verifiers:PYTHON#NAME` for an environment of verifiers,
-or `nemo-gym:URL#ROWS` for a resources server of NeMo Gym.
+`reset` and `step`, `tau-bench:PATH#domain` or another of `BENCHMARK_MODULES` in your own checkout, `mcp:file.toml` for
+an MCP environment, or an environment of another framework, such as `openenv:URL` (`SOURCE_MODULES`).
 """
 
 import difflib
@@ -27,6 +26,7 @@ BENCHMARK_MODULES: Mapping[str, str] = {
     "tau-bench": "understudy.sources.benchmarks.tau_bench",
     "tau2": "understudy.sources.benchmarks.tau2_bench",
     "bfcl": "understudy.sources.benchmarks.bfcl",
+    "sopbench": "understudy.sources.benchmarks.sopbench",
 }
 """The module whose `open_domain` opens a benchmark, by the benchmark's prefix (before `:PATH#domain`)."""
 SOURCE_MODULES: Mapping[str, str] = {

@@ -35,6 +35,7 @@ from understudy.envs.task_source import (
     TaskSource,
     explain_failed_parts,
     find_contract_error,
+    find_policy,
     find_source,
     find_tool_specs,
     list_file_summaries,
@@ -347,7 +348,7 @@ def _warnings(source: TaskSource, results: Sequence[_PlayedTask], alike: Sequenc
     """Return what a user should know of the tasks although training accepts it. `alike` are pairs of tasks that are
     nearly the same."""
     warnings = list_notes(source)
-    if not source.domain_policy:
+    if not (source.domain_policy or any(find_policy(source, result.task) for result in results)):
         warnings.append("the domain policy is empty, so the agent gets no instructions")
     if refused := [result for result in results if result.refused_calls]:
         warnings.append(

@@ -40,10 +40,12 @@ def register_package(name: str, folder: Path) -> None:
         parent, _, child = name.rpartition(".")
         if parent:
             setattr(sys.modules[parent], child, module)
-    elif str(folder) not in [str(Path(path).resolve()) for path in known.__path__]:
+        return
+    paths = [*getattr(known, "__path__", (getattr(known, "__file__", None) or name,))]  # a module has no __path__
+    if str(folder) not in [str(Path(path).resolve()) for path in paths]:
         raise ConfigError(
-            f"{name} is already loaded from {[*known.__path__]}; a process loads only one checkout, so load {folder} "
-            "in another process"
+            f"{name} is already loaded from {', '.join(paths)}; a process loads only one {name}, so load {folder} in "
+            "another process"
         )
 
 

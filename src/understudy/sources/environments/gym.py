@@ -176,6 +176,10 @@ class GymSource(TaskSource):
         """Return the agent's turns of a perfect episode, if they are known."""
         return ()
 
+    def family(self, row: Mapping[str, Any]) -> str:
+        """Return the family of a task."""
+        return self.families[0]
+
     @functools.cached_property
     def _by_id(self) -> Mapping[str, tuple[Task, Mapping[str, Any]]]:
         return {task.id: (task, row) for task, row in self._make_tasks()}
@@ -186,8 +190,8 @@ class GymSource(TaskSource):
                 identity = f"{self.name}/{name}"
                 text = self.opening(identity, row)
                 scenario = Scenario(instructions=text, opening=text)
-                gold = tuple(self.gold(row))
-                yield Task(id=identity, domain=self.name, split=split, scenario=scenario, gold=gold), row
+                shown = {"family": self.family(row), "scenario": scenario, "gold": tuple(self.gold(row))}
+                yield Task(id=identity, domain=self.name, split=split, **shown), row
 
 
 def is_gym_class(value: object) -> bool:
