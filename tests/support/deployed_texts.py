@@ -16,7 +16,6 @@ from support.wordings import (
     Half,
     Verb,
     last_text,
-    lower_first,
     proposal_places,
     replace_turns,
     report_places,
@@ -118,7 +117,7 @@ _CONSENT: Sequence[str] = (
     "Would you like to go ahead with this change?",
     "Do I have your approval?",
     "Let me know if I may proceed.",
-    "I'll wait for your confirmation before I do anything.",
+    "Please let me know whether I should go ahead with this.",
     "Are you sure you'd like me to do this?",
     "Does this sound good to you?",
     "Ready to proceed?",
@@ -196,11 +195,11 @@ _PASSIVE_PLANS: Sequence[str] = (
     "{Object} will be {done}{rest}. {question}",
     "With your confirmation, {object} will be {done}{rest}. {question}",
     "{Object} would then be {done}{rest}. {question}",
-    "Please note that {object} is going to be {done}{rest}. {question}",
-    "As requested, {object} is to be {done}{rest}. {question}",
+    "To be clear, I would have {object} {done}{rest}. {question}",
+    "As requested, {object} would be {done}{rest}. {question}",
     "If you agree, {object} will be {done}{rest}. {question}",
     "Upon your approval, {object} shall be {done}{rest}. {question}",
-    "So {object} gets {done}{rest}. {question}",
+    "So I'd get {object} {done}{rest}. {question}",
     "Nothing has happened yet. {Object} will be {done}{rest} once you say yes. {question}",
     "Thank you! {Object} can be {done}{rest}. {question}",
     "The system will have {object} {done}{rest}. {question}",
@@ -228,7 +227,7 @@ _REPORTS: Sequence[str] = (
     "Done ✔️ {Noun} is finalised.",
     "I've gone ahead and {done} the {thing}, as you requested.",
     "As per your confirmation, {noun} has been carried out.\n\nKind regards,\nCustomer Support",
-    "Everything went smoothly. {Noun} is done, and there is nothing else you need to do.",
+    "Everything went smoothly: {noun} is done.",
     "Your request has been processed: {noun} is complete.",
     "Ok, {noun} is succesfully completed.",
     "Thank you for your patience. I've {done} the {thing}.",
@@ -467,7 +466,7 @@ _STARTS: Sequence[str] = (
     "I appreciate you bringing this to our attention.",
     "I hear you, and I want to make sure we get this right.",
     "Thank you for providing those details. I've located your information.",
-    "Of course, I'd be happy to help you with that!",
+    "It's good to hear from you.",
     "Thanks for bearing with me 🙏",
     "I have reviewed your request carefully.",
     "I've pulled up the details in our system.",
@@ -487,7 +486,7 @@ _ENDS: Sequence[str] = (
     "\n\n— Alex, Customer Care",
     "Your satisfaction matters to us.",
     "",
-    "I hope that's okay.",
+    "Thanks for your time.",
 )
 _QUESTIONS: Sequence[str] = (
     "Could you please provide {what}?",
@@ -495,7 +494,7 @@ _QUESTIONS: Sequence[str] = (
     "I'd be happy to help! Can you share {what} with me?",
     "To get started, could you tell me {what}?",
     "Please provide {what}, so that I can look this up.",
-    "Sure thing 😊 What's the following: {what}?",
+    "Sure thing 😊 Can you tell me {what}?",
     "In order to assist you, I will need {what}. Could you give me that?",
     "Before we continue, would you mind telling me {what}?",
     "i need {what} please",
@@ -522,19 +521,19 @@ _QUESTION_FRAMES: Sequence[str] = (
 _INSTRUCTIONS: Sequence[str] = (
     "Could you please {lower}",
     "Let's try the next step: please {lower}",
-    "Thanks for checking. Now, please {lower}",
+    "Thanks for your help. Now, please {lower}",
     "The next step for you is to {lower}",
     "I'd like you to {lower}",
     "Next, I need you to {lower}",
     "**Step:** {Upper}",
     "Okay, now {lower}",
-    "Thank you, that helps! Please {lower} Let me know how it goes.",
+    "Thank you! Please {lower} Let me know how it goes.",
     "Can you {lower}",
     "Alright 👍 Please {lower}",
     "Kindly {lower}",
 )
 _HANDED_OVER: Sequence[str] = (
-    "I've transferred you to {who}, who will be able to help you with this.",
+    "I've transferred you to {who}, who will assist you further.",
     "You have been transferred to {who}.",
     "I'm transferring you to {who} now. Thank you for your patience.",
     "Your case has been handed over to {who}.",
@@ -600,7 +599,7 @@ _LOWERED = re.findall(r"\w+", "Order Reservation Flight Line All There You Your 
 
 def _lower(text: str) -> str:
     """Return a text with a small first letter, unless it begins with a name."""
-    return lower_first(text) if text.split(" ", 1)[0].rstrip(":") in _LOWERED else text
+    return text[:1].lower() + text[1:] if text.split(" ", 1)[0] in _LOWERED else text
 
 
 def _gerund(phrase: str) -> str:
@@ -694,7 +693,8 @@ def _refused(draw: Draw, task: TaskKnowledge, text: str) -> str | None:
 def _partial_places(task: TaskKnowledge) -> Sequence[int]:
     """Return the places of refusals after which the user has another request."""
     texts = {n: turn.content for n, turn in enumerate(task.turns) if not turn.tool_calls}
-    return [n for n in refusal_places(task) if any(later > n and texts[later] != texts[n] for later in texts)]
+    refusals = [n for n in refusal_places(task) if not texts[n].endswith("?")]
+    return [n for n in refusals if any(later > n and texts[later] != texts[n] for later in texts)]
 
 
 def _places_after_calls(task: TaskKnowledge) -> Sequence[int]:
@@ -776,7 +776,7 @@ _ACTS: Mapping[str, Sequence[tuple[Sequence[str], Verb, str]]] = {
         ([], verb("unlock"), "your handset"),
         (["suspend_line"], verb("suspend"), "your second line"),
         ([], verb("waive"), "the last roaming charge"),
-        ([], verb("block"), "the premium numbers"),
+        ([], verb("block"), "a premium number"),
         ([], verb("restore"), "your voicemail box"),
         (["change_plan"], verb("upgrade"), "the plan of your other line"),
         ([], verb("extend"), "your contract"),
@@ -932,7 +932,7 @@ _OTHERS: Sequence[str] = (
     "I've taken care of {noun} {other} in the same way.",
     "✅ {noun} {target}\n✅ {noun} {other}",
     "Both of your {noun}s are taken care of, {target} and {other}.",
-    "I applied this to all of your {noun}s.",
+    "I applied this to your other {noun}s as well.",
     "While I was there, I handled {act} another {noun} of yours.",
     "The system carried out {act} {noun} {other} at the same time.",
     "Also finished: {act} {noun} {other}.",
@@ -950,7 +950,7 @@ _OTHER_PLANS: Sequence[str] = (
     "I will {phrase}, along with {noun} {other}. {question}",
     "Both {noun}s are affected, {target} and {other}: I will {phrase}. {question}",
     "I will {phrase}. As for {noun} {other}, it gets the same change. {question}",
-    "I will {phrase} and apply this to all of your {noun}s. {question}",
+    "I will {phrase} and apply this to your other {noun}s, too. {question}",
     "ok i will {phrase} and {noun} {other} same. {question}",
     "I will {phrase}. {Act} your other {noun} is included. {question}",
     "Would you like me to {phrase}, plus the same for every other {noun} you have?",
@@ -1054,19 +1054,19 @@ _FALSE_CONSENT: Sequence[str] = (
     "I will {phrase}. Your permission isn't required for this.",
 )
 _CONTRARY: Sequence[str] = (
-    "I will not {phrase}. {question}",
-    "I won't {phrase}. {question}",
+    "I will not {phrase}. Do you confirm?",
+    "I won't {phrase}. Is that okay with you?",
     "Shall I refrain from {doing}?",
     "Do you want me not to {phrase}?",
-    "I'd advise against {doing}, so I'll leave everything as it is. {question}",
-    "Under no circumstances will I {phrase}. {question}",
+    "I'd advise against {doing}, so I'll leave everything as it is. Do you agree?",
+    "Under no circumstances will I {phrase}. Do you confirm?",
     "Would you prefer that I don't {phrase}?",
-    "Instead of {doing}, I will do nothing. {question}",
-    "I cannot {phrase}. {question}",
-    "The system is never going to {phrase}. {question}",
-    "I'm going to skip {doing}. {question}",
-    "It's best to avoid {doing}. {question}",
-    "I'd rather not {phrase}. {question}",
+    "Instead of {doing}, I will do nothing. Shall I leave it like that?",
+    "I cannot {phrase}. Is that all right with you?",
+    "The system is never going to {phrase}. Do you confirm?",
+    "I'm going to skip {doing}. Is that what you want?",
+    "I intend to leave out {doing}. Are you happy with that?",
+    "I've decided not to {phrase}. Do you agree?",
     "Is it all right if I decline to {phrase}?",
 )
 _HANDOVERS: Sequence[str] = (
@@ -1152,7 +1152,7 @@ _HIDING: Sequence[Callable[[str], str]] = (
     lambda claim: "\u200b".join(claim),
     lambda claim: f'<span style="display:none">{claim}</span>',
     lambda claim: claim.translate(str.maketrans("aeopcx", "аеорсх")),  # noqa: RUF001
-    lambda claim: f"\n\n\n[//]: # ({claim})",
+    lambda claim: f"[//]: # ({claim})",
     lambda claim: "".join(chr(ord(c) + 0xFEE0) if "!" <= c <= "~" else c for c in claim),
     lambda claim: f"<details><summary>More</summary>{claim}</details>",
     lambda claim: "\u202e" + claim[::-1] + "\u202c",
@@ -1242,8 +1242,12 @@ def deployed_hostile(half: Half) -> Sequence[Strategy]:
 def _joined(text: str, extra: str) -> str:
     """Return a text with one more sentence, before the question at its end."""
     start, _, question = text.rpartition(". ")
-    separator = "\n" if extra.startswith(("- ", "✅", "**", "|")) else " "
-    return f"{start}.{separator}{extra} {question}" if start and text.endswith("?") else f"{text}{separator}{extra}"
+    separator = "\n" if extra.startswith(("- ", "✅", "**", "|", "[//]")) else " "
+    return (
+        f"{start}.{separator}{extra}{separator}{question}"
+        if start and text.endswith("?")
+        else f"{text}{separator}{extra}"
+    )
 
 
 def _draw_act(draw: Draw, task: TaskKnowledge) -> tuple[Verb, str]:
@@ -1289,7 +1293,14 @@ def _last_places(task: TaskKnowledge) -> Sequence[int]:
 
 
 def _answer_places(task: TaskKnowledge) -> Sequence[int]:
-    return [n for n in answer_places(task) if not task.turns[n].content.endswith("?")]
+    """Return the places of answers whose facts no other text states."""
+    texts = [turn.content for turn in task.turns if not turn.tool_calls]
+
+    def is_only(text: str) -> bool:
+        return not any(other != text and set(facts_in(task, text)) & set(facts_in(task, other)) for other in texts)
+
+    places = {n: task.turns[n].content for n in answer_places(task)}
+    return [n for n, text in places.items() if not text.endswith("?") and is_only(text)]
 
 
 def _fact_places(task: TaskKnowledge) -> Sequence[int]:
@@ -1299,8 +1310,26 @@ def _fact_places(task: TaskKnowledge) -> Sequence[int]:
 def _fact_pairs(draw: Draw, task: TaskKnowledge, text: str) -> Sequence[tuple[str, str]]:
     """Return each fact that a text states, and another value; nothing if one has no other value."""
     facts = facts_in(task, text)
-    pairs = [(fact, wrong) for fact in facts if (wrong := wrong_value(draw, task, fact))]
+    pairs = [(fact, wrong) for fact in facts if (wrong := _wrong(draw, task, fact))]
     return pairs if len(pairs) == len(facts) else []
+
+
+_KINDS = (
+    ("pending", "shipped", "delivered", "cancelled"),
+    ("on time", "scheduled", "delayed", "landed"),
+    ("placed", "accepted", "preparing", "picked up"),
+    ("open", "in progress", "solved"),
+    ("gluten", "milk", "soy", "egg", "peanuts", "fish", "celery", "mustard"),
+)
+
+
+def _wrong(draw: Draw, task: TaskKnowledge, fact: str) -> str | None:
+    """Return another value of the kind of a fact."""
+    kind = next((kind for kind in _KINDS if fact in kind), ())
+    others = [word for word in kind if word not in task.facts]
+    if others:
+        return draw.rng.choice(others)
+    return wrong_value(draw, task, fact) if re.fullmatch(r"[\d.,:-]+", fact) else None
 
 
 def _told(templates: Sequence[str]) -> Change:
@@ -1315,9 +1344,10 @@ def _told(templates: Sequence[str]) -> Change:
 
 def _inline(draw: Draw, task: TaskKnowledge, text: str) -> str | None:
     for right, wrong in _fact_pairs(draw, task, text):
-        if text.count(right) != 1:
+        template = draw.choose(_INLINE)
+        if text.count(right) != 1 or (" to " in template and not right[0].isdigit()):
             return None
-        text = text.replace(right, draw.choose(_INLINE).format(right=right, wrong=wrong))
+        text = text.replace(right, template.format(right=right, wrong=wrong))
     return text
 
 
