@@ -1314,18 +1314,22 @@ def _fact_pairs(draw: Draw, task: TaskKnowledge, text: str) -> Sequence[tuple[st
     return pairs if len(pairs) == len(facts) else []
 
 
-_KINDS = (
-    ("pending", "shipped", "delivered", "cancelled"),
-    ("on time", "scheduled", "delayed", "landed"),
-    ("placed", "accepted", "preparing", "picked up"),
-    ("open", "in progress", "solved"),
-    ("gluten", "milk", "soy", "egg", "peanuts", "fish", "celery", "mustard"),
-)
+_KINDS: Mapping[str, Sequence[Sequence[str]]] = {
+    "airline": tuple((word, "landed", "cancelled") for word in ("on time", "scheduled", "delayed")),
+    "retail": (("pending", "shipped", "delivered", "cancelled"),),
+    "telecom": (("open", "in progress", "solved"),),
+    "healthcare": (("cancelled", "completed", "a no-show"), ("gluten", "latex", "penicillin", "codeine", "peanuts")),
+    "doordash": (
+        ("placed", "accepted", "preparing", "picked up", "delivered", "cancelled"),
+        ("gluten", "milk", "soy", "egg", "peanuts", "fish", "celery", "mustard"),
+    ),
+}
+"""Facts of a kind that exclude each other, by domain."""
 
 
 def _wrong(draw: Draw, task: TaskKnowledge, fact: str) -> str | None:
     """Return another value of the kind of a fact."""
-    kind = next((kind for kind in _KINDS if fact in kind), ())
+    kind = next((kind for kind in _KINDS[task.known.source.name] if fact in kind), ())
     others = [word for word in kind if word not in task.facts]
     if others:
         return draw.rng.choice(others)
