@@ -56,7 +56,7 @@ _GROUPS: Mapping[str, str] = {
 }
 """Verbs by group and, after a bar, nouns."""
 _PLAIN = (
-    "propose prepare aim have see look check find read review verify know need want like help assist tell say explain "
+    "going doing propose prepare aim have see look check find read review verify know need want like help assist tell say explain "
     "answer inform note understand hear hope wish wait try let get come keep stay remain leave last begin end expire "
     "arrive depart land show reflect appear receive believe think guess mean happen work depend contain confirm "
     "clarify apologize apologise appreciate thank suggest recommend mention notice locate retrieve pull fetch "
