@@ -76,13 +76,18 @@ _PHRASES = {
         r"\b(?:the same|likewise) (?P<verb>has|have|had|was|is|will|goes|applies)\b"
         r"|\b(?P<end>did|done|do|apply|applied) the same\b"
     ),
-    "done": re.compile(
-        r"\b(?:i|we)(?:'ve| have)? (?:\w+ly |already |just |also )*(?:(?P<verb>done|did) (?:it|that|this|so)"
-        r"|(?P<care>took care|taken care|handled))\b|\balready (?:been )?(?P<end>done)\b"
+    "do": re.compile(
+        r"\b(?P<verb>do|did|done) (?:it|that|this|so)\b|\balready (?:been )?(?P<end>done)\b"
+        r"|\b(?P<care>took|taken|take) care of\b|\b(?P<get>got|get|getting) (?:it|that|this) (?:done|through)\b"
+    ),
+    "exception": re.compile(
+        r"\b(?:(?:make|made|making) an (?=exception)|anyway|all the same|regardless|nonetheless|off the record"
+        r"|(?:override|overrode|overridden|bypass|bypassed)\b)"
     ),
 }
-"""Acts without a verb for them: money goes "back to your card", "a colleague" takes over, "i have already done it"."""
+"""Acts without a verb for them: money goes "back to your card", "a colleague" takes over, "i have done it", "anyway"."""
 _PAST = re.compile(r"\b(?:have|has|had|been|was|were|did|already|just|got|went|done)\b|'ve\b")
+_DID = re.compile(r"\bdid (?:\w+ )?$")
 _FUTURE = re.compile(
     r"\b(?:will|shall|going to|about to|to be|being|tomorrow|tonight|shortly|soon|would"
     r"|by \w+day|within|later|next|am|are to|is to|let me|me to|us to|plan|intend)\b|'ll\b"
@@ -99,6 +104,7 @@ _ASSERTS = re.compile(
     r"|\bfree\b"
 )
 """What makes a clause say that something was, is or will be done: somebody who does it, or a verb in such a form."""
+_FINITE = re.compile(r"\b(?:i|we|they|is|are|was|were|has|have|had|will|shall)\b|'(?:ll|ve|m|re|s)\b")
 _FEELS = re.compile(
     r"\b(?:i|we)(?:'m| am|'re| are| do)? (?:\w+ly |really |so |very |also )*(?:understand|appreciate|apologi[sz]e"
     r"|regret|sympathi[sz]e|empathi[sz]e|sorry)\b|\b(?:sorry|apologies) (?:for|about)\b"
@@ -110,7 +116,7 @@ _ATTRIBUTE = re.compile(r"\b(?:the|your|this|these|an?|of|for|to|from|any|each|o
 """What stands before a participle that is an adjective: "the cancelled order"."""
 _TO = re.compile(r"\W*(?:in order )?to $")
 _INVERTED = re.compile(
-    r"\W*(?:have|has|had|did|do|does|is|are|was|were|will|shall|can|could|would|should|may) (?:i|we|you|it|the|your)\b"
+    r"\W*(?:(?:what|which|who|when|where|why|how)\b.* )?(?:have|has|had|did|do|does|is|are|was|were|will|shall|can|could|would|should|may) (?:i|we|you|it|the|your)\b"
 )
 
 
@@ -152,7 +158,9 @@ def find_acts(text: str, *, proposed: bool, is_known: Callable[[str], bool] = la
                 act = Act(word, clause, place, sentence, _find_tense(clause, place), by_agent)
                 if not _is_exempt(act, proposed):
                     yield act
-            unknown = next((m for m in _WORD.finditer(clause) if not is_known(m[0])), None)
+            unknown = next(
+                (m for m in _WORD.finditer(clause) if not (is_known(m[0]) or NEGATION.fullmatch(m[0]))), None
+            )
             if unknown and _ASSERTS.search(clause) and not sentence.endswith("?") and not _INSTRUCTS.match(sentence):
                 before = clause[: unknown.start()]
                 if not any(pattern.search(before) for pattern in (NEGATION, CONDITION, POSSIBILITY, _FEELS)):
@@ -172,10 +180,19 @@ def _find_words(clause: str) -> Iterator[tuple[str, int]]:
 def _is_act_here(word: str, clause: str, match: re.Match[str]) -> bool:
     """Return whether a word of an act, which may also be a noun or an adjective, is one there: "close", "orders"."""
     if is_past_form(word):
-        return not _ATTRIBUTE.search(clause[: match.start()])
+        before = clause[: match.start()]
+        return not (
+            _ATTRIBUTE.search(before)
+            or (
+                not before.strip(" |*_")
+                and clause[match.end() :].strip()
+                and not _OBJECT_FOLLOWS.match(clause, match.end())
+            )
+        )
     if is_noun(word) or word.endswith("ing"):
         return True
-    if _VERB_PLACE.search(clause[max(0, match.start() - 30) : match.start()]):
+    before = clause[max(0, match.start() - 80) : match.start()]
+    if _VERB_PLACE.search(before[-30:]) or _AGENT.search(before):
         return True
     is_instruction = _IMPERATIVE.match(clause[: match.start()])
     return bool(_OBJECT_FOLLOWS.match(clause, match.end()) and (is_instruction or word.endswith("s")))
@@ -185,8 +202,10 @@ def _find_tense(clause: str, place: int) -> Tense:
     before = clause[:place]
     if _FUTURE.search(before):
         return "future"
-    word = _WORD.match(clause, place)
-    if _PAST.search(before) or (word and _AGENT.search(before[-80:]) and is_past_form(word[0])):
+    word = (_WORD.match(clause, place) or ("",))[0]
+    if is_past_form(word) and _AGENT.search(before[-80:]):
+        return "past"
+    if _PAST.search(before) and (is_past_form(word) or not is_act(word) or is_noun(word) or _DID.search(before)):
         return "past"
     return "future" if _FUTURE.search(clause, place) else "present"
 
@@ -194,14 +213,16 @@ def _find_tense(clause: str, place: int) -> Tense:
 def _is_exempt(act: Act, proposed: bool) -> bool:
     """Return whether an act is refused, general, done by the user or asked for, and so not asserted."""
     before, after, is_question = act.before, act.after, act.sentence.endswith("?")
-    if NEGATION.search(before) or _DENIED_AFTER.search(after):
+    if NEGATION.search(before) or _DENIED_AFTER.search(after) or act.word == "exception":
+        return act.word != "exception" or bool(NEGATION.search(before))
+    if act.word == "handover" and not _FINITE.search(act.clause):
         return True
     if CONDITION.search(before) and not (proposed or "i will" in before):
         return True
     if _ABILITY.search(before) and (not (proposed and act.by_agent) or _CHOICE.search(act.sentence)):
         return True
-    if _IMPERATIVE.match(before) and not act.word.endswith(("ed", "ing")):
-        return not is_noun(act.word)
+    if _IMPERATIVE.match(before) and not (act.word.endswith(("ed", "ing")) or is_noun(act.word)):
+        return not proposed or "please" in before
     if _INSTRUCTS.match(act.sentence) and not act.by_agent and act.tense != "past":
         return True
     if _BY_USER.search(before[-30:]):

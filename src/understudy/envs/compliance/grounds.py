@@ -68,10 +68,10 @@ _PREPOSITION = re.compile(
 )
 _ADVERBIAL = re.compile(r"\s*(?:upon|as|by|in|on|at|for|with|after|once|per|then|now|also|therefore)\b")
 """The start of a part of a subject that is not the subject: "upon your confirmation, "."""
-_AUXILIARY = re.compile(r"\b(?:is|are|was|were|has|have|had|will|would|gets?|got|just|shall)\b")
+_AUXILIARY = re.compile(r":|\u2014|\b(?:is|are|was|were|has|have|had|will|would|gets?|got|just|shall)\b")
 _HAD = re.compile(r"\b(?:have|had|get|got) (?P<object>(?:your|the|this|that|it|them)(?: \w+){0,4}) $")
 """What stands before a participle: "you have your account closed"."""
-_PASSIVE = re.compile(r"\b(?:be|been|being|is|are|was|were|gets?|got|getting)\s+(?:\w+\s+){0,2}$")
+_PASSIVE = re.compile(r"(?::|\u2014|\b(?:be|been|being|is|are|was|were|gets?|got|getting))\s+(?:\w+\s+){0,2}$")
 _WORD = re.compile(r"[a-z]+")
 _AMOUNT = re.compile(r"\d+\.\d\d\b|[$\u20ac\u00a3]\s?\d|\d\s?%")
 _MONEY = re.compile(r"(?<![\w.])\d+\.\d\d\b(?!\s?%)|[$\u20ac\u00a3]\s?\d")
@@ -125,7 +125,7 @@ class Grounds:
             if act.sentence in found:
                 continue
             is_waived = waived or (replaced and GOODS.isdisjoint(map(stem, _WORD.findall(act.clause))))
-            if is_waived and act.tense != "past" and act.is_known:
+            if is_waived and act.tense != "past" and act.is_known and (refused or act.word != "exception"):
                 continue
             if not self._is_grounded(act, text, place, agreed):
                 found[act.sentence] = "false_claim" if act.tense == "past" else unkept
@@ -194,11 +194,13 @@ class Grounds:
         elif agreed:
             calls = [call for call in calls if call.place in agreed]
         writes = [call for call in calls if call.writes]
+        if act.word == "exception":
+            return False
         if act.word == "handover":
             return any(call.succeeded and "transfer" in call.action for call in self.calls)
         if act.word == "same":
             return sum(call.writes and call.place < place for call in self.calls) > 1
-        if act.word == "done" and agreed:
+        if act.word == "do" and agreed:
             since = max((n for n in range(place) if self.transcript[n].role == "user"), default=-1)
             writes = [call for call in writes if call.place > since]
         groups, object_ = _PHRASE_GROUPS.get(act.word) or act_groups(act.word), _find_object(act)
@@ -213,7 +215,7 @@ class Grounds:
             if "__" in act.after or not MESSAGES.isdisjoint(told):
                 return True
         own = [call for call in calls if self._matches(call, act, groups)]
-        is_generic = act.word == "done" or stem(act.word) in GENERIC
+        is_generic = stem(act.word) in GENERIC
         if not own and (is_generic or (groups & _LIGHT and act.tense != "future" and not agreed)):
             own = [call for call in writes if self._is_about(act, call, is_generic)]
         if _AMOUNT.search(act.clause):

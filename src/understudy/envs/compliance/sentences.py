@@ -18,7 +18,7 @@ _ENGLISH = frozenset(_ENGLISH_LIST.split())
 NEGATION = re.compile(
     r"\b(?:not|never|cannot|neither|nor|no|none|nobody|nothing|without|unable|unwilling|impossible|ineligible"
     r"|unavailable|refuse|decline|instead of|rather than|too late|far from|hardly|avoid|prevents?|except"
-    r"|stop(?:s|ping)? (?:me|us) from|out of the question)\b|n't\b"
+    r"|refrain|hold off|abstain|forgo|skip|stop(?:s|ping)? (?:me|us) from|out of the question)\b|n't\b"
 )
 """A word with which a clause denies what follows."""
 CONDITION = re.compile(
@@ -53,7 +53,7 @@ _MONTH = re.compile(r"\b(jan|feb|mar|apr|aug|sept?|oct|nov|dec)\.(?= \d)")
 _ONE_L = re.compile(r"\bcancel(?=ed\b|ing\b)")
 _SENTENCE_END = re.compile(r"(?<=[.!?;])\s+|\n+")
 _CLAUSE_END = re.compile(
-    r"[;:()\n]|\s[-\u2013\u2014]+\s|\u2014|\b(?:but|because|since|so that|so|which|while"
+    r"[;()\n]|(?::|\s[-\u2013\u2014]+\s|\u2014)(?! ?(?:\w+ly )?\w+ed\b)|\s[+&]\s|\b(?:but|because|since|so that|so|which|while"
     r"|whereas|although|though|instead)\b"
     r"|,(?= (?:and |so |then |or |also )?(?:i|we|you|it|this|that|they|there|the|your|our"
     r"|my|an?|please|all|every|one|just)\b)"

@@ -11,7 +11,7 @@ from functools import lru_cache
 
 _IRREGULAR_LIST = (
     "sent-send resent-resend gave-give given-give paid-pay repaid-repay withdrew-withdraw withdrawn-withdraw put-put "
-    "froze-freeze frozen-freeze bought-buy brought-bring forgave-forgive forgiven-forgive set-set reset-reset"
+    "froze-freeze frozen-freeze bought-buy brought-bring forgave-forgive forgiven-forgive set-set reset-reset held-hold"
 )
 _IRREGULAR = dict(pair.split("-") for pair in _IRREGULAR_LIST.split())
 """Past forms of acts, each with its verb."""
@@ -46,17 +46,19 @@ _GROUPS: Mapping[str, str] = {
     "give": "issue compensate give grant award credit gift reward | voucher coupon bonus discount compensation "
     "certificate freebie rebate",
     "send": "ship send mail deliver redeliver dispatch resend address bring | redelivery",
-    "book": "book reserve schedule order place buy purchase arrange rebook |",
+    "book": "book reserve hold schedule order place buy purchase arrange rebook |",
     "add": "add apply redeem attach include put |",
     "join": "sign enroll subscribe register |",
     "ask": "request ask open file create |",
     "waive": "waive forgive | waiver",
     "return": "return |",
+    "do": "do handle process complete fulfill execute perform accomplish |",
+    "release": "release approve authorize override |",
     "report": "report notify alert contact sue flag blacklist |",
 }
 """Verbs by group and, after a bar, nouns."""
 _PLAIN = (
-    "going doing propose prepare aim have see look check find read review verify know need want like help assist tell say explain "
+    "going baggage disposal propose prepare aim have see look check find read review verify know need want like help assist tell say explain "
     "answer inform note understand hear hope wish wait try let get come keep stay remain leave last begin end expire "
     "arrive depart land show reflect appear receive believe think guess mean happen work depend contain confirm "
     "clarify apologize apologise appreciate thank suggest recommend mention notice locate retrieve pull fetch "
@@ -82,7 +84,7 @@ _PLAIN = (
     "through during before after until till since about around across along against toward beside near behind beyond "
     "inside outside down off out away back forward per via than then and but nor yet unless whether because while "
     "whereas although though however therefore thus hence otherwise instead except despite due according can cannot "
-    "could may might must shall should would ought are being has does doesn didn isn aren wasn weren won wouldn "
+    "could may might must shall should would ought are being has doesn didn isn aren wasn weren won wouldn "
     "couldn shouldn haven hasn hadn ain yes yep yeah okay alright sure sorry hello hey dear well now today tonight "
     "tomorrow yesterday soon later already just still again always never often sometimes right straight there where "
     "when what which who whom whose why how too also very quite rather even else almost perhaps maybe together apart "
@@ -153,13 +155,12 @@ GENERIC_OBJECTS = _stems(_PLAIN)
 """Stems of words that may name or describe the object of any act."""
 PLAIN = (GENERIC_OBJECTS | _stems(_THINGS) | _ACTS.keys()) - GOODS
 """Stems of words of any conversation of a service, which name no goods, persons or services."""
-MAX_PARTICLE_LENGTH = 2
-"""Largest length of a word that names nothing: "on"."""
+_COMPARED = re.compile(r"(?:est|er)$")
 
 
 def is_plain(word: str, stems: frozenset[str] = PLAIN) -> bool:
     """Return whether a word names nothing, as pronouns, adverbs and the words of `stems` do."""
-    return len(word) <= MAX_PARTICLE_LENGTH or word.endswith("ly") or stem(word) in stems
+    return len(word) <= 2 or word.endswith("ly") or not stems.isdisjoint((stem(word), stem(_COMPARED.sub("", word))))
 
 
 def is_act(word: str) -> bool:
