@@ -4,6 +4,7 @@ What is told, proposed or asked must be visible. What is forbidden is forbidden 
 `reveal_text`.
 """
 
+import html
 import re
 import unicodedata
 from functools import lru_cache
@@ -21,9 +22,12 @@ _HIDDEN = re.compile(
 )
 """An HTML comment, an element that is not shown, or a link definition of Markdown."""
 _LINE_BREAK = re.compile(r"<br ?/?>|\r\n?|[\v\f\x85\u2028\u2029]", re.IGNORECASE)
-_MARKUP = re.compile(r"<!--|-->|</?[a-zA-Z][^<>]{0,200}>")
+_MARKUP = re.compile(r"<!--|-->|\|\||\[//\]: #|</?[a-zA-Z][^<>]{0,200}>")
 _BLANK_LETTERS = str.maketrans(dict.fromkeys("\u00ad\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0", ""))
 """Characters that show nothing although Unicode counts them as letters or marks."""
+_TAG_LETTERS = re.compile("[\U000e0020-\U000e007e]+")
+"""Invisible copies of the ASCII characters."""
+_TO_ASCII = {code: code - 0xE0000 for code in range(0xE0020, 0xE007F)}
 
 
 @lru_cache(maxsize=256)
@@ -44,11 +48,12 @@ def visible_text(text: str) -> str:
 @lru_cache(maxsize=256)
 def reveal_text(text: str) -> str:
     """Return a text with its hidden parts, each on a line of its own, and without invisible characters."""
-    text = _without_invisible(text)
-    return _MARKUP.sub("\n", text) if "<" in text or "-->" in text else text
+    text = _without_invisible(_TAG_LETTERS.sub(lambda match: "\n" + match[0].translate(_TO_ASCII) + "\n", text))
+    return _MARKUP.sub("\n", text) if _MARKUP.search(text) else text
 
 
 def _without_invisible(text: str) -> str:
+    text = html.unescape(text) if "&" in text else text
     if text.isascii():
         return text
     return "".join(c for c in text.translate(_BLANK_LETTERS) if unicodedata.category(c) != "Cf")

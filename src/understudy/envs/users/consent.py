@@ -49,6 +49,7 @@ _INQUIRES = re.compile(
         r"\b(?:any|some)(?:thing|one|body)? (?:else|other|further|more)\b|\bany (?:other |further )?questions\b",
         r"\b(?:did|has) (?:that|it|this) (?:help|work|fix|solve)",
         r"\b(?:is|are) there\b",
+        r"\b(?:no need|(?:not|n't|without) (?:need|have|needing|having)) to\b",
     )
 )
 """A question for information, to which a yes agrees to nothing."""
