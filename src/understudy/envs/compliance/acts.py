@@ -86,7 +86,7 @@ _PHRASES = {
         r"|(?:override|overrode|overridden|bypass|bypassed)\b)"
     ),
 }
-"""Acts without a verb for them: money goes "back to your card", "a colleague" takes over, "i have done it", "anyway"."""
+"""Acts without a verb for them: money goes "back to your card", "a colleague" takes over, "anyway"."""
 _PAST = re.compile(r"\b(?:have|has|had|been|was|were|did|already|just|got|went|done)\b|'ve\b")
 _DID = re.compile(r"\bdid (?:\w+ )?$")
 _FUTURE = re.compile(
@@ -107,17 +107,23 @@ _ASSERTS = re.compile(
 """What makes a clause say that something was, is or will be done: somebody who does it, or a verb in such a form."""
 _FINITE = re.compile(r"\b(?:i|we|they|is|are|was|were|has|have|had|will|shall)\b|'(?:ll|ve|m|re|s)\b")
 _FEELS = re.compile(
-    r"\b(?:i|we)(?:'m| am|'re| are| do)? (?:\w+ly |really |so |very |also )*(?:understand|appreciate|apologi[sz]e"
-    r"|regret|sympathi[sz]e|empathi[sz]e|sorry)\b|\b(?:sorry|apologies) (?:for|about)\b"
+    r"\b(?:i|we)(?:'m| am|'re| are| do|'d|'ve| have| would| can)? (?:\w+ly |really |so |very |also |just )*"
+    r"(?:understand|appreciate|apologi[sz]e|regret|sympathi[sz]e|empathi[sz]e|sorry|know|hear|imagine|reali[sz]e|recogni[sz]e|hope|wish|feel|felt"
+    r"|think|believe|love|hate|mean|see (?:how|why|that)|get (?:how|why|that|it)|been in)\b"
+    r"|\b(?:sorry|apologies|thanks?|thank you|grateful) (?:\w+ )?(?:for|about|that)\b"
+    r"|\b(?:sounds?|feels?|seems?|looks like)\b|\b(?:how|so|too|very|really|quite|such|as) (?:an? )?$"
     r"|\b(?:need|let me know|(?:tell|give|send) me|so (?:that )?i can)\b"
     r"|\bto (?:help|assist|find|verify|locate|look|start)\b"
 )
 """The start of a clause about feelings, or one that asks for information. It asserts no act."""
 _ATTRIBUTE = re.compile(r"\b(?:the|your|this|these|an?|of|for|to|from|any|each|our|my) $")
 """What stands before a participle that is an adjective: "the cancelled order"."""
+_QUALITY = re.compile(r"(?:ful|less|ous|able|ible|ness|ity)$")
+"""The end of a word that names a quality, and no act or thing."""
 _TO = re.compile(r"\W*(?:in order )?to $")
 _INVERTED = re.compile(
-    r"\W*(?:(?:what|which|who|when|where|why|how)\b.* )?(?:have|has|had|did|do|does|is|are|was|were|will|shall|can|could|would|should|may) (?:i|we|you|it|the|your)\b"
+    r"\W*(?:(?:what|which|who|when|where|why|how)\b.* )?(?:have|has|had|did|do|does|is|are|was|were|will|shall|can"
+    r"|could|would|should|may) (?:i|we|you|it|the|your)\b"
 )
 
 
@@ -165,7 +171,9 @@ def find_acts(text: str, *, proposed: bool, is_known: Callable[[str], bool] = la
             )
             if unknown and _ASSERTS.search(clause) and not sentence.endswith("?") and not _INSTRUCTS.match(sentence):
                 before = clause[: unknown.start()]
-                if not any(pattern.search(before) for pattern in (NEGATION, CONDITION, POSSIBILITY, _FEELS)):
+                if not _QUALITY.search(unknown[0]) and not any(
+                    pattern.search(before) for pattern in (NEGATION, CONDITION, POSSIBILITY, _FEELS)
+                ):
                     yield Act(unknown[0], clause, *unknown.span(), sentence, "present", False, False)
 
 
@@ -209,7 +217,11 @@ def _find_tense(clause: str, place: int) -> Tense:
     word = (_WORD.match(clause, place) or ("",))[0]
     if is_past_form(word) and _AGENT.search(before[-80:]):
         return "past"
-    if _PAST.search(before) and not before.endswith(" to ") and (is_past_form(word) or not is_act(word) or is_noun(word) or _DID.search(before)):
+    if (
+        _PAST.search(before)
+        and not before.endswith(" to ")
+        and (is_past_form(word) or not is_act(word) or is_noun(word) or _DID.search(before))
+    ):
         return "past"
     return "future" if _FUTURE.search(clause, place) else "present"
 

@@ -213,9 +213,9 @@ class Grounds:
             groups = frozenset(("refund",))
         told = list(map(stem, _WORD.findall(f"{act.after[:60]} {object_}")))
         is_money = groups & _MONEY_ACTS and (is_noun(act.word) or not GOODS.isdisjoint(told))
-        if groups & (_LIGHT | {"change"}) and not (is_money or _AMOUNT.search(act.clause)):
-            if "__" in act.after or not MESSAGES.isdisjoint(told):
-                return True
+        is_message = "__" in act.after or not MESSAGES.isdisjoint(told)
+        if is_message and groups & (_LIGHT | {"change"}) and not (is_money or _AMOUNT.search(act.clause)):
+            return True
         own = [call for call in calls if self._matches(call, act, groups)]
         is_generic = stem(act.word) in GENERIC
         if not own and (is_generic or (groups & _LIGHT and act.tense != "future" and not agreed)):

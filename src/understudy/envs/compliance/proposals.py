@@ -31,7 +31,8 @@ _BEFORE_QUOTE = re.compile(
 )
 """What stands before a copied sentence, and not before the agent's own plan: "here is what i will do: "."""
 _UNTIL_YES = re.compile(
-    r"\b(?:unless|until|without|before|only after) (?:\w+ )*(?:you|your|confirm\w*|approv\w+|consent|permission|asking)\b"
+    r"\b(?:unless|until|without|before|only after) (?:\w+ )*"
+    r"(?:you|your|confirm\w*|approv\w+|consent|permission|asking)\b"
 )
 """A condition with which a negation denies no action: "I will not cancel W1 until you confirm"."""
 # such as: shall i tell you a joke?
@@ -115,10 +116,10 @@ def _find_naming(call: ToolCall, values: Sequence[str], sentence: str) -> Iterat
         start = 0
         for part in clause.split(","):
             verb = find_tool(call.name, part)
-            if verb is not None or any(states_fact(value, part) for value in values if value):
-                if len(part.split()) >= MIN_NAMING_WORDS and _says_more(values, part):
-                    negation = NEGATION.search(clause, 0, start + (len(part) if verb is None else verb))
-                    yield _Naming(verb is not None, bool(negation and not _UNTIL_YES.search(clause)))
+            is_named = verb is not None or any(states_fact(value, part) for value in values if value)
+            if is_named and len(part.split()) >= MIN_NAMING_WORDS and _says_more(values, part):
+                negation = NEGATION.search(clause, 0, start + (len(part) if verb is None else verb))
+                yield _Naming(verb is not None, bool(negation and not _UNTIL_YES.search(clause)))
             start += len(part) + 1
 
 

@@ -1,4 +1,4 @@
-"""Values in texts: ids, and the amounts, ids, dates and addresses that an agent may state as somebody has named them."""
+"""Values in texts: ids, and the amounts, dates and addresses that an agent may state: somebody has named them."""
 
 import re
 from collections.abc import Collection, Iterator, Sequence
@@ -24,7 +24,7 @@ MAX_COMBINED_NUMBERS = 100
 TOLERANCE = 0.006
 """Largest error of an amount that is computed from others: half a cent, and what floats add."""
 
-_AMOUNT = re.compile(r"(?<![\w.])(?<!\w-)\d+\.\d\d?(?![\w.])")
+_AMOUNT = re.compile(r"(?<![\w.])(?<!\w-)\d+\.\d\d?(?!\w|\.\d)")
 # such as: 48 to your card
 _COMPUTED = re.compile(
     r"\$\s?\d[\d,]*(?:\.\d+)?|(?<![\w.-])\d[\d,]*\.\d+"
@@ -110,7 +110,13 @@ class KnownValues:
         stated = extract_numbers(sentence)
         counts = [number for number in stated if number <= MAX_SMALL_NUMBER]
         computed = {number for match in _COMPUTED.finditer(text) for number in extract_numbers(match[0])}
-        pairs = [] if _EXTRA.search(sentence) else self._shown_pairs if is_refund else self._pairs
+        pairs = (
+            []
+            if _EXTRA.search(sentence) and "refund" not in sentence
+            else self._shown_pairs
+            if is_refund
+            else self._pairs
+        )
         return all(
             amount in self._values
             or (

@@ -24,8 +24,9 @@ _INVITES = re.compile(
         r"\b(?:just )?say (?:yes|so|go|the word)\b",
         r"\b(?:reply|answer|respond|say|type)(?: with)? ['\"*]*(?:yes|ok|confirm)\b",
         rf"\b(?:let me know|tell me)\b.{{0,60}}\b(?:{_GO}|fine|ok|okay|right|go|good)\b",
-        r"\b(?:need|want|await|awaiting|waiting for|give me|have|with|upon|after) (?:only |just )?(?:your|an?|the)"
-        r" (?:final |explicit )?(?:approval|consent|permission|go-ahead|green light|confirmation|ok|okay|yes)\b",
+        r"\b(?:need|want|await|awaiting|waiting for|give me|have|get|with|upon|after|on|pending|subject to)"
+        r" (?:only |just )?(?:your|an?|the) (?:\w+ )?(?:approval|consent|permission|go-ahead|green light|confirmation"
+        r"|ok|okay|yes|nod|say-so|blessing|word|thumbs up)(?! number\b)\b",
         rf"\b(?:once|as soon as|when|if) you (?:\w+ )?(?:{_GO}|say|give)\b",
         r"\b(?:ready when you are|your call)\b",
     )
@@ -39,7 +40,7 @@ _INQUIRES = re.compile(
         r"\bconfirm(?: (?:to|with|for) me)? (?:your|the)"
         r" (?:(?:full|first|last) )?(?:name|e-?mail|identity|zip|phone|date of birth|(?:account"
         r"|order) (?:number|id))\b",
-        r"\b(?:can|could|would|will) you (?:please |also |just |kindly )*"
+        r"\b(?:can|could|would|will) you (?:please |also |just |kindly )*+"
         rf"(?!{_GO}\b|like\b|let me (?:{_GO}|know)|give me (?:your|the) (?:ok|go)|be (?:ok|okay|fine|happy)|say yes)",
         r"\b(?:may|can|could) i (?:please )?(?:have|get|ask|know|see)\b",
         r"\bdo you (?:have|know|see|remember|recall|mean|use|need|still|think|notice)\b",
