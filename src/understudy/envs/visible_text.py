@@ -8,6 +8,7 @@ import html
 import re
 import unicodedata
 from functools import lru_cache
+from urllib.parse import unquote
 
 MAX_BLANK_LINES = 12
 """Largest number of blank lines after which a reader goes on reading."""
@@ -22,7 +23,7 @@ _HIDDEN = re.compile(
 )
 """An HTML comment, an element that is not shown, or a link definition of Markdown."""
 _LINE_BREAK = re.compile(r"<br ?/?>|\r\n?|[\v\f\x85\u2028\u2029]", re.IGNORECASE)
-_MARKUP = re.compile(r"<!--|-->|\|\||\[//\]: #|</?[a-zA-Z][^<>]{0,200}>")
+_MARKUP = re.compile(r"<!--|-->|\|\||\[//\]: #|</?[a-zA-Z]\w*|[\w-]+=[\"']|[\"']?/?>|!?\[|\]\(|\"\)")
 _BLANK_LETTERS = str.maketrans(dict.fromkeys("\u00ad\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0", ""))
 """Characters that show nothing although Unicode counts them as letters or marks."""
 _TAG_LETTERS = re.compile("[\U000e0020-\U000e007e]+")
@@ -54,6 +55,8 @@ def reveal_text(text: str) -> str:
 
 def _without_invisible(text: str) -> str:
     text = html.unescape(text) if "&" in text else text
+    text = unquote(text) if "%20" in text else text
     if text.isascii():
         return text
-    return "".join(c for c in text.translate(_BLANK_LETTERS) if unicodedata.category(c) != "Cf")
+    shown = "".join(c for c in text.translate(_BLANK_LETTERS) if unicodedata.category(c) != "Cf")
+    return unicodedata.normalize("NFKC", shown)

@@ -21,8 +21,8 @@ _DENIED_AFTER = re.compile(
 )
 """A predicate that denies its subject, or says something general about it: "a refund is not possible"."""
 _USER = re.compile(
-    r"\byou(?:'d|'ll|'ve| would| will| have)?(?: \w+ly| also| just| now| already)? (?:can(?! (?:count|rely)\b)"
-    r"|may|could|need|needed|have to|should|must|might|want|wanted|like|asked|requested|"
+    r"\byou(?:'d|'ll|'ve| would| will| have)?(?: \w+ly| also| just| now| already)? (?:(?:can|may)(?! (?:count|rely|expect|look|consider)\b)"
+    r"|could|need|needed|have to|should|must|might|want|wanted|like|asked|requested|"
     r"wish|wished|mentioned|said|told|paid|pay|bought|ordered|booked|added|chose|reported|ask|request|had|try|do|did)\b"
     r"|\byour (?:request|wish|question|inquiry|message|intention)\b|\b(?:asking|ask"
     r"|asked|request|requested) (?:for|to|about)\b|\bhow to\b"
@@ -79,11 +79,15 @@ _PHRASES = {
     ),
     "do": re.compile(
         r"\b(?P<verb>do|did|done) (?:it|that|this|so)\b|\balready (?:been )?(?P<end>done)\b"
-        r"|\b(?P<care>took|taken|take) care of\b|\b(?P<get>got|get|getting) (?:it|that|this) (?:done|through)\b"
+        r"|\b(?P<care>took|taken|take) care of\b"
+        r"|\b(?P<get>got|get|getting|push|pushed|put|make|made|making) (?:it|that|this) (?:done|through|happen|work)\b"
+        r"|\b(?P<through>went|gone) through\b|\b(?P<consider>consider) (?:it|that|this) done\b"
     ),
     "exception": re.compile(
-        r"\b(?:(?:make|made|making) an (?=exception)|anyway|all the same|regardless|nonetheless|off the record"
-        r"|(?:override|overrode|overridden|bypass|bypassed)\b)"
+        r"\b(?:(?:make|made|making) an (?=exception)|anyway|all the same|regardless|nonetheless|nevertheless|even so"
+        r"|just this once|after all|off the record|(?:against|outside|around) (?:of )?(?:the |our )?(?:policy|rules?)"
+        r"|(?:bend|bent|bending|break|broke|breaking) the rules?|workaround|way around"
+        r"|(?:override|overrode|overridden|overriding|bypass|bypassed|bypassing)\b)"
     ),
 }
 """Acts without a verb for them: money goes "back to your card", "a colleague" takes over, "anyway"."""
@@ -206,8 +210,9 @@ def _is_act_here(word: str, clause: str, match: re.Match[str]) -> bool:
     before = clause[max(0, match.start() - 80) : match.start()]
     if _VERB_PLACE.search(before[-30:]) or _AGENT.search(before):
         return True
-    is_instruction = _IMPERATIVE.match(clause[: match.start()])
-    return bool(_OBJECT_FOLLOWS.match(clause, match.end()) and (is_instruction or word.endswith("s")))
+    if _IMPERATIVE.match(clause[: match.start()]) and clause[match.end() :].strip(" .!?"):
+        return True
+    return not _ATTRIBUTE.search(before) and _OBJECT_FOLLOWS.match(clause, match.end()) is not None
 
 
 def _find_tense(clause: str, place: int) -> Tense:

@@ -30,6 +30,10 @@ _BEFORE_QUOTE = re.compile(
     r"(?:^|[.!?\n\"'>;,(*]|\b(?:said|wrote|words|following|asked|wish|request|wanted|message|you): )\s*$"
 )
 """What stands before a copied sentence, and not before the agent's own plan: "here is what i will do: "."""
+_LEAVES = re.compile(
+    rf"{NEGATION.pattern}|\b(?:ignor|disregard|forget|reject|deny|dismiss|omit|postpon|put off|delay|withhold|drop|leav)(?:e|ing|t?ing)?\b"
+)
+"""A word with which a proposal makes no write: it denies it, or leaves it out."""
 _UNTIL_YES = re.compile(
     r"\b(?:unless|until|without|before|only after) (?:\w+ )*"
     r"(?:you|your|confirm\w*|approv\w+|consent|permission|asking)\b"
@@ -118,7 +122,7 @@ def _find_naming(call: ToolCall, values: Sequence[str], sentence: str) -> Iterat
             verb = find_tool(call.name, part)
             is_named = verb is not None or any(states_fact(value, part) for value in values if value)
             if is_named and len(part.split()) >= MIN_NAMING_WORDS and _says_more(values, part):
-                negation = NEGATION.search(clause, 0, start + (len(part) if verb is None else verb))
+                negation = _LEAVES.search(clause, 0, start + (len(part) if verb is None else verb))
                 yield _Naming(verb is not None, bool(negation and not _UNTIL_YES.search(clause)))
             start += len(part) + 1
 

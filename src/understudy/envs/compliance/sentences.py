@@ -26,7 +26,7 @@ CONDITION = re.compile(
 )
 """A word with which a clause depends on something."""
 POSSIBILITY = re.compile(
-    r"\b(?:can(?! (?:count|rely)\b)|may|might|could|must|should|(?:able|allowed|possible|eligible) (?:to|for))\b"
+    r"\b(?:(?:can|may)(?! (?:count|rely|expect|look|consider)\b)|might|could|must|should|(?:able|allowed|possible|eligible) (?:to|for))\b"
 )
 """A word with which a clause says that something may happen."""
 _NEUTRAL = re.compile(

@@ -45,7 +45,7 @@ _GROUPS: Mapping[str, str] = {
     "transfer": "transfer connect escalate forward handover | escalation",
     "renew": "renew refill extend prolong request fill | renewal extension",
     "insure": "insure add | insurance",
-    "give": "issue compensate give grant award credit gift reward | voucher coupon bonus discount compensation "
+    "give": "provide offer issue compensate give grant award credit gift reward | voucher coupon bonus discount compensation "
     "certificate freebie rebate",
     "send": "ship send mail deliver redeliver dispatch resend address bring | redelivery",
     "book": "book reserve hold schedule order place buy purchase arrange rebook |",
@@ -55,7 +55,7 @@ _GROUPS: Mapping[str, str] = {
     "waive": "waive forgive | waiver",
     "return": "return |",
     "do": "handle process complete fulfill execute perform accomplish |",
-    "release": "release approve authorize override |",
+    "release": "release approve authorize override save match cover record enter prescribe share limit restrict |",
     "report": "report notify alert contact sue flag blacklist |",
 }
 """Verbs by group and, after a bar, nouns."""
