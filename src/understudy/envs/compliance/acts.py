@@ -70,7 +70,7 @@ _PHRASES = {
     ),
     "handover": re.compile(
         r"\b(?:human|live|real|agents?|colleagues?|specialists?|supervisors?|representatives?|managers?|nurses?|staff"
-        r"|person|team)\b"
+        r"|person|teams?|departments?)\b"
     ),
     "gift": re.compile(r"\bon (?:us|the house)\b"),
     "same": re.compile(
@@ -103,12 +103,19 @@ _AGENT = re.compile(
     rf"|could|did|do|going to|about to|being))*\s+{_ADVERBS}$"
 )
 """What stands before an act of the agent, or of somebody on its side: "i have already"."""
-_ASSERTS = re.compile(
-    r"\b(?:i|we|you|they|he|she)(?:'ve|'ll|'re|'m|'d)?\b|\byours?\b|\b(?:has|have|had|was|were|will|gets?|got)\b"
-    r"|\b(?:is|are|am|be|been|being) (?:\w+ly |now |also |already |just )*(?:\w+(?:ed|en)|on|sent|paid|yours)\b"
-    r"|\bfree\b"
+_GIVES = re.compile(
+    r"\byou(?:'ll|'ve)?(?: \w+){0,2} (?:gets?|got|receive|have|enjoy|earn|own|sign|join)\b"
+    r"|\byour (?:\w+ ){0,4}(?:is|are|has|have|was|were|will|gets?)\b"
+    r"|\b(?:comes? with|includ\w+|on (?:its|the) way|free|on us|waiting for you|yours|for you|to you|with you|you(?:r \w+)? (?:up|in|on|for|with|to))\b"
 )
-"""What makes a clause say that something was, is or will be done: somebody who does it, or a verb in such a form."""
+"""What makes a thing in a clause one that the user has or gets."""
+_BECOMES = re.compile(
+    r"(?:\b(?:be|been|being|is|are|was|were|gets?|got)|'s|'re|:|\u2014)\s+(?:\w+ly |now |also |already |just )*$"
+)
+_STATE = re.compile(
+    r"\b(?:i'm|i am|we're|we are|feel|be|so|very|really|how|too|quite|such an?|as|more|most)\s+(?:\w+ly )?$"
+)
+"""What stands before an adjective."""
 _FINITE = re.compile(r"\b(?:i|we|they|is|are|was|were|has|have|had|will|shall)\b|'(?:ll|ve|m|re|s)\b")
 _FEELS = re.compile(
     r"\b(?:i|we)(?:'m| am|'re| are| do|'d|'ve| have| would| can)? (?:\w+ly |really |so |very |also |just )*"
@@ -170,15 +177,28 @@ def find_acts(text: str, *, proposed: bool, is_known: Callable[[str], bool] = la
                 act = Act(word, clause, place, end, sentence, _find_tense(clause, place), by_agent)
                 if not _is_exempt(act, proposed):
                     yield act
-            unknown = next(
-                (m for m in _WORD.finditer(clause) if not (is_known(m[0]) or NEGATION.fullmatch(m[0]))), None
-            )
-            if unknown and _ASSERTS.search(clause) and not sentence.endswith("?") and not _INSTRUCTS.match(sentence):
-                before = clause[: unknown.start()]
-                if not _QUALITY.search(unknown[0]) and not any(
-                    pattern.search(before) for pattern in (NEGATION, CONDITION, POSSIBILITY, _FEELS)
-                ):
-                    yield Act(unknown[0], clause, *unknown.span(), sentence, "present", False, False)
+            if not (sentence.endswith("?") or _INSTRUCTS.match(sentence)):
+                for match in _WORD.finditer(clause):
+                    if not is_known(match[0]) and _is_asserted(match[0], clause, match.start()):
+                        yield Act(match[0], clause, *match.span(), sentence, "present", False, False)
+                        break
+
+
+def _is_asserted(word: str, clause: str, place: int) -> bool:
+    """Return whether a word that nobody has named is something that a clause says is done, or that the user gets."""
+    before = clause[:place]
+    if any(pattern.search(before) for pattern in (NEGATION, CONDITION, POSSIBILITY, _FEELS)):
+        return False
+    is_participle = word.endswith(("ed", "en"))
+    if _STATE.search(before) and not (is_participle and _BECOMES.search(before) and not _AGENT.search(before[-80:])):
+        return word.endswith("ing")
+    if (
+        _OBJECT_FOLLOWS.match(clause, place + len(word))
+        or _AGENT.search(before[-80:])
+        or (is_participle and _BECOMES.search(before))
+    ):
+        return True
+    return _GIVES.search(clause) is not None and not _QUALITY.search(word)
 
 
 def _find_words(clause: str) -> Iterator[tuple[str, int, int]]:

@@ -206,6 +206,8 @@ class Grounds:
             since = max((n for n in range(place) if self.transcript[n].role == "user"), default=-1)
             writes = [call for call in writes if call.place > since]
         groups, object_ = _PHRASE_GROUPS.get(act.word) or act_groups(act.word), _find_object(act)
+        if not all(map(self._is_known, _WORD.findall(object_))):
+            return False
         named = find_act_groups(frozenset(filter(is_act, _WORD.findall(object_))))
         if groups & _LIGHT and named:
             groups = groups | named

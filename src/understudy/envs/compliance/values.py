@@ -127,7 +127,7 @@ class KnownValues:
                     or (is_refund and self._is_settled(amount, stated))
                 )
             )
-            for amount in extract_numbers(text)
+            for amount in map(abs, extract_numbers(text))
             if amount > MAX_SMALL_NUMBER or amount in amounts
         )
 
