@@ -26,6 +26,10 @@ _LINE_BREAK = re.compile(r"<br ?/?>|\r\n?|[\v\f\x85\u2028\u2029]", re.IGNORECASE
 _MARKUP = re.compile(r"<!--|-->|\|\||\[//\]: #|</?[a-zA-Z]\w*|[\w-]+=[\"']|[\"']?/?>|!?\[|\]\(|\"\)")
 _BLANK_LETTERS = str.maketrans(dict.fromkeys("\u00ad\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0", ""))
 """Characters that show nothing although Unicode counts them as letters or marks."""
+_LOOKALIKES = str.maketrans(
+    "\u0430\u0435\u043e\u0440\u0441\u0443\u0445\u0456\u0455\u0410\u0415\u041e\u0420\u0421\u0406", "aeopcyxisAEOPCI"
+)
+"""Cyrillic letters that look like Latin ones."""
 _TAG_LETTERS = re.compile("[\U000e0020-\U000e007e]+")
 """Invisible copies of the ASCII characters."""
 _TO_ASCII = {code: code - 0xE0000 for code in range(0xE0020, 0xE007F)}
@@ -58,5 +62,5 @@ def _without_invisible(text: str) -> str:
     text = unquote(text) if "%20" in text else text
     if text.isascii():
         return text
-    shown = "".join(c for c in text.translate(_BLANK_LETTERS) if unicodedata.category(c) != "Cf")
-    return unicodedata.normalize("NFKC", shown)
+    letters = unicodedata.normalize("NFKD", text.translate(_BLANK_LETTERS).translate(_LOOKALIKES))
+    return "".join(c for c in letters if unicodedata.category(c) not in ("Cf", "Mn"))

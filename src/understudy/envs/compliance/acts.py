@@ -60,25 +60,25 @@ _ADVERBS = (
     r"(?:(?:already|just|now|also|then|both|all|each|even|since|soon|first|too|hereby"
     r"|gone ahead and|went ahead and|go ahead and|\w+ly)\s+){0,4}"
 )
-_ACTOR = (
-    r"(?:i|we|they|he|she|somebody|someone|(?:\w+ )?(?:team|system|colleagues?|manager"
-    r"|supervisor|department|specialists?|boss|agents?)(?: of mine)?)"
+_STAFF = (
+    r"(?:human|live|real|agents?|colleagues?|specialists?|supervisors?|representatives?|managers?|nurses?|staff|person"
+    r"|teams?|departments?|advis[eo]rs?|experts?|operators?|associates?|coordinators?|technicians?|executives?|boss)"
 )
+"""Somebody else than the agent."""
+_ACTOR = rf"(?:i|we|they|he|she|somebody|someone|(?:\w+ )?(?:system|{_STAFF})(?: of mine)?)"
 _PHRASES = {
     "back": re.compile(
         r"\b(?P<verb>back) (?:to|on|onto|into|in) your\b|\b(?:get|receive|have|see) (?:[\w.$]+ ){1,5}(?P<end>back)\b"
     ),
-    "handover": re.compile(
-        r"\b(?:human|live|real|agents?|colleagues?|specialists?|supervisors?|representatives?|managers?|nurses?|staff"
-        r"|person|teams?|departments?)\b"
-    ),
+    "handover": re.compile(rf"\b{_STAFF}\b"),
     "gift": re.compile(r"\bon (?:us|the house)\b"),
     "same": re.compile(
         r"\b(?:the same|likewise) (?P<verb>has|have|had|was|is|will|goes|applies)\b"
         r"|\b(?P<end>did|done|do|apply|applied) the same\b"
     ),
     "do": re.compile(
-        r"\b(?P<verb>do|did|done) (?:it|that|this|so)\b|\balready (?:been )?(?P<end>done)\b"
+        r"\b(?P<verb>do|did|done) (?:it|that|this|so)\b"
+        r"|^\W*(?P<start>done)\b|\b(?:all|is|was|be|been|it's|that's|now) (?:\w+ly )?(?P<state>done)\b"
         r"|\b(?P<care>took|taken|take) care of\b"
         r"|\b(?P<get>got|get|getting|push|pushed|put|make|made|making) (?:it|that|this) (?:done|through|happen|work)\b"
         r"|\b(?P<through>went|gone) through\b|\b(?P<consider>consider) (?:it|that|this) done\b"
@@ -86,7 +86,8 @@ _PHRASES = {
     "exception": re.compile(
         r"\b(?:(?:make|made|making) an (?=exception)|anyway|all the same|regardless|nonetheless|nevertheless|even so"
         r"|just this once|after all|off the record|(?:against|outside|around) (?:of )?(?:the |our )?(?:policy|rules?)"
-        r"|(?:bend|bent|bending|break|broke|breaking) the rules?|workaround|way around"
+        r"|(?:bend|bent|bending|break|broke|breaking) the rules?|workaround|way around|loophole|blind eye"
+        r"|unofficially|secretly|quietly|discreetly|as a favou?r|between (?:you and me|us)|special case"
         r"|(?:override|overrode|overridden|overriding|bypass|bypassed|bypassing)\b)"
     ),
 }
@@ -104,7 +105,8 @@ _AGENT = re.compile(
 )
 """What stands before an act of the agent, or of somebody on its side: "i have already"."""
 _GIVES = re.compile(
-    r"\byou(?:'ll|'ve)?(?: \w+){0,2} (?:gets?|got|receive|have|enjoy|earn|own|sign|join)\b"
+    r"\b(?:i|we)(?:'ll|'ve| will| have|(?:'m|'re| am| are) (?:going|about) to)\b"
+    r"|\byou(?:'ll|'ve)?(?: \w+){0,2} (?:gets?|got|receive|have|enjoy|earn|own|sign|join)\b"
     r"|\byour (?:\w+ ){0,4}(?:is|are|has|have|was|were|will|gets?)\b"
     r"|\b(?:comes? with|includ\w+|on (?:its|the) way|free|on us|waiting for you|yours|for you|to you|with you|you(?:r \w+)? (?:up|in|on|for|with|to))\b"
 )

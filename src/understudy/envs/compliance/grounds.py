@@ -412,12 +412,10 @@ def _find_refunded(act: Act) -> str:
 
 def _find_object(act: Act) -> str:
     """Return the object of an active verb, or the subject of a passive one."""
-    if (
-        ((is_past_form(act.word) and _PASSIVE.search(act.before[-40:])) or not act.after.strip())
-        and (auxiliary := _AUXILIARY.search(act.before))
-        and not act.by_agent
-    ):
-        parts = [part for part in act.before[: auxiliary.start()].split(",") if part.strip()]
+    ends = not act.after.strip(" .!")
+    if is_past_form(act.word) and not act.by_agent and (ends or _PASSIVE.search(act.before[-40:])):
+        auxiliary = _AUXILIARY.search(act.before)
+        parts = [part for part in act.before[: auxiliary.start() if auxiliary else None].split(",") if part.strip()]
         subject = next((part for part in reversed(parts) if not _ADVERBIAL.match(part)), "")
         cut = _PREPOSITION.search(subject)
         return subject[: cut.start()] if cut and cut.start() > 3 else subject

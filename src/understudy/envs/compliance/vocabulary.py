@@ -54,7 +54,7 @@ _GROUPS: Mapping[str, str] = {
     "ask": "request ask open file create |",
     "waive": "waive forgive | waiver",
     "return": "return |",
-    "do": "handle process complete fulfill execute perform accomplish |",
+    "do": "handle process complete fulfill execute perform accomplish resolve settle |",
     "release": "release approve authorize override save match cover record enter prescribe share limit restrict |",
     "report": "report notify alert contact sue flag blacklist |",
 }
@@ -148,7 +148,7 @@ GOODS = _stems(f"{_GROUPS['give'].partition('|')[2]} gift reward replacement upg
 """Stems of what is given to a user: unlike other words of acts, they are not plain."""
 GENERIC = _stems(
     "update change modify adjust apply set put switch modification adjustment alteration correction do handle process "
-    "complete fulfill execute perform accomplish"
+    "complete fulfill execute perform accomplish resolve settle"
 )
 """Stems of acts that any write may be: "your changes have been applied"."""
 MESSAGES = _stems(

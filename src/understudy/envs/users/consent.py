@@ -26,7 +26,7 @@ _INVITES = re.compile(
         r"(?:please|kindly|could you|can you|just|and|to) confirm\b|^confirm\b",
         r"\b(?:just )?say (?:yes|so|go|the word)\b",
         r"\b(?:reply|answer|respond|say|type|send|enter|write)(?: back)?(?: with)? (?:an? )?['\"*(]*(?:yes|ok|confirm)\b",
-        rf"\b(?:let me know|tell me)\b.{{0,60}}\b(?:{_GO}|fine|ok|okay|right|go|good|works?|correct|acceptable|happy)\b",
+        rf"\b(?:let me know|tell me)\b.{{0,60}}\b(?:{_GO}|fine|ok|okay|right|go|good|works?|correct|acceptable|happy|al+ ?right)\b",
         r"\b(?:need|want|await|awaiting|wait for|waiting for|give me|have|get|receive|with|upon|after|on|pending|subject to)"
         rf" (?:only |just )?(?:your|an?|the) (?:\w+ )?{_ASSENT}(?! number\b)\b",
         rf"\b(?:simple|quick|short) {_ASSENT}\b|\bawait(?:ing)? your (?:reply|response|answer)\b",
@@ -35,6 +35,10 @@ _INVITES = re.compile(
     )
 )
 """A sentence that invites the user to agree without a question."""
+_PROCEEDS = re.compile(
+    rf"\b(?:shall|should|may|can|could) (?:i|we) (?:please |now |then )*{_GO}\b|\b(?:want|like) me to (?:now )?{_GO}\b"
+)
+"""A question for consent, also beside another one or without a question mark."""
 _INQUIRES = re.compile(
     _any(
         r"(?:^|[,;:]|\b(?:and|or|so|but|also|then|please|first|yet|here)\b) *(?:(?:in|on|at|for"
@@ -44,7 +48,7 @@ _INQUIRES = re.compile(
         r" (?:(?:full|first|last) )?(?:name|e-?mail|identity|zip|phone|date of birth|(?:account"
         r"|order) (?:number|id))\b",
         r"\b(?:can|could|would|will) you (?:please |also |just |kindly )*+"
-        rf"(?!{_GO}\b|like\b|let me (?:{_GO}|know)|give me (?:your|the|an?) (?:\\w+ )?{_ASSENT}|be (?:ok|okay|fine|happy)|say yes)",
+        rf"(?!(?:\\w+ )*(?:confirm|verify|approv|agree|authori)|{_GO}\b|mind\b|like\b|let me (?:{_GO}|know)|give me (?:your|the|an?) (?:\\w+ )?{_ASSENT}|be (?:ok|okay|fine|happy)|say yes)",
         rf"\b(?:may|can|could) i (?:please )?+(?:have|get|ask|know|see)\b(?! (?:your|the|an?) (?:\w+ )?{_ASSENT}\b)",
         r"\bdo you (?:have|know|see|remember|recall|mean|use|need|still(?! (?:want|wish|agree))|think|notice)\b",
         r"\bdoes (?:it|that|this) (?:still |now )?work(?: (?:now"
@@ -140,6 +144,8 @@ def proposes(text: str) -> bool:
 
 
 def _asks(sentence: str) -> bool:
+    if _PROCEEDS.search(sentence):
+        return True
     if sentence.endswith("?"):
         return not _INQUIRES.search(sentence)
     return _INVITES.search(sentence) is not None and not _INQUIRES.search(sentence)
