@@ -53,8 +53,6 @@ _OFFER = re.compile(
     r"|\bif (?:there (?:is|are)|any\w*|something|necessary|needed)\b"
 )
 """A condition that the user or the future may fulfil. A threat has another one: "if you do not agree"."""
-_CHOICE = re.compile(r"\bif you(?:'d| would)? (?:like|want|wish|prefer)\b")
-"""What makes an act that may happen an offer of something else: "if you like, i can also cancel w2"."""
 _WORD = re.compile(r"[a-z]+(?:-[a-z]+)*")
 _ADVERBS = (
     r"(?:(?:already|just|now|also|then|both|all|each|even|since|soon|first|too|hereby"
@@ -108,7 +106,7 @@ _GIVES = re.compile(
     r"\b(?:i|we)(?:'ll|'ve| will| have|(?:'m|'re| am| are) (?:going|about) to)\b"
     r"|\byou(?:'ll|'ve)?(?: \w+){0,2} (?:gets?|got|receive|have|enjoy|earn|own|sign|join)\b"
     r"|\byour (?:\w+ ){0,4}(?:is|are|has|have|was|were|will|gets?)\b"
-    r"|\b(?:comes? with|includ\w+|on (?:its|the) way|free|on us|waiting for you|yours|for you|to you|with you|you(?:r \w+)? (?:up|in|on|for|with|to))\b"
+    r"|\b(?:comes? with|includ\w+|on (?:its|the) way|free|yours|(?:for|to|with) you|you(?:r \w+)? (?:up|in|on|for|with|to))\b"
 )
 """What makes a thing in a clause one that the user has or gets."""
 _BECOMES = re.compile(
@@ -124,15 +122,13 @@ _FEELS = re.compile(
     r"(?:understand|appreciate|apologi[sz]e|regret|sympathi[sz]e|empathi[sz]e|sorry|know|hear|imagine|reali[sz]e|recogni[sz]e|hope|wish|feel|felt"
     r"|think|believe|love|hate|mean|see (?:how|why|that)|get (?:how|why|that|it)|been in)\b"
     r"|\b(?:sorry|apologies|thanks?|thank you|grateful) (?:\w+ )?(?:for|about|that)\b"
-    r"|\b(?:sounds?|feels?|seems?|looks like)\b|\b(?:how|so|too|very|really|quite|such|as) (?:an? )?$"
+    r"|\b(?:sounds?|feels?|seems?|looks like)\b"
     r"|\b(?:need|let me know|(?:tell|give|send) me|so (?:that )?i can)\b"
     r"|\bto (?:help|assist|find|verify|locate|look|start)\b"
 )
 """The start of a clause about feelings, or one that asks for information. It asserts no act."""
 _ATTRIBUTE = re.compile(r"\b(?:the|your|this|these|an?|of|for|to|from|any|each|our|my) $")
 """What stands before a participle that is an adjective: "the cancelled order"."""
-_QUALITY = re.compile(r"(?:ful|less|ous|able|ible|ness|ity)$")
-"""The end of a word that names a quality, and no act or thing."""
 _TO = re.compile(r"\W*(?:in order )?to $")
 _INVERTED = re.compile(
     r"\W*(?:(?:what|which|who|when|where|why|how)\b.* )?(?:have|has|had|did|do|does|is|are|was|were|will|shall|can"
@@ -200,7 +196,7 @@ def _is_asserted(word: str, clause: str, place: int) -> bool:
         or (is_participle and _BECOMES.search(before))
     ):
         return True
-    return _GIVES.search(clause) is not None and not _QUALITY.search(word)
+    return _GIVES.search(clause) is not None
 
 
 def _find_words(clause: str) -> Iterator[tuple[str, int, int]]:
@@ -262,7 +258,7 @@ def _is_exempt(act: Act, proposed: bool) -> bool:
         return True
     if CONDITION.search(before) and not (proposed or "i will" in before):
         return True
-    if _ABILITY.search(before) and (not (proposed and act.by_agent) or _CHOICE.search(act.sentence)):
+    if _ABILITY.search(before) and (not (proposed and act.by_agent) or _OFFER.search(act.sentence)):
         return True
     if _IMPERATIVE.match(before) and not (act.word.endswith(("ed", "ing")) or is_noun(act.word)):
         return not proposed or "please" in before

@@ -224,7 +224,7 @@ class Grounds:
             own = [call for call in writes if self._is_about(act, call, is_generic)]
         if _AMOUNT.search(act.clause):
             due = is_refund_due(_find_refunded(act), text, own or calls, self.calls) if "refund" in groups else None
-            has_amounts = self.known.has_amounts(act.clause, act.sentence, is_refund="refund" in groups)
+            has_amounts = self.known.has_amounts(act.clause, act.sentence)
             if due is False or (due is None and not has_amounts):
                 return False
             is_deducted = "charge" in groups and "refund" in act.before and _DEDUCTED.search(act.before)

@@ -25,12 +25,6 @@ TOLERANCE = 0.006
 """Largest error of an amount that is computed from others: half a cent, and what floats add."""
 
 _AMOUNT = re.compile(r"(?<![\w.])(?<!\w-)\d+\.\d\d?(?!\w|\.\d)")
-# such as: 48 to your card
-_COMPUTED = re.compile(
-    r"\$\s?\d[\d,]*(?:\.\d+)?|(?<![\w.-])\d[\d,]*\.\d+"
-    r"|(?<![\w.-])\d[\d,]*(?![\w.-])(?!\s+(?!(?:dollars?|euros?|usd|eur|to|as|in|for|from|back|on|and|at|by|with)\b)\w)"
-)
-"""A number that may be an amount: "$48", "48.00", "48 to your card", but not the 48 of "48 maple street"."""
 _PERCENT = re.compile(r"(?<![\w.])(\d{1,3}(?:\.\d{1,3})?)(?: ?%| percent\b)")
 _EXTRA = re.compile(r"\b(?:fees?|extra|costs?|surcharge|payable|deduct\w*)\b")
 """A word of an amount that the user pays besides a price. It is no sum or difference of known amounts."""
@@ -93,39 +87,33 @@ class KnownValues:
         dates = values_of(text).dates
         return min(dates - self._iso_dates and dates - values_of(self._said).dates, default="")
 
-    def has_amounts(self, text: str, sentence: str, is_refund: bool = False) -> bool:
+    def has_amounts(self, text: str, sentence: str) -> bool:
         """Return whether each large number and id of a text was shown, said or set.
 
-        An amount may also be the sum or the difference of two known amounts, or one times a count in the sentence. If
-        the text `is_refund`, the domain policy makes a sum or a difference known only with an amount of the sentence.
+        An amount may also be one times a count in the sentence, or the sum or the difference of two known amounts. Of
+        these, one of the domain policy must be stated in the sentence.
         """
+        amounts = set(map(float, _AMOUNT.findall(text)))
+        large = {run for run in map(int, DIGITS.findall(text)) if run > MAX_SMALL_NUMBER}
         if not self._has_percents(text):
             return False
-        amounts = set(map(float, _AMOUNT.findall(text)))
-        shown = amounts <= set(self._amounts) or amounts <= self._values
-        if shown and {run for run in map(int, DIGITS.findall(text)) if run > MAX_SMALL_NUMBER} <= self._runs:
+        if amounts <= self._values and large <= self._runs:
             return True
         if any(int(run) not in self._runs for name in ID.findall(text) for run in DIGITS.findall(name)):
             return False
         stated = extract_numbers(sentence)
         counts = [number for number in stated if number <= MAX_SMALL_NUMBER]
-        computed = {number for match in _COMPUTED.finditer(text) for number in extract_numbers(match[0])}
-        pairs = (
-            []
-            if _EXTRA.search(sentence) and "refund" not in sentence
-            else self._shown_pairs
-            if is_refund
-            else self._pairs
-        )
+        results = [known * count for known in self._amounts for count in counts]
+        if "refund" in sentence or not _EXTRA.search(sentence):
+            results += [result for a, b in self._pairs for result in (a + b, abs(a - b))]
+        others = stated & set(self._amounts)
         return all(
             amount in self._values
-            or (
-                amount in computed
-                and (
-                    any(abs(result - amount) < TOLERANCE for a, b in pairs for result in (a + b, abs(a - b)))
-                    or any(abs(known * count - amount) < TOLERANCE for known in self._amounts for count in counts)
-                    or (is_refund and self._is_settled(amount, stated))
-                )
+            or any(abs(result - amount) < TOLERANCE for result in results)
+            or any(
+                abs(known + other - amount) < TOLERANCE or abs(abs(known - other) - amount) < TOLERANCE
+                for known in self._amounts
+                for other in others
             )
             for amount in map(abs, extract_numbers(text))
             if amount > MAX_SMALL_NUMBER or amount in amounts
@@ -144,11 +132,6 @@ class KnownValues:
     @cached_property
     def _percents(self) -> frozenset[str]:
         return frozenset(_PERCENT.findall(self._folded))
-
-    def _is_settled(self, amount: float, stated: Collection[float]) -> bool:
-        """Return whether an amount is the sum or the difference of a known amount and of one that is stated with it."""
-        others = (round(other, 2) for known in self._amounts for other in (abs(amount - known), amount + known))
-        return any(other in stated and other not in (amount, 0.0) for other in others)
 
     @cached_property
     def _iso_dates(self) -> frozenset[str]:
@@ -178,10 +161,6 @@ class KnownValues:
 
     @cached_property
     def _pairs(self) -> list[tuple[float, float]]:
-        return list(combinations(self._amounts, 2))
-
-    @cached_property
-    def _shown_pairs(self) -> list[tuple[float, float]]:
         """Pairs of the amounts that results, the user and the arguments of calls state."""
         return list(combinations(_read_amounts("\n".join(self._read(("user", "tool")))), 2))
 
