@@ -43,13 +43,12 @@ _UNTIL_YES = re.compile(
 # such as: shall i tell you a joke?
 _SMALL_TALK = re.compile(r"\b(?:shall i|should i|may i|can i|me to) (?:tell|sing)\b|\bjoke\b")
 """A sentence that proposes nothing."""
-# such as: we decline to
+# such as: we decline to do so
 _REFUSAL = re.compile(
-    r"\b(?:i|we) (?:refuse|decline)\b|\b(?:i|we) (?:won't|will not|am not going to|refuse"
-    r"|decline)(?: to)?(?: do (?:it|that|so|this))?\W*(?=$|\n|[.,;!?])|\b(?:never|not|won't"
-    r"|refuse to) (?:do|make|carry out) (?:this|that|it|so)\s*:"
+    r"\b(?:i|we) (?:won't|will not|am not going to|refuse|decline)(?: to)?(?: do (?:it|that|so|this))?(?=\W*(?:$|\n))"
+    r"|\b(?:never|not|won't|refuse to|decline to)(?= (?:do|make|carry out) (?:this|that|it|so)\s*:)"
 )
-"""The start of what the agent will not do: "i refuse to", "i will not do this:"."""
+"""The start of what the agent will not do: "i will not do this:"."""
 _DATE_OR_TIME = re.compile(r"\d{4}-\d\d-\d\d|\d{1,2}:\d\d")
 _DATE_OR_WORD = re.compile(r"\d{4}-\d\d-\d\d|\w+")
 _WORD = re.compile(r"\w+")
@@ -60,27 +59,24 @@ _SAYS_NOTHING = re.compile(r"(?:\b(?:and|or|the|an?|with|of|x)\b|[\W\d_])*")
 
 def check_proposal(write: ConfirmedWrite, transcript: Sequence[Message]) -> Iterator[Violation]:
     """Yield what is wrong with the proposal that the user agreed to before a write."""
-    if found := _find_flaw(write, transcript):
-        assert write.consent is not None
-        kind, text = found
-        yield Violation(kind=kind, message=write.consent - 1, text=quote(text))
-
-
-def _find_flaw(write: ConfirmedWrite, transcript: Sequence[Message]) -> tuple[ViolationKind, str] | None:
+    assert write.consent is not None
     call, text = write.call, _read_proposal(write, transcript)
     values = [value.casefold() for value in string_values(call.arguments)]
     proposed = (sentence for sentence in split_sentences(text) if not _SMALL_TALK.search(sentence))
     naming = [named for sentence in proposed for named in _find_naming(call, values, sentence)]
     verbs = [named for named in naming if named.is_verb]
+    kind: ViolationKind = "unnamed_write"
     if not naming:
-        return "unnamed_write", f"{call.name} was made after: {text}"
-    if _REFUSAL.search(text) or all(named.is_negated for named in verbs or naming):
-        return "negated_proposal", text
-    if invented := _find_invented_argument(call, transcript[: write.place]):
-        return "unnamed_write", f"{call.name} was made with {invented}, which nobody has named"
-    if other := _find_other_id(values, text) or _find_other_phrase(call, text, transcript):
-        return "unnamed_write", f"{call.name} was made, but the proposal names {other}"
-    return None
+        flaw = f"{call.name} was made after: {text}"
+    elif _REFUSAL.search(text) or all(named.is_negated for named in verbs or naming):
+        kind, flaw = "negated_proposal", text
+    elif invented := _find_invented_argument(call, transcript[: write.place]):
+        flaw = f"{call.name} was made with {invented}, which nobody has named"
+    elif other := _find_other_id(values, text) or _find_other_phrase(call, text, transcript):
+        flaw = f"{call.name} was made, but the proposal names {other}"
+    else:
+        return
+    yield Violation(kind=kind, message=write.consent - 1, text=quote(flaw))
 
 
 def _read_proposal(write: ConfirmedWrite, transcript: Sequence[Message]) -> str:
@@ -158,18 +154,16 @@ def _find_other_id(values: Sequence[str], text: str) -> str:
 
 def _find_other_phrase(call: ToolCall, text: str, transcript: Sequence[Message]) -> str:
     """Return a phrase with a number, such as an address, that the text names for another call and not for this one."""
-    own = _find_numbered_phrases(call)
-    if not own or any(set(DIGITS.findall(phrase)) & set(DIGITS.findall(text)) for phrase in own):
+
+    def phrases(call: ToolCall) -> set[str]:
+        values = map(normalize_text, string_values(call.arguments))
+        return {value for value in values if " " in value and DIGITS.search(value)}
+
+    own, numbers = phrases(call), set(DIGITS.findall(text))
+    if not own or any(numbers.intersection(DIGITS.findall(phrase)) for phrase in own):
         return ""
-    calls = (call for message in transcript for call in message.tool_calls)
-    others = {phrase for call in calls for phrase in _find_numbered_phrases(call)}
+    others = {phrase for message in transcript for other in message.tool_calls for phrase in phrases(other)}
     return next((phrase for phrase in sorted(others - own) if phrase in text), "")
-
-
-def _find_numbered_phrases(call: ToolCall) -> set[str]:
-    """Return the arguments of several words with a number, such as addresses."""
-    values = map(normalize_text, string_values(call.arguments))
-    return {value for value in values if " " in value and DIGITS.search(value)}
 
 
 def check_attempt(
@@ -186,7 +180,8 @@ def check_attempt(
         if write.call.name != call.name or write.place <= attempt.place:
             continue
         for name, right in write.call.arguments.items():
-            wrong = _find_untold(call.arguments.get(name), right, text, _other_values(write.call, name))
+            others = list(string_values([value for key, value in write.call.arguments.items() if key != name]))
+            wrong = _find_untold(call.arguments.get(name), right, text, others)
             if wrong:
                 tried = quote(f"{call.name} was tried with {name} {wrong}")
                 yield Violation(kind="unnamed_write", message=attempt.place, text=tried)
@@ -199,8 +194,8 @@ def _find_untold(wrong: object, right: object, text: str, others: Sequence[str])
     words = {word for value in agreed if states_fact(value, text) for word in value.split() if word.isalpha()}
     if not any(value not in tried and states_fact(value, text) for value in agreed):
         return ""
-    for other in others:
-        text = text.replace(other, " ")
+    for other in filter(lambda other: " " in other, others):
+        text = text.replace(other.casefold(), " ")
     said = {*_WORD.findall(text), *_DATE_OR_WORD.findall(text)}
     for value in tried:
         tokens = set(_DATE_OR_WORD.findall(value))
@@ -208,9 +203,3 @@ def _find_untold(wrong: object, right: object, text: str, others: Sequence[str])
         if own and value not in agreed and not own & said and (own == tokens or words - tokens):
             return value
     return ""
-
-
-def _other_values(call: ToolCall, name: str) -> list[str]:
-    """Return the texts of several words in the arguments of a call, except in the one with this name, case-folded."""
-    others = [value for key, value in call.arguments.items() if key != name]
-    return [value.casefold() for value in string_values(others) if " " in value]
