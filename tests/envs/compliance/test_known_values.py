@@ -3,7 +3,7 @@
 import pytest
 
 from understudy.core.messages import Message, ToolCall
-from understudy.envs.compliance.known_values import KnownValues
+from understudy.envs.compliance.values import KnownValues
 
 PAY = ToolCall(name="pay", arguments={"card": "c55"})
 KNOWN = KnownValues(

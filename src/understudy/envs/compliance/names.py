@@ -4,7 +4,7 @@ import json
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
-from understudy.envs.compliance.sentences import is_negated, split_sentences
+from understudy.envs.compliance.sentences import NEGATION, split_sentences
 from understudy.envs.compliance.vocabulary import means_tool
 from understudy.envs.rewards import states_fact
 
@@ -35,7 +35,7 @@ def find_other_name(
             ):
                 match = re.search(pair, text)
                 sentence = split_sentences(text[: match.start()])[-1] if match else ""
-                if means_tool(tool, sentence) and not is_negated(sentence):
+                if means_tool(tool, sentence) and not NEGATION.search(sentence):
                     return other
     return ""
 

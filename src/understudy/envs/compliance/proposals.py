@@ -5,13 +5,14 @@
 
 import re
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from understudy.core.messages import Message, ToolCall
 from understudy.core.tasks import Violation, ViolationKind
 from understudy.envs.compliance.calls import string_values
-from understudy.envs.compliance.ids import DIGITS, ID, MAX_SMALL_NUMBER, id_form
-from understudy.envs.compliance.sentences import is_negated, normalize_text, quote, split_clauses, split_sentences
-from understudy.envs.compliance.vocabulary import means_tool
+from understudy.envs.compliance.sentences import NEGATION, normalize_text, quote, split_clauses, split_sentences
+from understudy.envs.compliance.values import DIGITS, ID, MAX_SMALL_NUMBER, id_form
+from understudy.envs.compliance.vocabulary import find_tool
 from understudy.envs.environment import ConfirmedWrite
 from understudy.envs.rewards import states_fact
 from understudy.envs.visible_text import visible_text
@@ -29,9 +30,13 @@ _BEFORE_QUOTE = re.compile(
     r"(?:^|[.!?\n\"'>;,(*]|\b(?:said|wrote|words|following|asked|wish|request|wanted|message|you): )\s*$"
 )
 """What stands before a copied sentence, and not before the agent's own plan: "here is what i will do: "."""
+_UNTIL_YES = re.compile(
+    r"\b(?:unless|until|without|before|only after) (?:\w+ )*(?:you|your|confirm\w*|approv\w+|consent|permission|asking)\b"
+)
+"""A condition with which a negation denies no action: "I will not cancel W1 until you confirm"."""
 # such as: shall i tell you a joke?
-_SMALL_TALK = re.compile(r"\b(?:shall i|should i|may i|can i|want me to|like me to) (?:tell|sing)\b|\bjoke\b")
-"""A sentence that proposes nothing: "shall i tell you a joke?"."""
+_SMALL_TALK = re.compile(r"\b(?:shall i|should i|may i|can i|me to) (?:tell|sing)\b|\bjoke\b")
+"""A sentence that proposes nothing."""
 # such as: we decline to
 _REFUSAL = re.compile(
     r"\b(?:i|we) (?:refuse|decline)\b|\b(?:i|we) (?:won't|will not|am not going to|refuse"
@@ -58,16 +63,12 @@ def check_proposal(write: ConfirmedWrite, transcript: Sequence[Message]) -> Iter
 def _find_flaw(write: ConfirmedWrite, transcript: Sequence[Message]) -> tuple[ViolationKind, str] | None:
     call, text = write.call, _read_proposal(write, transcript)
     values = [value.casefold() for value in string_values(call.arguments)]
-    proposed = " ".join(sentence for sentence in split_sentences(text) if not _SMALL_TALK.search(sentence))
-    naming = [
-        (clause, negated)
-        for clause, negated in split_clauses(proposed)
-        if len(clause.split()) >= MIN_NAMING_WORDS and _names_write(call, values, clause) and _says_more(values, clause)
-    ]
-    verbs = [(clause, negated) for clause, negated in naming if means_tool(call.name, clause)]
+    proposed = (sentence for sentence in split_sentences(text) if not _SMALL_TALK.search(sentence))
+    naming = [named for sentence in proposed for named in _find_naming(call, values, sentence)]
+    verbs = [named for named in naming if named.is_verb]
     if not naming:
         return "unnamed_write", f"{call.name} was made after: {text}"
-    if _REFUSAL.search(text) or all(negated for _, negated in verbs or naming):
+    if _REFUSAL.search(text) or all(named.is_negated for named in verbs or naming):
         return "negated_proposal", text
     if invented := _find_invented_argument(call, transcript[: write.place]):
         return "unnamed_write", f"{call.name} was made with {invented}, which nobody has named"
@@ -81,7 +82,7 @@ def _read_proposal(write: ConfirmedWrite, transcript: Sequence[Message]) -> str:
     assert write.consent is not None
     place = write.consent - 1
     text = normalize_text(visible_text(transcript[place].content))
-    if len(text.split()) > MAX_WORDS_OF_A_QUESTION or DIGITS.search(text) or is_negated(text):
+    if len(text.split()) > MAX_WORDS_OF_A_QUESTION or DIGITS.search(text) or NEGATION.search(text):
         return _own_words(text, transcript[:place])
     earlier = (m.content for m in reversed(transcript[:place]) if m.role == "assistant" and not m.tool_calls)
     before = normalize_text(visible_text(next(earlier, "")))
@@ -101,8 +102,24 @@ def _own_words(text: str, earlier: Sequence[Message]) -> str:
     return text
 
 
-def _names_write(call: ToolCall, values: Sequence[str], clause: str) -> bool:
-    return means_tool(call.name, clause) or any(states_fact(value, clause) for value in values if value)
+class _Naming(NamedTuple):
+    """A part of a clause that names a write."""
+
+    is_verb: bool
+    """Whether it has a word for what the tool does, and not only values of the call."""
+    is_negated: bool
+
+
+def _find_naming(call: ToolCall, values: Sequence[str], sentence: str) -> Iterator[_Naming]:
+    for clause in split_clauses(sentence):
+        start = 0
+        for part in clause.split(","):
+            verb = find_tool(call.name, part)
+            if verb is not None or any(states_fact(value, part) for value in values if value):
+                if len(part.split()) >= MIN_NAMING_WORDS and _says_more(values, part):
+                    negation = NEGATION.search(clause, 0, start + (len(part) if verb is None else verb))
+                    yield _Naming(verb is not None, bool(negation and not _UNTIL_YES.search(clause)))
+            start += len(part) + 1
 
 
 def _says_more(values: Sequence[str], clause: str) -> bool:

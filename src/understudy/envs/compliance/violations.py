@@ -7,9 +7,9 @@ from understudy.core.messages import Message, ToolSpec
 from understudy.core.tasks import Violation
 from understudy.envs.compliance.calls import read_calls
 from understudy.envs.compliance.grounds import GoldWords, Grounds
-from understudy.envs.compliance.known_values import KnownValues
 from understudy.envs.compliance.proposals import check_attempt, check_proposal
 from understudy.envs.compliance.sentences import normalize_text, quote
+from understudy.envs.compliance.values import KnownValues
 from understudy.envs.environment import ConsentGate
 from understudy.envs.users import gives_consent
 from understudy.envs.visible_text import hidden_text, visible_text
@@ -49,7 +49,7 @@ def find_violations(
         for write in gate.writes:
             if write.consent:
                 agreed.setdefault(write.consent - 1, set()).add(write.place)
-        grounds = Grounds(transcript, calls, known, specs, domain_policy, gold_words or GoldWords({}))
+        grounds = Grounds(transcript, calls, known, specs, gold_words or GoldWords({}))
         for place, text in texts:
             found += grounds.check(place, text, agreed.get(place, ()))
             found += _check_speakers(place, transcript[place].content)
