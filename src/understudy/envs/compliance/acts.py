@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Literal, NamedTuple
 
 from understudy.envs.compliance.sentences import CONDITION, NEGATION, POSSIBILITY, split_clauses, split_sentences
-from understudy.envs.compliance.vocabulary import is_act, is_noun, is_past_form
+from understudy.envs.compliance.vocabulary import is_act, is_noun, is_past_form, stem
 
 Tense = Literal["past", "future", "present"]
 
@@ -112,6 +112,24 @@ _FEELS = re.compile(
     r"|\bto (?:help|assist|find|verify|locate|look|start)\b"
 )
 """The start of a clause about feelings, or one that asks for information. It asserts no act."""
+_MENTAL = frozenset(
+    map(
+        stem,
+        "understand know see hear feel think believe guess hope wish want need like love hate value care appreciate "
+        "regret realize imagine sympathize empathize apologize thank remember notice worry agree trust respect admire "
+        "welcome mean sound seem wonder assume suppose recognize acknowledge sense hesitate aim strive saw felt knew "
+        "heard thought meant".split(),
+    )
+)
+"""Stems of verbs of the mind: what they take as an object changes nothing."""
+_AUXILIARY = r"(?:have|has|had|will|shall|would|can|could|do|did|to|not|all|always|truly|really|\w+ly|also|just|so|too|both)"
+_PREDICATE = re.compile(
+    rf"\b{_ACTOR}(?:'ve|'ll|'d)?(?:\s+{_AUXILIARY})*+\s+(?!(?:am|are|is|was|were)\b)(?P<verb>\w+)"
+    rf"|\b(?:is|are|am|was|were|'s|'m|'re)(?:\s+{_AUXILIARY})*+\s+(?P<copula>\w+)"
+)
+"""A verb of the agent, or what follows a copula."""
+_GIVES = re.compile(r"\b(?:you(?:'ve|'ll|'re)|you (?:\w+ )?(?:have|get|got|will|are|receive)|yours?(?= now)|free|gets?|got)\b")
+"""What says that the user has something, or gets it."""
 _ATTRIBUTE = re.compile(r"\b(?:the|your|this|these|an?|of|for|to|from|any|each|our|my) $")
 """What stands before a participle that is an adjective: "the cancelled order"."""
 _TO = re.compile(r"\W*(?:in order )?to $")
@@ -163,8 +181,21 @@ def find_acts(text: str, *, proposed: bool, is_known: Callable[[str], bool] = la
             )
             if unknown and _ASSERTS.search(clause) and not sentence.endswith("?") and not _INSTRUCTS.match(sentence):
                 before = clause[: unknown.start()]
-                if not any(pattern.search(before) for pattern in (NEGATION, CONDITION, POSSIBILITY, _FEELS)):
+                denied = any(pattern.search(before) for pattern in (NEGATION, CONDITION, POSSIBILITY, _FEELS))
+                if not denied and not (_describes(clause) and not before.endswith(" to ")):
                     yield Act(unknown[0], clause, unknown.start(), sentence, "present", False, False)
+
+
+def _describes(clause: str) -> bool:
+    """Return whether a clause only says what somebody feels or knows, or what something is."""
+    found = list(_PREDICATE.finditer(clause))
+    return bool(found) and not _GIVES.search(clause) and all(map(_is_description, found))
+
+
+def _is_description(predicate: re.Match[str]) -> bool:
+    if verb := predicate["verb"]:
+        return stem(verb) in _MENTAL
+    return predicate["copula"] in ("a", "an", "the", "our", "my", "your", "this", "that", "what", "why", "how", "as")
 
 
 def _find_words(clause: str) -> Iterator[tuple[str, int]]:
