@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Literal, NamedTuple
 
 from understudy.envs.compliance.sentences import CONDITION, NEGATION, POSSIBILITY, split_clauses, split_sentences
-from understudy.envs.compliance.vocabulary import is_act, is_noun, is_past_form, stem
+from understudy.envs.compliance.vocabulary import TOOL_NOUNS, is_act, is_noun, is_past_form, stem
 
 Tense = Literal["past", "future", "present"]
 
@@ -46,6 +46,7 @@ _VERB_PLACE = re.compile(
 )
 """What stands before a word that is a verb there, and no noun."""
 _OBJECT_FOLLOWS = re.compile(r"\s+(?:your|the|an?|all|every|you|it|this|that|them|both|any|each|our|everything)\b")
+_ID_FOLLOWS = re.compile(r" [a-z_-]*\d")
 _OFFER = re.compile(
     r"\b(?:if|once|when|as soon as|should|in case) you(?:'d| would)? (?!(?:\w+ )?(?:do not"
     r"|don't|not|refuse|decline|disagree|say no)\b)"
@@ -146,6 +147,7 @@ class Act(NamedTuple):
     clause: str
     start: int
     """Where the word begins in the clause."""
+    end: int
     sentence: str
     tense: Tense
     by_agent: bool
@@ -161,7 +163,7 @@ class Act(NamedTuple):
     @property
     def after(self) -> str:
         """What follows the word in its clause."""
-        return self.clause[self.start + len(self.word) :]
+        return self.clause[self.end :]
 
 
 def find_acts(text: str, *, proposed: bool, is_known: Callable[[str], bool] = lambda word: True) -> Iterator[Act]:
@@ -171,9 +173,9 @@ def find_acts(text: str, *, proposed: bool, is_known: Callable[[str], bool] = la
     """
     for sentence in split_sentences(text):
         for clause in split_clauses(sentence):
-            for word, place in _find_words(clause):
+            for word, place, end in _find_words(clause):
                 by_agent = bool(_AGENT.search(clause[max(0, place - 80) : place]))
-                act = Act(word, clause, place, sentence, _find_tense(clause, place), by_agent)
+                act = Act(word, clause, place, end, sentence, _find_tense(clause, place), by_agent)
                 if not _is_exempt(act, proposed):
                     yield act
             unknown = next(
@@ -183,7 +185,7 @@ def find_acts(text: str, *, proposed: bool, is_known: Callable[[str], bool] = la
                 before = clause[: unknown.start()]
                 denied = any(pattern.search(before) for pattern in (NEGATION, CONDITION, POSSIBILITY, _FEELS))
                 if not denied and not (_describes(clause) and not before.endswith(" to ")):
-                    yield Act(unknown[0], clause, unknown.start(), sentence, "present", False, False)
+                    yield Act(unknown[0], clause, *unknown.span(), sentence, "present", False, False)
 
 
 def _describes(clause: str) -> bool:
@@ -198,18 +200,20 @@ def _is_description(predicate: re.Match[str]) -> bool:
     return predicate["copula"] in ("a", "an", "the", "our", "my", "your", "this", "that", "what", "why", "how", "as")
 
 
-def _find_words(clause: str) -> Iterator[tuple[str, int]]:
-    """Yield the words of acts in a clause, and where they begin."""
+def _find_words(clause: str) -> Iterator[tuple[str, int, int]]:
+    """Yield the words of acts in a clause, and where they begin and end."""
     for match in _WORD.finditer(clause):
         if is_act(match[0]) and _is_act_here(match[0], clause, match):
-            yield match[0], match.start()
+            yield match[0], *match.span()
     for word, pattern in _PHRASES.items():
         for match in pattern.finditer(clause):
-            yield word, match.start(match.lastgroup or 0)
+            yield word, match.start(match.lastgroup or 0), match.end()
 
 
 def _is_act_here(word: str, clause: str, match: re.Match[str]) -> bool:
     """Return whether a word of an act, which may also be a noun or an adjective, is one there: "close", "orders"."""
+    if word in TOOL_NOUNS and _ID_FOLLOWS.match(clause, match.end()):
+        return False
     if is_past_form(word):
         before = clause[: match.start()]
         return not (
@@ -236,7 +240,7 @@ def _find_tense(clause: str, place: int) -> Tense:
     word = (_WORD.match(clause, place) or ("",))[0]
     if is_past_form(word) and _AGENT.search(before[-80:]):
         return "past"
-    if _PAST.search(before) and (is_past_form(word) or not is_act(word) or is_noun(word) or _DID.search(before)):
+    if _PAST.search(before) and not before.endswith(" to ") and (is_past_form(word) or not is_act(word) or is_noun(word) or _DID.search(before)):
         return "past"
     return "future" if _FUTURE.search(clause, place) else "present"
 

@@ -13,7 +13,7 @@ from understudy.core.tasks import Violation, ViolationKind
 from understudy.envs.compliance.acts import Act, find_acts
 from understudy.envs.compliance.calls import MadeCall, is_refund_due
 from understudy.envs.compliance.names import find_other_name
-from understudy.envs.compliance.sentences import normalize_text, quote, split_sentences
+from understudy.envs.compliance.sentences import NEGATION, normalize_text, quote, split_sentences
 from understudy.envs.compliance.values import KnownValues, find_ids, id_form
 from understudy.envs.compliance.vocabulary import (
     GENERIC,
@@ -139,6 +139,8 @@ class Grounds:
         )
 
     def _is_known(self, word: str) -> bool:
+        if NEGATION.fullmatch(word):
+            return True
         return all(part in self._offered or is_plain(part) or stem(part) in self._stems for part in word.split("-"))
 
     def _find_listed_target(self, text: str, agreed: Collection[int]) -> str:
@@ -261,7 +263,11 @@ class Grounds:
             return True
         named = _WORD.findall(_find_object(act))
         return all(
-            is_plain(word, GENERIC_OBJECTS) or word in words or word in self._offered or is_past_form(word)
+            is_plain(word, GENERIC_OBJECTS)
+            or word in words
+            or word in self._offered
+            or is_past_form(word)
+            or (is_noun(word) and stem(word) not in GOODS)
             for word in named
         )
 

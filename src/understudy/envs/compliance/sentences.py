@@ -54,7 +54,7 @@ _ONE_L = re.compile(r"\bcancel(?=ed\b|ing\b)")
 _SENTENCE_END = re.compile(r"(?<=[.!?;])\s+|\n+")
 _CLAUSE_END = re.compile(
     r"[;()\n]|(?::|\s[-\u2013\u2014]+\s|\u2014)(?! ?(?:\w+ly )?\w+ed\b)|\s[+&]\s|\b(?:but|because|since|so that|so|which|while"
-    r"|whereas|although|though|instead)\b"
+    r"|whereas|although|though|instead|(?:note|be (?:aware|advised|informed)) that)\b"
     r"|,(?= (?:and |so |then |or |also )?(?:i|we|you|it|this|that|they|there|the|your|our"
     r"|my|an?|please|all|every|one|just)\b)"
     r"|\b(?:and|or) (?=(?:i|we|you|it|this|that|they|there|will|have|am|shall)\b)"

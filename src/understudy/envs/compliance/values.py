@@ -24,7 +24,7 @@ MAX_COMBINED_NUMBERS = 100
 TOLERANCE = 0.006
 """Largest error of an amount that is computed from others: half a cent, and what floats add."""
 
-_AMOUNT = re.compile(r"(?<![\w.-])\d+\.\d\d?(?![\w.])")
+_AMOUNT = re.compile(r"(?<![\w.])(?<!\w-)\d+\.\d\d?(?![\w.])")
 # such as: 48 to your card
 _COMPUTED = re.compile(
     r"\$\s?\d[\d,]*(?:\.\d+)?|(?<![\w.-])\d[\d,]*\.\d+"
@@ -32,6 +32,8 @@ _COMPUTED = re.compile(
 )
 """A number that may be an amount: "$48", "48.00", "48 to your card", but not the 48 of "48 maple street"."""
 _PERCENT = re.compile(r"(?<![\w.])(\d{1,3}(?:\.\d{1,3})?)(?: ?%| percent\b)")
+_EXTRA = re.compile(r"\b(?:fees?|extra|costs?|surcharge|payable|deduct\w*)\b")
+"""A word of an amount that the user pays besides a price. It is no sum or difference of known amounts."""
 _ISO = re.compile(r"\d{4}-\d\d-\d\d")
 MAX_TERMS = 12
 """Largest number of amounts of a text of which ratios are tried."""
@@ -108,7 +110,7 @@ class KnownValues:
         stated = extract_numbers(sentence)
         counts = [number for number in stated if number <= MAX_SMALL_NUMBER]
         computed = {number for match in _COMPUTED.finditer(text) for number in extract_numbers(match[0])}
-        pairs = self._shown_pairs if is_refund else self._pairs
+        pairs = [] if _EXTRA.search(sentence) else self._shown_pairs if is_refund else self._pairs
         return all(
             amount in self._values
             or (

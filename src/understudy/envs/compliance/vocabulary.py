@@ -17,6 +17,7 @@ _IRREGULAR = dict(pair.split("-") for pair in _IRREGULAR_LIST.split())
 """Past forms of acts, each with its verb."""
 _ENDING = re.compile(r"(?:'s|(?<!e)ed|ing|(?<!s)s)$")
 _FINAL_VOWEL = re.compile(r"(?:ie|e|i|(?<=[^aeiou])y)$")
+_BRITISH = re.compile(r"(?<=\w{3})is$")
 _DOUBLED = re.compile(r"([^aeiou])\1$")
 
 
@@ -26,7 +27,8 @@ def stem(word: str) -> str:
     word = _IRREGULAR.get(word, word)
     if (ending := _ENDING.search(word)) and re.search("[aeiouy]", word[: ending.start()]):
         word = word[: ending.start()]
-    return _DOUBLED.sub(r"\1", _FINAL_VOWEL.sub("", word) if len(word) > 2 else word)
+    word = _BRITISH.sub("iz", _FINAL_VOWEL.sub("", word) if len(word) > 2 else word)
+    return _DOUBLED.sub(r"\1", word)
 
 
 _GROUPS: Mapping[str, str] = {
@@ -52,7 +54,7 @@ _GROUPS: Mapping[str, str] = {
     "ask": "request ask open file create |",
     "waive": "waive forgive | waiver",
     "return": "return |",
-    "do": "do handle process complete fulfill execute perform accomplish |",
+    "do": "handle process complete fulfill execute perform accomplish |",
     "release": "release approve authorize override |",
     "report": "report notify alert contact sue flag blacklist |",
 }
@@ -84,7 +86,7 @@ _PLAIN = (
     "through during before after until till since about around across along against toward beside near behind beyond "
     "inside outside down off out away back forward per via than then and but nor yet unless whether because while "
     "whereas although though however therefore thus hence otherwise instead except despite due according can cannot "
-    "could may might must shall should would ought are being has doesn didn isn aren wasn weren won wouldn "
+    "could may might must shall should would ought are being has does doesn didn isn aren wasn weren won wouldn "
     "couldn shouldn haven hasn hadn ain yes yep yeah okay alright sure sorry hello hey dear well now today tonight "
     "tomorrow yesterday soon later already just still again always never often sometimes right straight there where "
     "when what which who whom whose why how too also very quite rather even else almost perhaps maybe together apart "
@@ -140,7 +142,7 @@ def _stems(text: str) -> frozenset[str]:
 _ACTS = _read_groups()
 """The stems of words of acts, each with its groups."""
 _ACT_NOUNS = _stems(" ".join(listed.partition("|")[2] for listed in _GROUPS.values()))
-_TOOL_NOUNS = frozenset(("order", "address", "bill"))
+TOOL_NOUNS = frozenset(("order", "address", "bill"))
 """Words of acts that are nouns in the names of tools."""
 GOODS = _stems(f"{_GROUPS['give'].partition('|')[2]} gift reward replacement upgrade insurance")
 """Stems of what is given to a user: unlike other words of acts, they are not plain."""
@@ -187,14 +189,14 @@ def act_groups(word: str) -> frozenset[str]:
 @lru_cache(maxsize=512)
 def find_act_groups(words: frozenset[str]) -> frozenset[str]:
     """Return the groups of those words that name acts, and the first letters of all: a verb may be in no list."""
-    words -= _TOOL_NOUNS
+    words -= TOOL_NOUNS
     return frozenset().union(*map(act_groups, words)) | {word[:5] for word in words}
 
 
 @lru_cache(maxsize=512)
 def tool_groups(tool: str) -> frozenset[str]:
     """Return the groups of the acts in a tool's name, or the first letters of its words if it has none."""
-    parts = [part for part in tool.casefold().split("_") if part not in _TOOL_NOUNS]
+    parts = [part for part in tool.casefold().split("_") if part not in TOOL_NOUNS]
     return frozenset().union(*(act_groups(part) for part in parts if is_act(part))) or find_act_groups(frozenset(parts))
 
 

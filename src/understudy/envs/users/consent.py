@@ -39,7 +39,7 @@ _INQUIRES = re.compile(
         r"\bconfirm(?: (?:to|with|for) me)? (?:your|the)"
         r" (?:(?:full|first|last) )?(?:name|e-?mail|identity|zip|phone|date of birth|(?:account"
         r"|order) (?:number|id))\b",
-        r"\b(?:can|could|would|will) you (?:please |also |just |kindly )*+"
+        r"\b(?:can|could|would|will) you (?:please |also |just |kindly )*"
         rf"(?!{_GO}\b|like\b|let me (?:{_GO}|know)|give me (?:your|the) (?:ok|go)|be (?:ok|okay|fine|happy)|say yes)",
         r"\b(?:may|can|could) i (?:please )?(?:have|get|ask|know|see)\b",
         r"\bdo you (?:have|know|see|remember|recall|mean|use|need|still|think|notice)\b",
@@ -49,7 +49,7 @@ _INQUIRES = re.compile(
         r"\b(?:any|some)(?:thing|one|body)? (?:else|other|further|more)\b|\bany (?:other |further )?questions\b",
         r"\b(?:did|has) (?:that|it|this) (?:help|work|fix|solve)",
         r"\b(?:is|are) there\b",
-        r"\b(?:no need|need(?:n't| not)|(?:do(?:n't| not)) (?:need|have)) to (?:\w+ )?confirm\b",
+        r"\b(?:no need|(?:not|n't|without) (?:need|have|needing|having)) to\b",
     )
 )
 """A question for information, to which a yes agrees to nothing, or a text that asks for no answer."""
