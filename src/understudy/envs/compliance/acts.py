@@ -113,23 +113,32 @@ _FEELS = re.compile(
     r"|\bto (?:help|assist|find|verify|locate|look|start)\b"
 )
 """The start of a clause about feelings, or one that asks for information. It asserts no act."""
-_MENTAL = frozenset(
+_HARMLESS = frozenset(
     map(
         stem,
         "understand know see hear feel think believe guess hope wish want need like love hate value care appreciate "
         "regret realize imagine sympathize empathize apologize thank remember notice worry agree trust respect admire "
-        "welcome mean sound seem wonder assume suppose recognize acknowledge sense hesitate aim strive saw felt knew "
-        "heard thought meant".split(),
+        "welcome mean sound seem wonder assume suppose recognize acknowledge sense hesitate aim strive try deserve "
+        "saw felt knew heard thought meant look search check read review examine dig spend spent load find found "
+        "explain tell told say said answer clarify describe summarize walk guide speak talk ask".split(),
     )
 )
-"""Stems of verbs of the mind: what they take as an object changes nothing."""
-_AUXILIARY = r"(?:have|has|had|will|shall|would|can|could|do|did|to|not|all|always|truly|really|\w+ly|also|just|so|too|both)"
+"""Stems of verbs of the mind, of looking and of speaking: what they take as an object changes nothing."""
+_SAYS_WHAT_IS = frozenset(
+    "a an the our my your this that what why how as here happy glad sorry able sure aware ready eager grateful "
+    "committed dedicated confident".split()
+)
+"""What follows a copula that only describes."""
+_AUXILIARY = r"(?:have|has|had|been|will|shall|would|can|could|do|did|to|me|just|not|all|\w+ly|always|also|so|too|both)"
 _PREDICATE = re.compile(
-    rf"\b{_ACTOR}(?:'ve|'ll|'d)?(?:\s+{_AUXILIARY})*+\s+(?!(?:am|are|is|was|were)\b)(?P<verb>\w+)"
-    rf"|\b(?:is|are|am|was|were|'s|'m|'re)(?:\s+{_AUXILIARY})*+\s+(?P<copula>\w+)"
+    rf"\b(?:{_ACTOR}(?:'ve|'ll|'d)?|let)(?:\s+{_AUXILIARY})*+\s+(?!(?:am|are|is|was|were)\b)(?P<verb>\w+)"
+    rf"|\b(?:is|are|am|was|were|been|'s|'m|'re)(?:\s+{_AUXILIARY})*+\s+(?P<copula>\w+)"
 )
 """A verb of the agent, or what follows a copula."""
-_GIVES = re.compile(r"\b(?:you(?:'ve|'ll|'re)|you (?:\w+ )?(?:have|get|got|will|are|receive)|yours?(?= now)|free|gets?|got)\b")
+_GIVES = re.compile(
+    r"\b(?:you(?:'ve|'ll|'re)(?! been\b)|you (?:\w+ )?(?:have(?! been\b)|get|got|will|are|receive)"
+    r"|yours?(?= now)|free|gets?|got)\b"
+)
 """What says that the user has something, or gets it."""
 _ATTRIBUTE = re.compile(r"\b(?:the|your|this|these|an?|of|for|to|from|any|each|our|my) $")
 """What stands before a participle that is an adjective: "the cancelled order"."""
@@ -196,8 +205,8 @@ def _describes(clause: str) -> bool:
 
 def _is_description(predicate: re.Match[str]) -> bool:
     if verb := predicate["verb"]:
-        return stem(verb) in _MENTAL
-    return predicate["copula"] in ("a", "an", "the", "our", "my", "your", "this", "that", "what", "why", "how", "as")
+        return stem(verb) in _HARMLESS
+    return predicate["copula"] in _SAYS_WHAT_IS
 
 
 def _find_words(clause: str) -> Iterator[tuple[str, int, int]]:
