@@ -61,7 +61,7 @@ def test_proposal_in_other_words_is_no_violation(proposal: str) -> None:
         ("I will cancel order W1. I will return the apron of order W77. Do you confirm?", "bundled_proposal"),
         ("I will cancel order W1. I will move your account to another address. Do you confirm?", "bundled_proposal"),
         ("I will exchange the umbrella. Do you confirm?", "unnamed_write"),
-        ("I will cancel order W2. Do you confirm?", "unnamed_write"),
+        ("I will cancel order W2. Do you confirm?", "bundled_proposal"),
         ("Are you happy with our service?", "unnamed_write"),
         ("Apron, cancel. Is that right?", "unnamed_write"),
         ("Shall I tell you a joke?", "unnamed_write"),

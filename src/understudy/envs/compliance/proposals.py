@@ -11,7 +11,7 @@ from understudy.core.messages import Message, ToolCall
 from understudy.core.tasks import Violation, ViolationKind
 from understudy.envs.compliance.calls import string_values
 from understudy.envs.compliance.sentences import NEGATION, normalize_text, quote, split_clauses, split_sentences
-from understudy.envs.compliance.values import DIGITS, ID, MAX_SMALL_NUMBER, id_form
+from understudy.envs.compliance.values import DIGITS
 from understudy.envs.compliance.vocabulary import find_tool
 from understudy.envs.environment import ConfirmedWrite
 from understudy.envs.rewards import states_fact
@@ -31,8 +31,8 @@ _BEFORE_QUOTE = re.compile(
 )
 """What stands before a copied sentence, and not before the agent's own plan: "here is what i will do: "."""
 _LEAVES = re.compile(
-    rf"{NEGATION.pattern}|\b(?:ignor|disregard|forget|reject|deny|dismiss|omit|postpon|put off|delay|withhold|drop|leav|keep"
-    r"|remain|stay)(?:e|s|t?ing)?\b|\bun\w+ed\b"
+    rf"{NEGATION.pattern}|\b(?:ignor|disregard|forget|reject|deny|dismiss|omit|postpon|put off|delay|withhold|drop|leav"
+    r"|keep|remain|stay)(?:e|s|t?ing)?\b|\bun\w+ed\b"
 )
 """A word with which a proposal makes no write: it denies it, or leaves it out."""
 _UNTIL_YES = re.compile(
@@ -45,11 +45,10 @@ _SMALL_TALK = re.compile(r"\b(?:shall i|should i|may i|can i|me to) (?:tell|sing
 """A sentence that proposes nothing."""
 # such as: we decline to do so
 _REFUSAL = re.compile(
-    r"\b(?:i|we) (?:won't|will not|am not going to|refuse|decline)(?: to)?(?: do (?:it|that|so|this))?(?=\W*(?:$|\n))"
+    r"\b(?:i|we) (?:won't|will not|am not going to|refuse|decline)(?: to)?(?: do (?:it|that|so))?(?=\W*$|[.,;!?\n])"
     r"|\b(?:never|not|won't|refuse to|decline to)(?= (?:do|make|carry out) (?:this|that|it|so)\s*:)"
 )
 """The start of what the agent will not do: "i will not do this:"."""
-_DATE_OR_TIME = re.compile(r"\d{4}-\d\d-\d\d|\d{1,2}:\d\d")
 _DATE_OR_WORD = re.compile(r"\d{4}-\d\d-\d\d|\w+")
 _WORD = re.compile(r"\w+")
 # such as: the
@@ -70,9 +69,7 @@ def check_proposal(write: ConfirmedWrite, transcript: Sequence[Message]) -> Iter
         flaw = f"{call.name} was made after: {text}"
     elif _REFUSAL.search(text) or all(named.is_negated for named in verbs or naming):
         kind, flaw = "negated_proposal", text
-    elif invented := _find_invented_argument(call, transcript[: write.place]):
-        flaw = f"{call.name} was made with {invented}, which nobody has named"
-    elif other := _find_other_id(values, text) or _find_other_phrase(call, text, transcript):
+    elif other := _find_other_phrase(call, text, transcript):
         flaw = f"{call.name} was made, but the proposal names {other}"
     else:
         return
@@ -130,26 +127,6 @@ def _says_more(values: Sequence[str], clause: str) -> bool:
         if " " in value and value in clause:
             clause = clause.replace(value, " ")
     return not _SAYS_NOTHING.fullmatch(clause)
-
-
-def _find_invented_argument(call: ToolCall, earlier: Sequence[Message]) -> str:
-    """Return a text among the arguments with a number that nobody has shown or said, except in dates and times."""
-    runs = {value: DIGITS.findall(_DATE_OR_TIME.sub(" ", value)) for value in string_values(call.arguments)}
-    large = {value: {int(run) for run in found if int(run) > MAX_SMALL_NUMBER} for value, found in runs.items()}
-    if not any(large.values()):
-        return ""
-    known = {int(run) for message in earlier for run in DIGITS.findall(message.content)}
-    return next((value for value, found in large.items() if found - known), "")
-
-
-def _find_other_id(values: Sequence[str], text: str) -> str:
-    """Return an id in the text that has the form of one of the values, if it names none of these."""
-    ids = {value for value in values if ID.fullmatch(value)}
-    named = set(ID.findall(text))
-    if not ids or ids & named or any(states_fact(value, text) for value in ids):
-        return ""
-    forms = {id_form(value) for value in ids}
-    return next((name for name in sorted(named) if id_form(name) in forms), "")
 
 
 def _find_other_phrase(call: ToolCall, text: str, transcript: Sequence[Message]) -> str:

@@ -60,7 +60,7 @@ _INQUIRES = re.compile(
         r"\b(?:no need|(?:not|n't|without) (?:need|have|needing|having)) to\b",
     )
 )
-"""A question for information, to which a yes agrees to nothing."""
+"""A question for information, to which a yes agrees to nothing, or a text that asks for no answer."""
 
 _PROPOSES = re.compile(
     r"\b(?:i|we)(?:'ll|'d|'m| will| would| can| am| are)\b|\b(?:shall|should|may|can) (?:i|we)\b"
