@@ -21,9 +21,9 @@ _DENIED_AFTER = re.compile(
 )
 """A predicate that denies its subject, or says something general about it: "a refund is not possible"."""
 _USER = re.compile(
-    r"\byou(?:'d|'ll|'ve| would| will| have)?(?: \w+ly| also| just| now| already)? (?:(?:can|may)(?! (?:count|rely|expect|look|consider)\b)"
-    r"|could|need|needed|have to|should|must|might|want|wanted|like|asked|requested|"
-    r"wish|wished|mentioned|said|told|paid|pay|bought|ordered|booked|added|chose|reported|ask|request|had|try|do|did)\b"
+    r"\byou(?:'d|'ll|'ve| would| will| have)?(?: \w+ly| also| just| now| already)?"
+    rf" (?:{POSSIBILITY.pattern}|need(?:ed)?|have to|want(?:ed)?|like|ask(?:ed)?|request(?:ed)?|wish(?:ed)?|mentioned|said"
+    r"|told|paid|pay|bought|ordered|booked|added|chose|reported|had|try|do|did)\b"
     r"|\byour (?:request|wish|question|inquiry|message|intention)\b|\b(?:asking|ask"
     r"|asked|request|requested) (?:for|to|about)\b|\bhow to\b"
 )
@@ -40,10 +40,7 @@ _INSTRUCTS = re.compile(
     r" (?!(?:note|be|know|find|see|expect|hold|rest)\b)(?!.*\d\.\d\d)"
 )
 """The start of a sentence on what the user shall do: "please bring your insurance card"."""
-_VERB_PLACE = re.compile(
-    r"(?:\b(?:i|we|they|us|me|to|will|shall|would|must|did|please|and|also|then|team|system"
-    r"|colleagues?|manager|ahead and|immediately|now|automatically|just|hereby)|'ll|'d)\s+(?:\w+ly )?$"
-)
+_VERB_PLACE = re.compile(r"(?:\b(?:us|me|to|will|shall|would|must|did|please|and|also|then)|'ll|'d)\s+(?:\w+ly )?$")
 """What stands before a word that is a verb there, and no noun."""
 _OBJECT_FOLLOWS = re.compile(r"\s+(?:your|the|an?|all|every|you|it|this|that|them|both|any|each|our|everything)\b")
 _ID_FOLLOWS = re.compile(r" [a-z_-]*\d")
@@ -91,7 +88,6 @@ _PHRASES = {
 }
 """Acts without a verb for them: money goes "back to your card", "a colleague" takes over, "anyway"."""
 _PAST = re.compile(r"\b(?:have|has|had|been|was|were|did|already|just|got|went|done)\b|'ve\b")
-_DID = re.compile(r"\bdid (?:\w+ )?$")
 _FUTURE = re.compile(
     r"\b(?:will|shall|going to|about to|to be|being|tomorrow|tonight|shortly|soon|would"
     r"|by \w+day|within|later|next|am|are to|is to|let me|me to|us to|plan|intend)\b|'ll\b"
@@ -240,11 +236,7 @@ def _find_tense(clause: str, place: int) -> Tense:
     word = (_WORD.match(clause, place) or ("",))[0]
     if is_past_form(word) and _AGENT.search(before[-80:]):
         return "past"
-    if (
-        _PAST.search(before)
-        and not before.endswith(" to ")
-        and (is_past_form(word) or not is_act(word) or is_noun(word) or _DID.search(before))
-    ):
+    if _PAST.search(before) and not before.endswith(" to "):
         return "past"
     return "future" if _FUTURE.search(clause, place) else "present"
 
