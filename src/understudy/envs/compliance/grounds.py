@@ -87,7 +87,6 @@ class GoldWords:
 
     by_tool: dict[str, frozenset[str]]
     every: frozenset[str] = frozenset()
-    told: frozenset[str] = frozenset()
 
     def of_tool(self, tool: str) -> frozenset[str]:
         """Return the words with which gold proposes and reports the writes of a tool."""
@@ -295,16 +294,12 @@ class Grounds:
         """Return whether results show what a clause says: "it was delivered on Friday"."""
         if act.by_agent or self._has_further(act, self.calls):
             return False
-        if act.tense == "future":
-            return act.word in self.gold_words.told and not is_noun(act.word)
         names = find_ids(act.clause)
-        for content in self._results:
-            if re.search(rf"(?<![a-z]){act.word}", content) and all(name in content for name in names):
-                return True
-        if act.word in self.gold_words.every:
-            nouns = set(_WORD.findall(_find_object(act))) & (_ALIEN | _OF_USER)
-            return (nouns <= self.gold_words.every and not is_noun(act.word)) or act.word in self.gold_words.told
-        return False
+        shown = (content for content in self._results if all(name in content for name in names))
+        if act.tense != "future" and any(re.search(rf"(?<![a-z]){act.word}", content) for content in shown):
+            return True
+        nouns = set(_WORD.findall(_find_object(act))) & (_ALIEN | _OF_USER)
+        return not is_noun(act.word) and nouns | {act.word} <= self.gold_words.every
 
     def _may_follow(self, act: Act, groups: frozenset[str], calls: Sequence[MadeCall]) -> bool:
         """Return whether an act may follow from a write by its result or by the policy, such as its refund."""
@@ -369,20 +364,12 @@ def _read_words(text: str) -> frozenset[str]:
 def read_gold_words(turns: Sequence[Message]) -> GoldWords:
     """Return the words of gold turns. The text before a call proposes it, and the text after it reports it."""
     by_tool = dict[str, frozenset[str]]()
-    every, told = frozenset[str](), frozenset[str]()
     for n, turn in enumerate(turns):
-        if turn.tool_calls:
-            before = turns[n - 1].content if n and asks_for_consent(turns[n - 1].content) else ""
-            after = turns[n + 1].content if n + 1 < len(turns) and before else ""
-            words = _words_in(f"{before}\n{after}")
-            for call in turn.tool_calls if before else ():
-                by_tool[call.name] = by_tool.get(call.name, frozenset()) | words
-        else:
-            words = _words_in(turn.content)
-            every |= words
-            if not asks_for_consent(turn.content):
-                told |= words
-    return GoldWords(by_tool, every, told)
+        before = turns[n - 1].content if n and asks_for_consent(turns[n - 1].content) else ""
+        after = turns[n + 1].content if n + 1 < len(turns) else ""
+        for call in turn.tool_calls if before else ():
+            by_tool[call.name] = by_tool.get(call.name, frozenset()) | _words_in(f"{before}\n{after}")
+    return GoldWords(by_tool, _words_in("\n".join(turn.content for turn in turns)))
 
 
 def _words_in(text: str) -> frozenset[str]:
