@@ -125,11 +125,6 @@ _FEELS = re.compile(
 """The start of a clause about feelings, or one that asks for information. It asserts no act."""
 _ATTRIBUTE = re.compile(r"\b(?:the|your|this|these|an?|of|for|to|from|any|each|our|my) $")
 """What stands before a participle that is an adjective: "the cancelled order"."""
-_TO = re.compile(r"\W*(?:in order )?to $")
-_INVERTED = re.compile(
-    r"\W*(?:(?:what|which|who|when|where|why|how)\b.* )?(?:have|has|had|did|do|does|is|are|was|were|will|shall|can"
-    r"|could|would|should|may) (?:i|we|you|it|the|your)\b"
-)
 
 
 class Act(NamedTuple):
@@ -209,24 +204,13 @@ def _is_act_here(word: str, clause: str, match: re.Match[str]) -> bool:
     """Return whether a word of an act, which may also be a noun or an adjective, is one there: "close", "orders"."""
     if word in TOOL_NOUNS and _ID_FOLLOWS.match(clause, match.end()):
         return False
+    before, after = clause[: match.start()], clause[match.end() :].strip(" .!?")
+    has_object = _OBJECT_FOLLOWS.match(clause, match.end()) is not None
     if is_past_form(word):
-        before = clause[: match.start()]
-        return not (
-            _ATTRIBUTE.search(before)
-            or (
-                not before.strip(" |*_")
-                and clause[match.end() :].strip()
-                and not _OBJECT_FOLLOWS.match(clause, match.end())
-            )
-        )
-    if is_noun(word) or word.endswith("ing"):
+        return not (_ATTRIBUTE.search(before) or (after and not has_object and not before.strip(" |*_")))
+    if is_noun(word) or word.endswith("ing") or _VERB_PLACE.search(before[-30:]) or _AGENT.search(before[-80:]):
         return True
-    before = clause[max(0, match.start() - 80) : match.start()]
-    if _VERB_PLACE.search(before[-30:]) or _AGENT.search(before):
-        return True
-    if _IMPERATIVE.match(clause[: match.start()]) and clause[match.end() :].strip(" .!?"):
-        return True
-    return not _ATTRIBUTE.search(before) and _OBJECT_FOLLOWS.match(clause, match.end()) is not None
+    return bool(after and _IMPERATIVE.match(before)) or (has_object and not _ATTRIBUTE.search(before))
 
 
 def _find_tense(clause: str, place: int) -> Tense:
@@ -243,10 +227,12 @@ def _find_tense(clause: str, place: int) -> Tense:
 
 def _is_exempt(act: Act, proposed: bool) -> bool:
     """Return whether an act is refused, general, done by the user or asked for, and so not asserted."""
-    before, after, is_question = act.before, act.after, act.sentence.endswith("?")
-    if NEGATION.search(before) or _DENIED_AFTER.search(after) or act.word == "exception":
-        return act.word != "exception" or bool(NEGATION.search(before))
-    if act.word == "handover" and not _FINITE.search(act.clause):
+    before, is_question = act.before, act.sentence.endswith("?")
+    if NEGATION.search(before) or (act.word == "handover" and not _FINITE.search(act.clause)):
+        return True
+    if act.word == "exception":
+        return False
+    if _DENIED_AFTER.search(act.after):
         return True
     if CONDITION.search(before) and not (proposed or "i will" in before):
         return True
@@ -260,6 +246,4 @@ def _is_exempt(act: Act, proposed: bool) -> bool:
         return True
     if proposed:
         return False
-    if (is_question and _INVERTED.match(act.sentence)) or _TO.match(before):
-        return True
     return act.tense != "past" and bool(is_question or _USER.search(before + act.word) or _OFFER.search(act.sentence))

@@ -35,6 +35,7 @@ from understudy.envs.users import asks_for_consent, declines, gives_consent, say
 _MONEY_ACTS = frozenset({"refund", "give", "waive", "charge"})
 _FOLLOWING = frozenset({"refund", "charge", "send", "give", "return"})
 """Groups of acts that may follow from a write by the domain policy."""
+_PAYING_BACK = frozenset({"end", "return", "refund", "change"})
 _LIGHT = frozenset({"send", "give", "add", "ask", "book", "report"})
 """Groups of verbs whose object names the act: "send a refill request", "issue a refund"."""
 _PHRASE_GROUPS = {"back": frozenset({"refund"}), "handover": frozenset({"transfer"})}
@@ -187,7 +188,7 @@ class Grounds:
         return not (gives_consent(answer) and all(call.succeeded for call in self.calls if call.place > place))
 
     def _is_grounded(self, act: Act, text: str, place: int, agreed: Collection[int]) -> bool:
-        if not act.is_known:
+        if not act.is_known or act.word == "exception":
             return False
         calls = [call for call in self.calls if (call.succeeded and call.writes) or "transfer" in call.action]
         if act.tense == "past":
@@ -195,8 +196,6 @@ class Grounds:
         elif agreed:
             calls = [call for call in calls if call.place in agreed]
         writes = [call for call in calls if call.writes]
-        if act.word == "exception":
-            return False
         if act.word == "handover":
             return any(call.succeeded and "transfer" in call.action for call in self.calls)
         if act.word == "same":
@@ -229,9 +228,7 @@ class Grounds:
             is_deducted = "charge" in groups and "refund" in act.before and _DEDUCTED.search(act.before)
             if (due or is_deducted) and not self._has_further(act, self.calls):
                 return True
-        if own and not self._names_further(act, own, text):
-            return True
-        if own and len({call.place for call in own}) > 1:
+        if own and (len({call.place for call in own}) > 1 or not self._names_further(act, own, text)):
             return True
         if any(call.num_listed > 1 for call in own) and not self._has_further(act, own):
             return True
@@ -285,10 +282,9 @@ class Grounds:
 
     def _names_further(self, act: Act, calls: Sequence[MadeCall], text: str) -> bool:
         """Return whether an act has further targets than its calls, or is one more than a call that was told before."""
-        if self._has_further(act, calls):
-            return True
         before, found, _ = text.partition(act.sentence)
-        return bool(found and _ALSO.search(act.clause) and any(means_tool(call.tool, before) for call in calls))
+        is_one_more = found and _ALSO.search(act.clause) and any(means_tool(call.tool, before) for call in calls)
+        return bool(is_one_more) or self._has_further(act, calls)
 
     def _is_state(self, act: Act, place: int) -> bool:
         """Return whether results show what a clause says: "it was delivered on Friday"."""
@@ -310,14 +306,11 @@ class Grounds:
             words = self.gold_words.of_tool(call.tool)
             if not _fits_targets(act, call) or not nouns <= call.words | words | self._said:
                 continue
-            if call.refund is not None:
-                follows = {"refund", "return", "send"} if call.refund > 0 else {"charge"} if call.refund < 0 else set()
-            elif call.moves_nothing and not groups & find_act_groups(words):
-                follows = set()
-            else:
-                follows = (
-                    {"refund", "return"} if tool_groups(call.tool) & {"end", "return", "refund", "change"} else set()
-                )
+            follows = set[str]()
+            if call.refund:
+                follows = {"refund", "return", "send"} if call.refund > 0 else {"charge"}
+            elif call.refund is None and (not call.moves_nothing or groups & find_act_groups(words)):
+                follows |= {"refund", "return"} if tool_groups(call.tool) & _PAYING_BACK else set()
                 follows |= {"charge"} if call.words & {"payment", "charge", "charges", "fee"} else set()
             if groups & follows:
                 return True
