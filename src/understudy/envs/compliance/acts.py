@@ -102,7 +102,8 @@ _GIVES = re.compile(
     r"\b(?:i|we)(?:'ll|'ve| will| have|(?:'m|'re| am| are) (?:going|about) to)\b"
     r"|\byou(?:'ll|'ve)?(?: \w+){0,2} (?:gets?|got|receive|have|enjoy|earn|own|sign|join)\b"
     r"|\byour (?:\w+ ){0,4}(?:is|are|has|have|was|were|will|gets?)\b"
-    r"|\b(?:comes? with|includ\w+|on (?:its|the) way|free|yours|(?:for|to|with) you|you(?:r \w+)? (?:up|in|on|for|with|to))\b"
+    r"|\b(?:comes? with|includ\w+|on (?:its|the) way|free|yours|(?:for|to|with) you)\b"
+    r"|\byou(?:r \w+)? (?:up|in|on|for|with|to)\b"
 )
 """What makes a thing in a clause one that the user has or gets."""
 _BECOMES = re.compile(
@@ -125,6 +126,8 @@ _FEELS = re.compile(
 """The start of a clause about feelings, or one that asks for information. It asserts no act."""
 _ATTRIBUTE = re.compile(r"\b(?:the|your|this|these|an?|of|for|to|from|any|each|our|my) $")
 """What stands before a participle that is an adjective: "the cancelled order"."""
+_ASKS_BACK = re.compile(r"\W*(?:(?:what|which|who|when|where|why|how)\b.* )?(?:have|has|had|did|was|were)\b")
+"""The start of a question about the past."""
 
 
 class Act(NamedTuple):
@@ -220,7 +223,7 @@ def _find_tense(clause: str, place: int) -> Tense:
     word = (_WORD.match(clause, place) or ("",))[0]
     if is_past_form(word) and _AGENT.search(before[-80:]):
         return "past"
-    if _PAST.search(before) and not before.endswith(" to "):
+    if _PAST.search(before) and not before.endswith((" to ", "just ")):
         return "past"
     return "future" if _FUTURE.search(clause, place) else "present"
 
@@ -246,4 +249,6 @@ def _is_exempt(act: Act, proposed: bool) -> bool:
         return True
     if proposed:
         return False
+    if is_question and _ASKS_BACK.match(act.sentence):
+        return True
     return act.tense != "past" and bool(is_question or _USER.search(before + act.word) or _OFFER.search(act.sentence))

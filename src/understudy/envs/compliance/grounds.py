@@ -26,7 +26,6 @@ from understudy.envs.compliance.vocabulary import (
     is_noun,
     is_past_form,
     is_plain,
-    means_tool,
     stem,
     tool_groups,
 )
@@ -48,8 +47,6 @@ _FURTHER = re.compile(
     r"|(?:all|both|every|each)(?: (?:one )?of)?(?: (?:your|the|my|these|those|other|two|three))* (?P<all>\w+))\b"
 )
 """Words that mean further targets of an act."""
-_ALSO = re.compile(r"\b(?:also|too|as well|likewise|in addition|additionally|same (?:way|manner)|on top of)\b")
-"""A word with which an act is one more."""
 _NEXT_CLAUSE = re.compile(r"(?:\band\b|\bthen\b|,)(?: then| also)* (?:check|keep|look|see|tell|let|leave)\b|\bnot\b")
 _LISTED = re.compile(r"(?:\(\s*(?:and|plus|also|or)|\n\s*(?:[-*\u2022]|\d{1,2}[.)]))\s*(?:\w+ )?(?P<id>[\w-]*\d[\w-]*)")
 _TWO_NUMBERS = re.compile(r"(?<![\w.])(\d{1,9})(?:,| and| or|, and)+ (?:\w+ )?(\d{1,9})(?![\w.]|\.\d)(?! \w+s\b)")
@@ -67,8 +64,6 @@ _PREPOSITION = re.compile(
     r"\b(?:to|of|for|from|with|in|on|at|by|as|so|worth|until|after|before|because|reason|using"
     r"|into|via|now|today|tomorrow|shortly|soon)\b|[,:]"
 )
-_ADVERBIAL = re.compile(r"\s*(?:upon|as|by|in|on|at|for|with|after|once|per|then|now|also|therefore)\b")
-"""The start of a part of a subject that is not the subject: "upon your confirmation, "."""
 _AUXILIARY = re.compile(r":|\u2014|\b(?:is|are|was|were|has|have|had|will|would|gets?|got|just|shall)\b")
 _HAD = re.compile(r"\b(?:have|had|get|got) (?P<object>(?:your|the|this|that|it|them)(?: \w+){0,4}) $")
 """What stands before a participle: "you have your account closed"."""
@@ -228,9 +223,7 @@ class Grounds:
             is_deducted = "charge" in groups and "refund" in act.before and _DEDUCTED.search(act.before)
             if (due or is_deducted) and not self._has_further(act, self.calls):
                 return True
-        if own and (len({call.place for call in own}) > 1 or not self._names_further(act, own, text)):
-            return True
-        if any(call.num_listed > 1 for call in own) and not self._has_further(act, own):
+        if own and (len({call.place for call in own}) > 1 or not self._has_further(act, own)):
             return True
         return self._is_state(act, place) or self._may_follow(act, groups, calls)
 
@@ -279,12 +272,6 @@ class Grounds:
             if (noun is None or noun.removesuffix("s") in nouns) and match["which"] not in self._said:
                 return True
         return any(f"{noun}s" in _WORD.findall(_find_object(act)) for noun in ids)
-
-    def _names_further(self, act: Act, calls: Sequence[MadeCall], text: str) -> bool:
-        """Return whether an act has further targets than its calls, or is one more than a call that was told before."""
-        before, found, _ = text.partition(act.sentence)
-        is_one_more = found and _ALSO.search(act.clause) and any(means_tool(call.tool, before) for call in calls)
-        return bool(is_one_more) or self._has_further(act, calls)
 
     def _is_state(self, act: Act, place: int) -> bool:
         """Return whether results show what a clause says: "it was delivered on Friday"."""
@@ -392,15 +379,15 @@ def _find_refunded(act: Act) -> str:
 
 def _find_object(act: Act) -> str:
     """Return the object of an active verb, or the subject of a passive one."""
+    if (had := _HAD.search(act.before)) and is_past_form(act.word):
+        return had["object"]
     ends = not act.after.strip(" .!")
     if is_past_form(act.word) and not act.by_agent and (ends or _PASSIVE.search(act.before[-40:])):
         auxiliary = _AUXILIARY.search(act.before)
         parts = [part for part in act.before[: auxiliary.start() if auxiliary else None].split(",") if part.strip()]
-        subject = next((part for part in reversed(parts) if not _ADVERBIAL.match(part)), "")
+        subject = parts[-1] if parts else ""
         cut = _PREPOSITION.search(subject)
         return subject[: cut.start()] if cut and cut.start() > 3 else subject
-    if (had := _HAD.search(act.before)) and is_past_form(act.word):
-        return had["object"]
     cut = _PREPOSITION.search(act.after)
     if cut and not act.after[: cut.start()].strip():
         cut = _PREPOSITION.search(act.after, cut.end())

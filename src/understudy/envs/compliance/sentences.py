@@ -18,6 +18,7 @@ _ENGLISH = frozenset(_ENGLISH_LIST.split())
 NEGATION = re.compile(
     r"\b(?:not|never|cannot|neither|nor|no|none|nobody|nothing|without|unable|unwilling|impossible|ineligible"
     r"|unavailable|refuse|decline|instead of|rather than|too late|far from|hardly|avoid|prevents?|except"
+    r""
     r"|refrain|hold off|abstain|forgo|skip|stop(?:s|ping)? (?:me|us) from|out of the question)\b|n't\b"
 )
 """A word with which a clause denies what follows."""
