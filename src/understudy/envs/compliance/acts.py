@@ -22,8 +22,8 @@ _DENIED_AFTER = re.compile(
 """A predicate that denies its subject, or says something general about it: "a refund is not possible"."""
 _USER = re.compile(
     r"\byou(?:'d|'ll|'ve| would| will| have)?(?: \w+ly| also| just| now| already)?"
-    rf" (?:{POSSIBILITY.pattern}|need(?:ed)?|have to|want(?:ed)?|like|ask(?:ed)?|request(?:ed)?|wish(?:ed)?|mentioned|said"
-    r"|told|paid|pay|bought|ordered|booked|added|chose|reported|had|try|do|did)\b"
+    rf" (?:{POSSIBILITY.pattern}|need(?:ed)?|have to|want(?:ed)?|like|ask(?:ed)?|request(?:ed)?|wish(?:ed)?"
+    r"|mentioned|said|told|paid|pay|bought|ordered|booked|added|chose|reported|had|try|do|did)\b"
     r"|\byour (?:request|wish|question|inquiry|message|intention)\b|\b(?:asking|ask"
     r"|asked|request|requested) (?:for|to|about)\b|\bhow to\b"
 )

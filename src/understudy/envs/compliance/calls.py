@@ -85,11 +85,6 @@ class MadeCall:
         ids = frozenset(name.removesuffix("_id") for name in self.given if name.endswith("_id"))
         return ids or frozenset(self.tool.split("_")[1:])
 
-    @property
-    def num_listed(self) -> int:
-        """Number of entries of the longest list among the arguments."""
-        return max((len(value) for value in self.call.arguments.values() if isinstance(value, list)), default=0)
-
     @cached_property
     def _record(self) -> Mapping[str, object]:
         try:

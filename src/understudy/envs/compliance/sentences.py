@@ -17,9 +17,8 @@ _ENGLISH = frozenset(_ENGLISH_LIST.split())
 
 NEGATION = re.compile(
     r"\b(?:not|never|cannot|neither|nor|no|none|nobody|nothing|without|unable|unwilling|impossible|ineligible"
-    r"|unavailable|refuse|decline|instead of|rather than|too late|far from|hardly|avoid|prevents?|except"
-    r""
-    r"|refrain|hold off|abstain|forgo|skip|stop(?:s|ping)? (?:me|us) from|out of the question)\b|n't\b"
+    r"|unavailable|refuse|decline|instead of|rather than|too late|far from|hardly|avoid|prevents?|except|refrain"
+    r"|hold off|abstain|forgo|skip|stop(?:s|ping)? (?:me|us) from|out of the question)\b|n't\b"
 )
 """A word with which a clause denies what follows."""
 CONDITION = re.compile(
@@ -27,7 +26,8 @@ CONDITION = re.compile(
 )
 """A word with which a clause depends on something."""
 POSSIBILITY = re.compile(
-    r"\b(?:(?:can|may)(?! (?:count|rely|expect|look|consider)\b)|might|could|must|should|(?:able|allowed|possible|eligible) (?:to|for))\b"
+    r"\b(?:(?:can|may)(?! (?:count|rely|expect|look|consider)\b)|might|could|must|should"
+    r"|(?:able|allowed|possible|eligible) (?:to|for))\b"
 )
 """A word with which a clause says that something may happen."""
 _NEUTRAL = re.compile(

@@ -45,8 +45,8 @@ _GROUPS: Mapping[str, str] = {
     "transfer": "transfer connect escalate forward handover | escalation",
     "renew": "renew refill extend prolong request fill | renewal extension",
     "insure": "insure add | insurance",
-    "give": "provide offer issue compensate give grant award credit gift reward | voucher coupon bonus discount compensation "
-    "certificate freebie rebate",
+    "give": "provide offer issue compensate give grant award credit gift reward | voucher coupon bonus discount "
+    "compensation certificate freebie rebate",
     "send": "ship send mail deliver redeliver dispatch resend address bring | redelivery",
     "book": "book reserve hold schedule order place buy purchase arrange rebook |",
     "add": "add apply redeem attach include put |",

@@ -18,17 +18,23 @@ _GOOD = _any("good", "great", "right", "fine", "perfect", "ok", "okay", "correct
 
 # ---- texts of the agent; all patterns in this module are for case-folded text
 _ASSENT = (
-    r"(?:approval|consent|permission|go-ahead|green light|confirmation|ok|okay|yes|nod|say-so|blessing|word|thumbs up)"
+    r"(?:approval|consent|permission|go-ahead|green light|confirmation|ok|okay|yes|nod|say-so|blessing|word"
+    r"|thumbs up)"
 )
-_GO = r"(?:confirm|verify|authori[sz]e|agree|approve|accept|consent|proceed|continue|go ahead|do (?:it|so|that|this)|submit)"
+_GO = (
+    r"(?:confirm|verify|authori[sz]e|agree|approve|accept|consent|proceed|continue|go ahead|do (?:it|so|that|this)"
+    r"|submit)"
+)
 _INVITES = re.compile(
     _any(
         r"(?:please|kindly|could you|can you|just|and|to) confirm\b|^confirm\b",
         r"\b(?:just )?say (?:yes|so|go|the word)\b",
-        r"\b(?:reply|answer|respond|say|type|send|enter|write)(?: back)?(?: with)? (?:an? )?['\"*(]*(?:yes|ok|confirm)\b",
-        rf"\b(?:let me know|tell me)\b.{{0,60}}\b(?:{_GO}|fine|ok|okay|right|go|good|works?|correct|acceptable|happy|al+ ?right)\b",
-        r"\b(?:need|want|await|awaiting|wait for|waiting for|give me|have|get|receive|with|upon|after|on|pending|subject to)"
-        rf" (?:only |just )?(?:your|an?|the) (?:\w+ )?{_ASSENT}(?! number\b)\b",
+        r"\b(?:reply|answer|respond|say|type|send|enter|write)(?: back)?(?: with)? (?:an? )?"
+        r"['\"*(]*(?:yes|ok|confirm)\b",
+        rf"\b(?:let me know|tell me)\b.{{0,60}}\b(?:{_GO}|fine|ok|okay|right|go|good|works?|correct"
+        r"|acceptable|happy|al+ ?right)\b",
+        r"\b(?:need|want|await|awaiting|wait for|waiting for|give me|have|get|receive|with|upon|after|on|pending"
+        rf"|subject to) (?:only |just )?(?:your|an?|the) (?:\w+ )?{_ASSENT}(?! number\b)\b",
         rf"\b(?:simple|quick|short) {_ASSENT}\b|\bawait(?:ing)? your (?:reply|response|answer)\b",
         rf"\b(?:once|as soon as|when|if) you (?:\w+ )?(?:{_GO}|say|give|let me know|tell me|reply|respond)\b",
         r"\b(?:ready when you are|your call|up to you|hear back from you)\b",
@@ -43,12 +49,14 @@ _INQUIRES = re.compile(
     _any(
         r"(?:^|[,;:]|\b(?:and|or|so|but|also|then|please|first|yet|here)\b) *(?:(?:in|on|at|for"
         r"|from|to|by|with|about|over|after|until|since|of) )?"
-        r"(?:what|which(?! (?:is|was|are|were|has|have)\b)|who|whom|whose|when|where|why|how)\b(?! (?:do|does) (?:that|this|it|you) (?:sound|look|say|think|feel)\b)",
+        r"(?:what|which(?! (?:is|was|are|were|has|have)\b)|who|whom|whose|when|where|why|how)\b"
+        r"(?! (?:do|does) (?:that|this|it|you) (?:sound|look|say|think|feel)\b)",
         r"\bconfirm(?: (?:to|with|for) me)? (?:your|the)"
         r" (?:(?:full|first|last) )?(?:name|e-?mail|identity|zip|phone|date of birth|(?:account"
         r"|order) (?:number|id))\b",
         r"\b(?:can|could|would|will) you (?:please |also |just |kindly )*+"
-        rf"(?!(?:\\w+ )*(?:confirm|verify|approv|agree|authori)|{_GO}\b|mind\b|like\b|let me (?:{_GO}|know)|give me (?:your|the|an?) (?:\\w+ )?{_ASSENT}|be (?:ok|okay|fine|happy)|say yes)",
+        rf"(?!(?:[\w-]+ ){{0,5}}(?:confirm|verify|approve|agree|authori)|{_GO}\b|mind\b|like\b|let me (?:{_GO}|know)"
+        rf"|give me (?:your|the|an?) (?:\w+ )?{_ASSENT}|be (?:ok|okay|fine|happy)|say yes)",
         rf"\b(?:may|can|could) i (?:please )?+(?:have|get|ask|know|see)\b(?! (?:your|the|an?) (?:\w+ )?{_ASSENT}\b)",
         r"\bdo you (?:have|know|see|remember|recall|mean|use|need|still(?! (?:want|wish|agree))|think|notice)\b",
         r"\bdoes (?:it|that|this) (?:still |now )?work(?: (?:now"
