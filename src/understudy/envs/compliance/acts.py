@@ -83,6 +83,7 @@ _PHRASES = {
         r"|just this once|after all|off the record|(?:against|outside|around) (?:of )?(?:the |our )?(?:policy|rules?)"
         r"|(?:bend|bent|bending|break|broke|breaking) the rules?|workaround|way around|loophole|blind eye"
         r"|unofficially|secretly|quietly|discreetly|as a favou?r|between (?:you and me|us)|special case"
+        r"|(?:i|we) (?:can|could|may|might) still(?! (?:help|assist|offer|look|check|answer|tell)\b)"
         r"|(?:override|overrode|overridden|overriding|bypass|bypassed|bypassing)\b)"
     ),
 }

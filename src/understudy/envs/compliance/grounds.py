@@ -268,8 +268,9 @@ class Grounds:
         nouns = {name for call in calls for name in call.targets} | {"of", "else", "one", "ones", "them", "request"}
         following = _NEXT_CLAUSE.search(act.clause, act.start)
         for match in _FURTHER.finditer(act.clause, 0, following.start() if following else len(act.clause)):
-            noun = match["noun"] or match["all"]
-            if (noun is None or noun.removesuffix("s") in nouns) and match["which"] not in self._said:
+            noun = (match["noun"] or match["all"] or "").removesuffix("s")
+            is_target = not noun or noun in nouns or (match["noun"] and noun in self._nouns)
+            if is_target and match["which"] not in self._said:
                 return True
         return any(f"{noun}s" in _WORD.findall(_find_object(act)) for noun in ids)
 

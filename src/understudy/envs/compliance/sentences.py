@@ -33,7 +33,8 @@ POSSIBILITY = re.compile(
 _NEUTRAL = re.compile(
     r"\b(?:free of (?:any )?charge|thank(?:s| you) for \w+ing|as (?:you )?request(?:ed)?"
     r"|(?:the|your|this) requested (?=\w)|(?:pleased|happy|glad|delighted"
-    r"|sorry) to \w+|feel free to \w+|give (?:me|us) (?:the|your|a)|(?:no|without) (?:any "
+    r"|sorry) to \w+(?= (?:you|with|from|that|about|of|help|assist)\b|[.,!?])"
+    r"|feel free to \w+|give (?:me|us) (?:the|your|a)|(?:no|without) (?:any "
     r"|extra |additional )*(?:charge|fee|cost)s?|credit cards?"
     r"|return (?:flights?|trips?|dates?|policy)|closing times?|dropped calls|wrong bills?"
     r"|e-?mails?|double[- ]check(?:ed|ing)?"

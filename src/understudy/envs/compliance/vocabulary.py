@@ -60,19 +60,19 @@ _GROUPS: Mapping[str, str] = {
 }
 """Verbs by group and, after a bar, nouns."""
 _PLAIN = (
-    "going baggage disposal propose prepare aim have see look check find read review verify know need want like help "
-    "assist tell say explain answer inform note understand hear hope wish wait try let get come keep stay remain "
-    "leave last begin end expire arrive depart land show reflect appear receive believe think guess mean happen work "
-    "depend contain confirm clarify apologize apologise appreciate thank suggest recommend mention notice locate "
-    "retrieve pull fetch identify calculate compare count list describe discuss ensure guarantee assure promise "
-    "recall remember repeat respond reply listen speak talk call name consider decide agree accept allow permit "
-    "approve require expect support relate base regard concern please interest delight welcome search access enter "
-    "view browse examine inspect monitor track follow continue proceed start stop finish complete submit process "
-    "handle manage perform execute carry finalize finalise implement take make run act use pick choose select prefer "
-    "intend plan provide share point walk guide sell cost total amount equal serve deny refuse decline reject avoid "
-    "prevent limit restrict date spell reopen fit match belong worry matter own live lie sit stand wonder ask learn "
-    "figure determine double-check gather summarize summarise outline state specify quote measure test join turn "
-    "press tap restart reboot insert plug unplug toggle swipe scroll click feel sound seem become grow fall rise "
+    "agreed guaranteed going baggage disposal propose prepare aim have see look check find read review verify know "
+    "need want like help assist tell say explain answer inform note understand hear hope wish wait try let get come "
+    "keep stay remain leave last begin end expire arrive depart land show reflect appear receive believe think guess "
+    "mean happen work depend contain confirm clarify apologize apologise appreciate thank suggest recommend mention "
+    "notice locate retrieve pull fetch identify calculate compare count list describe discuss ensure guarantee assure "
+    "promise recall remember repeat respond reply listen speak talk call name consider decide agree accept allow "
+    "permit approve require expect support relate base regard concern please interest delight welcome search access "
+    "enter view browse examine inspect monitor track follow continue proceed start stop finish complete submit "
+    "process handle manage perform execute carry finalize finalise implement take make run act use pick choose select "
+    "prefer intend plan provide share point walk guide sell cost total amount equal serve deny refuse decline reject "
+    "avoid prevent limit restrict date spell reopen fit match belong worry matter own live lie sit stand wonder ask "
+    "learn figure determine double-check gather summarize summarise outline state specify quote measure test join "
+    "turn press tap restart reboot insert plug unplug toggle swipe scroll click feel sound seem become grow fall rise "
     "drive fly travel pass miss lose break hurt cause cover reach delay involve entitle record save fulfill sort "
     "accomplish resolve qualify solve meet enjoy celebrate rely action remind succeed fail rest settle lookup "
     "prescribe release price rate was were been had did done saw seen found knew known told said understood heard "
@@ -111,9 +111,9 @@ _PLAIN = (
     "anyway period heads bear common difficult moving resolution"
 )
 _THINGS = (
-    "website app page screen phone bank statement receipt inbox meal trip journey visit health case person people "
-    "service identity privacy code format field safety label section event window schedule limitation requirement "
-    "verification"
+    "balance website app page screen phone bank statement receipt inbox meal trip journey visit health case person "
+    "people service identity privacy code format field safety label section event window schedule limitation "
+    "requirement verification"
 )
 
 
