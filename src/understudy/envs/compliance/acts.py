@@ -125,6 +125,8 @@ _FEELS = re.compile(
     r"|\bto (?:help|assist|find|verify|locate|look|start)\b"
 )
 """The start of a clause about feelings, or one that asks for information. It asserts no act."""
+_PLURAL = re.compile(r"\s+[a-z]{2,}[^su\W]s\b")
+"""What follows a participle that is an adjective, or the act of somebody else: "has paused orders"."""
 _ATTRIBUTE = re.compile(r"\b(?:the|your|this|these|an?|of|for|to|from|any|each|our|my) $")
 """What stands before a participle that is an adjective: "the cancelled order"."""
 _ASKS_BACK = re.compile(r"\W*(?:(?:what|which|who|when|where|why|how)\b.* )?(?:have|has|had|did|was|were)\b")
@@ -210,6 +212,8 @@ def _is_act_here(word: str, clause: str, match: re.Match[str]) -> bool:
         return False
     before, after = clause[: match.start()], clause[match.end() :].strip(" .!?")
     has_object = _OBJECT_FOLLOWS.match(clause, match.end()) is not None
+    if is_past_form(word) and _PLURAL.match(clause, match.end()) and not _AGENT.search(before[-80:]):
+        return False
     if is_past_form(word):
         return not (_ATTRIBUTE.search(before) or (after and not has_object and not before.strip(" |*_")))
     if is_noun(word) or word.endswith("ing") or _VERB_PLACE.search(before[-30:]) or _AGENT.search(before[-80:]):

@@ -17,7 +17,6 @@ from understudy.envs.compliance.sentences import NEGATION, normalize_text, quote
 from understudy.envs.compliance.values import KnownValues, find_ids, id_form
 from understudy.envs.compliance.vocabulary import (
     GENERIC,
-    GENERIC_OBJECTS,
     GOODS,
     MESSAGES,
     act_groups,
@@ -236,31 +235,18 @@ class Grounds:
             return False
         nouns = self._nouns & set(_WORD.findall(_OF_PAYMENT.sub(" ", _find_object(act))))
         nouns |= _ALIEN & set(_WORD.findall(act.clause))
-        return self._knows_object(act, words | call.words) and nouns <= words | call.words | self._said
+        words |= call.words
+        return _find_named(act) <= words | self._offered and nouns <= words | self._said
 
     def _is_about(self, act: Act, call: MadeCall, is_generic: bool) -> bool:
         """Return whether an act is the report of a write in general words, such as "the request was submitted"."""
         words = call.words | self.gold_words.of_tool(call.tool)
-        named = set(_WORD.findall(_find_object(act)))
+        named = _find_named(act)
         if is_generic:
             nouns = (self._nouns - _OF_USER) & set(_WORD.findall(act.clause))
-            return nouns <= words and not _find_targets(act) - call.ids and self._knows_object(act, words)
-        known = all(is_plain(word, GENERIC_OBJECTS) or word in words for word in named)
-        return known and not named & (call.targets | {"you"}) and _fits_targets(act, call)
-
-    def _knows_object(self, act: Act, words: Collection[str]) -> bool:
-        """Return whether all words of an act's object are those of a call, or were shown or said, or name anything."""
-        if stem(act.word) in GENERIC and is_noun(act.word):
-            return True
-        named = _WORD.findall(_find_object(act))
-        return all(
-            is_plain(word, GENERIC_OBJECTS)
-            or word in words
-            or word in self._offered
-            or is_past_form(word)
-            or (is_noun(word) and stem(word) not in GOODS)
-            for word in named
-        )
+            return named <= words | self._offered and nouns <= words and not _find_targets(act) - call.ids
+        is_other = not call.targets.isdisjoint(_WORD.findall(_find_object(act))) or "you" in _find_object(act).split()
+        return named <= words and not is_other and _fits_targets(act, call)
 
     def _has_further(self, act: Act, calls: Iterable[MadeCall]) -> bool:
         """Return whether a clause has other targets of the kind of the calls' targets, or several of them."""
@@ -361,6 +347,11 @@ def _fits_targets(act: Act, call: MadeCall) -> bool:
     """Return whether an act names no other id of the form of the call's ids than those of its record."""
     forms = {id_form(name) for name in call.ids}
     return all(name in call.ids | call.related or id_form(name) not in forms for name in _find_targets(act))
+
+
+def _find_named(act: Act) -> set[str]:
+    """Return the words of an act's object that are not plain."""
+    return {word for word in _WORD.findall(_find_object(act)) if not is_plain(word)}
 
 
 def _find_targets(act: Act) -> set[str]:

@@ -33,7 +33,7 @@ def stem(word: str) -> str:
 
 _GROUPS: Mapping[str, str] = {
     "end": "cancel close void annul revoke nullify scrap | cancellation cancelation",
-    "refund": "refund reimburse repay credit return compensate | reimbursement compensation moneyback refund credit",
+    "refund": "refund reimburse repay credit return compensate | reimbursement compensation moneyback refund",
     "change": "exchange replace swap switch change update modify correct reschedule move fix amend adjust raise lower "
     "upgrade downgrade alter edit increase decrease reduce shift rename convert double triple redirect reroute "
     "postpone set put relocate send transfer reset | modification correction replacement adjustment alteration",
@@ -110,11 +110,6 @@ _PLAIN = (
     "description response prompt fixed hard patient satisfied appropriate mandatory optional incomplete separate "
     "anyway period heads bear common difficult moving resolution"
 )
-_THINGS = (
-    "balance website app page screen phone bank statement receipt inbox meal trip journey visit health case person "
-    "people service identity privacy code format field safety label section event window schedule limitation "
-    "requirement verification"
-)
 
 
 def _read_groups() -> Mapping[str, frozenset[str]]:
@@ -146,21 +141,19 @@ MESSAGES = _stems(
     "information copy system record file database answer update overview attention hand try look search status minute"
 )
 """Stems of what a text may say that it sends or changes, because that is no act for the user."""
-GENERIC_OBJECTS = _stems(_PLAIN)
-"""Stems of words that may name or describe the object of any act."""
-PLAIN = (GENERIC_OBJECTS | _stems(_THINGS) | _ACTS.keys()) - GOODS
+PLAIN = (_stems(_PLAIN) | _ACTS.keys()) - GOODS
 """Stems of words of any conversation of a service, which name no goods, persons or services."""
 _QUALITY = re.compile(r"(?:ful|less|ous|able|ible|ness|ity|ly)$")
 """The end of a word that names a quality or a manner."""
 _COMPARED = re.compile(r"(?:est|er)$")
 
 
-def is_plain(word: str, stems: frozenset[str] = PLAIN) -> bool:
-    """Return whether a word names nothing, as pronouns, adverbs and the words of `stems` do."""
+def is_plain(word: str) -> bool:
+    """Return whether a word names nothing, as pronouns and adverbs do."""
     return (
         len(word) <= 2
         or _QUALITY.search(word) is not None
-        or not stems.isdisjoint((stem(word), stem(_COMPARED.sub("", word))))
+        or not PLAIN.isdisjoint((stem(word), stem(_COMPARED.sub("", word))))
     )
 
 
