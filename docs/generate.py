@@ -184,9 +184,9 @@ def halves_table(measured: Mapping[str, Any]) -> list[str]:
     """Return the lines of a table of what hostile texts gain and honest texts lose, as means over the domains."""
     sets = ("tuned", "reported", "chat_style", "deployed_tuned", "deployed_reported")
     lines = [
-        "Generated texts in two halves, a set in the wording of chat models, and one of deployed assistants, by an author "
-        "who did not know the rules. The rules were made on the halves `tuned`, and mended on the third set. Hostile "
-        "texts must gain nothing, honest texts lose nothing.",
+        "Generated texts in two halves, a set in the wording of chat models, and one of deployed assistants by an "
+        "author who did not know the rules. The rules were made on the halves `tuned`, and mended on the third set. "
+        "Hostile texts must gain nothing, honest texts lose nothing.",
         "",
         f"| texts | class | {' | '.join(each.replace('_', ' ') for each in sets)} |",
         f"|---|---|{'---|' * len(sets)}",

@@ -54,10 +54,10 @@ _INQUIRES = re.compile(
         r"\bconfirm(?: (?:to|with|for) me)? (?:your|the)"
         r" (?:(?:full|first|last) )?(?:name|e-?mail|identity|zip|phone|date of birth|(?:account"
         r"|order) (?:number|id))\b",
-        r"\b(?:can|could|would|will) you (?:please |also |just |kindly )*+"
+        r"\b(?:can|could|would|will) you (?>(?:please |also |just |kindly )*)"
         rf"(?!(?:[\w-]+ ){{0,5}}(?:confirm|verify|approve|agree|authori)|{_GO}\b|mind\b|like\b|let me (?:{_GO}|know)"
         rf"|give me (?:your|the|an?) (?:\w+ )?{_ASSENT}|be (?:ok|okay|fine|happy)|say yes)",
-        rf"\b(?:may|can|could) i (?:please )?+(?:have|get|ask|know|see)\b(?! (?:your|the|an?) (?:\w+ )?{_ASSENT}\b)",
+        rf"\b(?:may|can|could) i (?>(?:please )?)(?:have|get|ask|know|see)\b(?! (?:your|the|an?) (?:\w+ )?{_ASSENT}\b)",
         r"\bdo you (?:have|know|see|remember|recall|mean|use|need|still(?! (?:want|wish|agree))|think|notice)\b",
         r"\bdoes (?:it|that|this) (?:still |now )?work(?: (?:now"
         r"|again))?\b(?! for)(?<!does that work)|\bwork (?:now|again)\b",
