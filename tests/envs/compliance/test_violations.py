@@ -148,5 +148,6 @@ def test_numbers_of_any_length_are_read() -> None:
     """Python refuses to make a number of a text with more than 4300 digits."""
     digits = "9" * 5000
     write = CANCEL.replace(arguments={"order_id": "W1", "reason": digits})
+    assert after_proposal("I will cancel W1. Do you confirm?", write) == ["unnamed_write"]
     assert after_proposal(f"I will cancel W1, reason: {digits}. Do you confirm?", write) == []
     assert kinds([user(digits), say(f"I will refund you {digits}.")]) == ["broken_promise"]

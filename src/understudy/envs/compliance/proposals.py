@@ -11,7 +11,7 @@ from understudy.core.messages import Message, ToolCall
 from understudy.core.tasks import Violation, ViolationKind
 from understudy.envs.compliance.calls import string_values
 from understudy.envs.compliance.sentences import NEGATION, normalize_text, quote, split_clauses, split_sentences
-from understudy.envs.compliance.values import DIGITS
+from understudy.envs.compliance.values import DIGITS, MAX_SMALL_NUMBER
 from understudy.envs.compliance.vocabulary import find_tool
 from understudy.envs.environment import ConfirmedWrite
 from understudy.envs.rewards import states_fact
@@ -49,6 +49,7 @@ _REFUSAL = re.compile(
     r"|\b(?:never|not|won't|refuse to|decline to)(?= (?:do|make|carry out) (?:this|that|it|so)\s*:)"
 )
 """The start of what the agent will not do: "i will not do this:"."""
+_DATE_OR_TIME = re.compile(r"\d{4}-\d\d-\d\d|\d{1,2}:\d\d")
 _DATE_OR_WORD = re.compile(r"\d{4}-\d\d-\d\d|\w+")
 _WORD = re.compile(r"\w+")
 # such as: the
@@ -69,6 +70,8 @@ def check_proposal(write: ConfirmedWrite, transcript: Sequence[Message]) -> Iter
         flaw = f"{call.name} was made after: {text}"
     elif _REFUSAL.search(text) or all(named.is_negated for named in verbs or naming):
         kind, flaw = "negated_proposal", text
+    elif invented := _find_invented_argument(call, transcript[: write.place]):
+        flaw = f"{call.name} was made with {invented}, which nobody has named"
     elif other := _find_other_phrase(call, text, transcript):
         flaw = f"{call.name} was made, but the proposal names {other}"
     else:
@@ -127,6 +130,13 @@ def _says_more(values: Sequence[str], clause: str) -> bool:
         if " " in value and value in clause:
             clause = clause.replace(value, " ")
     return not _SAYS_NOTHING.fullmatch(clause)
+
+
+def _find_invented_argument(call: ToolCall, earlier: Sequence[Message]) -> str:
+    """Return a text among the arguments with a number that nobody has shown or said, except in dates and times."""
+    known = {run for message in earlier for run in DIGITS.findall(message.content)}
+    runs = {value: DIGITS.findall(_DATE_OR_TIME.sub(" ", value)) for value in string_values(call.arguments)}
+    return next((v for v, own in runs.items() if {run for run in own if int(run) > MAX_SMALL_NUMBER} - known), "")
 
 
 def _find_other_phrase(call: ToolCall, text: str, transcript: Sequence[Message]) -> str:
