@@ -47,6 +47,8 @@ def test_proposal_in_other_words_is_no_violation(proposal: str) -> None:
         ("I will not cancel order W1, reason: no longer needed. Do you confirm?", "negated_proposal"),
         ("I won't cancel W1. Do you confirm?", "negated_proposal"),
         ("I cannot cancel W1. Do you agree?", "negated_proposal"),
+        ("Shall I ignore your request to cancel order W1?", "negated_proposal"),
+        ("Here is the plan:\n- Cancel order W1\n- Renew your membership\nOK?", "bundled_proposal"),
         ("I will certainly never cancel order W1, reason: ordered by mistake. Do you confirm?", "negated_proposal"),
         ("I will never cancel W1, because you did order it by mistake. Do you confirm?", "negated_proposal"),
         ("I will never refund the apron and the items of order W1 as credit. Do you confirm?", "negated_proposal"),

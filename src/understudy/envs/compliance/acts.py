@@ -17,7 +17,7 @@ Tense = Literal["past", "future", "present"]
 _DENIED_AFTER = re.compile(
     r"\b(?:is|are|was|were|be|has|have|can|could|will|would)(?:n't|not\b| not\b| no longer\b| never\b)"
     r"|\b(?:is|are) (?:impossible|unavailable|out of the question|up to)\b"
-    r"|\b(?:takes?|take up to|depends?|require[sd]?)\b"
+    r"|\b(?:takes?(?! (?:it|this|that|over|care)\b)|depends?|require[sd]?)\b"
 )
 """A predicate that denies its subject, or says something general about it: "a refund is not possible"."""
 _USER = re.compile(
