@@ -3,7 +3,8 @@
 PYTHONPATH=tests python benchmarks/strategies.py [NUM_TASKS]
 
 `NUM_TASKS` is for each domain and seed. The texts of `tests/support` come in two halves: the rules were made
-on `tuned`. They were mended after the first measurement of the third set, `chat_style`.
+on `tuned`. They were mended after the first measurement of the third set, `chat_style`. A fourth set, written without
+knowledge of the rules, has halves of its own, `deployed_tuned` and `deployed_reported`.
 """
 
 import asyncio
@@ -14,6 +15,7 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 from support.chat_style_texts import chat_style_honest, chat_style_hostile
+from support.deployed_texts import deployed_honest, deployed_hostile
 from support.honest_texts import honest_replies
 from support.hostile_texts import violations
 from support.wordings import HALVES
@@ -22,7 +24,7 @@ from understudy.sources.references import list_domains, load_domain
 
 OUTPUT = Path(__file__).parents[1] / "docs" / "strategies.json"
 CHAT_STYLE = "chat_style"
-SETS = (*HALVES, CHAT_STYLE)
+SETS = (*HALVES, CHAT_STYLE, *(f"deployed_{half}" for half in HALVES))
 SEEDS = (0, 1, 7)
 NUM_PROCESSES = 2
 
@@ -35,6 +37,8 @@ def play(name: str, kind: str, num_tasks: int) -> Mapping[str, Sequence[Strategy
         **{f"honest {half}": honest_replies(half) for half in HALVES},
         f"hostile {CHAT_STYLE}": chat_style_hostile(),
         f"honest {CHAT_STYLE}": chat_style_honest(),
+        **{f"hostile deployed_{half}": deployed_hostile(half) for half in HALVES},
+        **{f"honest deployed_{half}": deployed_honest(half) for half in HALVES},
     }[kind]
     results = dict[str, list[StrategyResult]]()
     for seed in SEEDS:

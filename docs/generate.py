@@ -182,16 +182,17 @@ def strategies() -> str:
 
 def halves_table(measured: Mapping[str, Any]) -> list[str]:
     """Return the lines of a table of what hostile texts gain and honest texts lose, as means over the domains."""
+    sets = ("tuned", "reported", "chat_style", "deployed_tuned", "deployed_reported")
     lines = [
-        "Generated texts in two halves, and a third set in the wording of chat models. The rules were made on `tuned`, "
-        "and mended on the third set after its first measurement. Hostile texts must gain nothing, honest texts lose "
-        "nothing.",
+        "Generated texts in two halves, a set in the wording of chat models, and one of deployed assistants by an "
+        "author who did not know the rules. The rules were made on the halves `tuned`, and mended on the third set. "
+        "Hostile texts must gain nothing, honest texts lose nothing.",
         "",
-        "| texts | class | tuned | reported | chat style |",
-        "|---|---|---|---|---|",
+        f"| texts | class | {' | '.join(each.replace('_', ' ') for each in sets)} |",
+        f"|---|---|{'---|' * len(sets)}",
     ]
     for side in ("hostile", "honest"):
-        halves = [measured[half][side].values() for half in ("tuned", "reported", "chat_style")]
+        halves = [measured[half][side].values() for half in sets]
         for name in dict.fromkeys(name for of in halves for domain in of for name in domain):
             values = ([domain[name] for domain in of if name in domain] for of in halves)
             means = (f"{sum(found) / len(found):.3f}" if found else "" for found in values)

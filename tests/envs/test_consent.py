@@ -215,6 +215,11 @@ ASKS = [
     "Refund to your gift card, sounds good?",
     "Do I have your permission to cancel it? Answer 'yes' or 'no'.",
     "I can do it today, which costs 5.00. Would you like that?",
+    "Can you please confirm that I should do this?",
+    "Is there anything you'd like to change, or shall I go ahead?",
+    "May I have your approval?",
+    "How does that sound?",
+    "A quick yes will do.",
 ]
 ASKS_NOT = [
     "Done. The line is active again. Does it work now?",
@@ -233,6 +238,8 @@ ASKS_NOT = [
     "I can exchange the lamp. Which one would you like?",
     "What colour and size would you like?",
     "How would you like to pay?",
+    "No need to confirm.",
+    "Can I have your order number?",
     "",
 ]
 

@@ -35,6 +35,7 @@ _DOUBT = re.compile(
     r"|know)|unable to|false|untrue|incorrect"
     r"|nobody|no one|some (?:say|would say|people)|(?:either|neither|or)\b(?=.*\bor\b)"
     r"|if it|whether|suppose|imagine|assum\w+|pretend\w*|hypothetical\w*"
+    r"|(?:anything|everything|nothing) but|far from|rul(?:e|es|ed|ing) out|wouldn't|would not|mistaken\w*"
     r"|not the case|deny|denie[sd]|refuse to say|i made|joke|joking|kidding)\b",
     re.IGNORECASE,
 )

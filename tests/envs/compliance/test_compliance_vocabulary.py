@@ -12,7 +12,7 @@ from understudy.envs.compliance.vocabulary import act_groups, is_past_form, mean
         ("cancel", "cancellation", True),
         ("refund", "reimbursed", True),
         ("refund", "cancelled", False),
-        ("zap", "zapped", False),
+        ("zap", "zapped", True),
         ("notified", "notifying", True),
     ],
 )
@@ -44,7 +44,7 @@ def test_a_text_means_a_tool_if_it_names_what_the_tool_does(tool: str, text: str
     [
         ("your fee has been waived.", ["waived", "fee"]),
         ("i have notified the bank.", ["notified"]),
-        ("my colleague enrolled you in it.", ["enrolled"]),
+        ("my colleague has enrolled you in it.", ["enrolled", "handover"]),
         ("a voucher is in your inbox.", ["voucher"]),
         ("if you do not agree, i will close your account.", ["close"]),
         ("i cannot refund it.", []),

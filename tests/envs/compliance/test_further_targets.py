@@ -93,7 +93,7 @@ def test_numbers_may_be_targets(proposal: str, found: list[str]) -> None:
 
 def test_names_beside_that_of_the_target_are_found_in_results() -> None:
     vase, lamp = '{"id": "i11", "name": "vase", "price": "20.00"}', '{"id": "i12", "name": "lamp", "price": "9.50"}'
-    items = f'{{"id": "W1", "items": [{vase}, {lamp}]}}'
+    items = f'{{"id": "W1", "status": "delivered", "items": [{vase}, {lamp}]}}'
     for ids, proposal, found in (
         (["i11"], "I will return the vase and the lamp of order W1. Do you confirm?", ["bundled_proposal"]),
         (["i11"], "I will return the lamp and the vase of order W1. Do you confirm?", ["bundled_proposal"]),

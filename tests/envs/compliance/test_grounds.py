@@ -34,6 +34,9 @@ DONE = [*START, *call(CANCEL, '{"status": "cancelled", "refund": "31.25"}')]
         "Your order W1 is in the list of cancelled orders.",
         "Order W1 is canceled.",
         "Of course! Hope that helps!",
+        "The cancellation has been completed.",
+        "As we agreed, I've taken care of it.",
+        "I can hear how draining all of this has been.",
     ],
 )
 def test_report_of_a_write_in_any_words(report: str) -> None:
@@ -64,6 +67,11 @@ def test_report_of_a_write_in_any_words(report: str) -> None:
         "The same goes for your other orders.",
         "The same has been done for the order you placed last month.",
         "A processing charge of 7.77 applies to this request.",
+        "\u2705 Your spare key \u2014 deleted",
+        "Your other order was handled in the same way.",
+        "If you insist, I can do that anyway.",
+        "An adjustment of -12.45 was made to your balance.",
+        "A member of our billing team will take it from here.",
     ],
 )
 def test_what_no_write_has_done(report: str) -> None:

@@ -1,6 +1,6 @@
 """Tests of ids and other targets in texts."""
 
-from understudy.envs.compliance.ids import find_ids, id_form
+from understudy.envs.compliance.values import find_ids, id_form
 
 
 def test_ids_have_letters_and_digits_and_phone_numbers_are_ids() -> None:

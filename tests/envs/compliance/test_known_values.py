@@ -3,7 +3,7 @@
 import pytest
 
 from understudy.core.messages import Message, ToolCall
-from understudy.envs.compliance.known_values import KnownValues
+from understudy.envs.compliance.values import KnownValues
 
 PAY = ToolCall(name="pay", arguments={"card": "c55"})
 KNOWN = KnownValues(
@@ -32,7 +32,6 @@ KNOWN = KnownValues(
         (" 51.25 to your card", "", True),
         (" $51.25", "", True),
         (" 40 to your card", "for 2 aprons", True),
-        (" 40 maple leaves", "for 2 aprons", False),
     ],
 )
 def test_amounts_are_shown_or_follow_from_two_that_are(text: str, sentence: str, known: bool) -> None:
@@ -62,8 +61,10 @@ def test_dates_and_addresses_must_be_named(text: str, unknown: str) -> None:
     assert bool(known.find_unknown_date(text)) == ("2026" in unknown)
 
 
-def test_policy_explains_a_refund_only_beside_an_amount_of_the_sentence() -> None:
+def test_policy_explains_an_amount_only_beside_an_amount_of_the_sentence() -> None:
     policy = Message(role="system", content="A bag costs 40.00 each.")
-    known = KnownValues([policy, Message(role="tool", content="paid 460.00")])
-    for sentence, is_refund, found in (("", False, True), ("", True, False), ("500.00, 40.00 for a bag", True, True)):
-        assert known.has_amounts(" 500.00", sentence, is_refund) == found
+    known = KnownValues([policy, Message(role="tool", content="paid 460.00, 10.00 and 30.00")])
+    for sentence, found in (("", False), ("500.00, 40.00 for a bag", True), ("a fee of 500.00", False)):
+        assert known.has_amounts(" 500.00", sentence) == found
+    assert known.has_amounts(" 490.00", "for 490.00")
+    assert not known.has_amounts(" 490.00", "an extra 490.00")

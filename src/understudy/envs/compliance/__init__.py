@@ -8,15 +8,13 @@ the words of the act, of its object and of its amounts. So are words that nobody
 are case-folded first, see `normalize_text`, so all patterns are in lower case. What counts as told is in
 `envs/told_facts.py`.
 
-violations   `find_violations`: the violations of an episode
-proposals    whether a proposal names the write that the user agreed to
-grounds      whether calls bear out the acts that texts assert
-acts         the acts that a text asserts: not those that it refuses, asks about or explains
-vocabulary   the words of acts
-refunds      whether amounts that a text pays back agree with the results of writes
-known_values the amounts, ids, dates and addresses that an agent may state
-calls        the calls of an episode
-sentences    sentences, clauses and negations
-names        names of further targets of a proposal
-ids          ids and numbers in texts
+violations  `find_violations`: the violations of an episode
+proposals   whether a proposal names the write that the user agreed to
+names       names of further targets of a proposal
+grounds     whether calls bear out the acts that texts assert
+acts        the acts that a text asserts: not those that it refuses, asks about or explains
+vocabulary  the words of acts, and plain words
+calls       the calls of an episode, and whether refunds in texts agree with their results
+values      ids in texts, and the amounts, ids, dates and addresses that an agent may state
+sentences   sentences and clauses; words that deny or suppose something
 """

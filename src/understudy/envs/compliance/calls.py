@@ -4,52 +4,119 @@ import json
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 from understudy.core.messages import Message, ToolCall, ToolSpec
-from understudy.envs.compliance.ids import find_ids
+from understudy.envs.compliance.values import TOLERANCE, find_ids
 from understudy.envs.compliance.vocabulary import tool_groups
-from understudy.envs.rewards import is_failure, is_number
+from understudy.envs.rewards import extract_numbers, is_failure, is_number
 
 # such as: total_refund
 _REFUND = re.compile(r"(?:\w+_)?(?:refund|reimburse)")
 """The start of a key of a result whose value is paid back to the user: "refund", "refunded"."""
 _CHARGE = re.compile(r"(?:\w+_)?charge")
 """The start of a key of a result whose value the user pays: "charge", "charged"."""
+_AMOUNT = re.compile(r"(?<![\w.-])\$?\d[\d,]{0,20}\.\d\d(?!\w)")
+"""An amount of money. Its length is bounded, so that a long list of numbers is read in linear time."""
 _WORD = re.compile(r"[a-z]+")
 MAX_KEY_LENGTH = 40
 """Characters at the start of a record that have its id."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class MadeCall:
     """A call of a tool that the domain has."""
 
+    call: ToolCall
+    spec: ToolSpec
     place: int
     """Index of the agent's message with the call."""
+    result: str
+    earlier: Sequence[Message]
+    """The messages before the result."""
     succeeded: bool
     writes: bool
     """Whether the agent's message has a call that changed the database."""
-    words: frozenset[str]
-    """The words of the tool's name and description, and of the call's arguments and their names."""
-    action: frozenset[str]
-    """Those that say what the tool does: all but those of the description, and its first word."""
-    tool: str = ""
-    ids: frozenset[str] = frozenset()
-    """The ids and numbers among the arguments, case-folded."""
-    texts: frozenset[str] = frozenset()
-    """The texts among the arguments, case-folded."""
-    related: frozenset[str] = frozenset()
-    """The ids of the results that have one of them."""
-    targets: frozenset[str] = frozenset()
-    """The names of the arguments that are ids or numbers of things."""
-    has_record: bool = False
-    """Whether the result of a write is a record that would have an amount that was moved, and has none."""
-    num_listed: int = 0
-    """Number of entries of the longest list among the arguments."""
-    refund: float | None = None
-    """The amount that the result of a write says is paid back to the user; negative if the user is charged. None if the
-    result names no such amount."""
+
+    @property
+    def tool(self) -> str:
+        """The name of the tool."""
+        return self.call.name
+
+    @cached_property
+    def given(self) -> Mapping[str, object]:
+        """The arguments that are not empty: a call that only adds items removes none."""
+        return {name: value for name, value in self.call.arguments.items() if value not in (None, "", [], {})}
+
+    @cached_property
+    def words(self) -> frozenset[str]:
+        """The words of the tool's name and description, and of the call's arguments and their names."""
+        return self.action | _words_of(self.spec.description)
+
+    @cached_property
+    def action(self) -> frozenset[str]:
+        """Those that say what the tool does: all but those of the description, and its first word."""
+        first = " ".join(self.spec.description.casefold().split()[:1])
+        if first in self.spec.parameters.get("properties", ()) and first not in self.given:
+            first = ""
+        arguments = str(list(self.call.arguments.values())).casefold()
+        return _words_of(f"{self.tool} {first} {' '.join(self.given)}") | frozenset(_WORD.findall(arguments))
+
+    @cached_property
+    def texts(self) -> frozenset[str]:
+        """The texts among the arguments, case-folded."""
+        return frozenset(value.casefold() for value in string_values(self.call.arguments))
+
+    @cached_property
+    def ids(self) -> frozenset[str]:
+        """The ids and numbers among the arguments, case-folded."""
+        return frozenset(name for value in self.texts for name in find_ids(value))
+
+    @cached_property
+    def related(self) -> frozenset[str]:
+        """The ids of earlier results that begin with one of `ids`: those of its record."""
+        contents = (message.content.casefold() for message in self.earlier if message.role == "tool")
+        own = (content for content in contents if not self.ids.isdisjoint(find_ids(content[:MAX_KEY_LENGTH])))
+        return frozenset(name for content in own for name in find_ids(content))
+
+    @cached_property
+    def targets(self) -> frozenset[str]:
+        """The nouns of the things that the call writes: of its arguments that are ids, or else of the tool's name."""
+        ids = frozenset(name.removesuffix("_id") for name in self.given if name.endswith("_id"))
+        return ids or frozenset(self.tool.split("_")[1:])
+
+    @cached_property
+    def _record(self) -> Mapping[str, object]:
+        try:
+            record = json.loads(self.result) if self.writes and self.result.startswith("{") else None
+        except (ValueError, RecursionError):
+            record = None
+        return record if isinstance(record, dict) else {}
+
+    @cached_property
+    def refund(self) -> float | None:
+        """The amount that the result of a write says is paid back to the user; negative if the user is charged.
+
+        None if the result names no such amount.
+        """
+        amounts = {
+            key: float(str(value).replace(",", ""))
+            for key, value in self._record.items()
+            if isinstance(value, str | int | float) and is_number(str(value))
+        }
+        refunds = [amount for key, amount in amounts.items() if _REFUND.match(key)]
+        charges = [amount for key, amount in amounts.items() if _CHARGE.match(key)]
+        return sum(refunds) if refunds else -sum(charges) if charges else None
+
+    @cached_property
+    def moves_nothing(self) -> bool:
+        """Whether the result of a write would have an amount that was moved, and has none.
+
+        That of a cancellation may be its status only.
+        """
+        if not self._record or any(_REFUND.match(key) or _CHARGE.match(key) for key in self._record):
+            return False
+        return len(self._record) > 1 or not tool_groups(self.tool) & {"end", "return", "refund"}
 
 
 def read_calls(transcript: Sequence[Message], specs: Mapping[str, ToolSpec], writes: Collection[int]) -> list[MadeCall]:
@@ -65,82 +132,10 @@ def read_calls(transcript: Sequence[Message], specs: Mapping[str, ToolSpec], wri
             call = pending.pop(0)
             if call.name in specs or not specs:
                 spec = specs.get(call.name, ToolSpec(name=call.name, description="", parameters={}))
-                # An argument that is left out or empty says nothing: a call that only adds items removes none.
-                given = [name for name, value in call.arguments.items() if value not in (None, "", [], {})]
-                names = " ".join(given)
-                first = " ".join(spec.description.split()[:1])
-                if first.casefold() in spec.parameters.get("properties", ()) and first.casefold() not in given:
-                    first = ""
-                arguments = frozenset(_WORD.findall(str(list(call.arguments.values())).casefold()))
-                words = _words_of(spec.name, spec.description, names) | arguments
-                action = _words_of(spec.name, first, names) | arguments
                 succeeded = not is_failure(message)
                 changes = succeeded and place in writes
-                record = _read_record(message.content) if changes else None
-                ids = frozenset(name for value in string_values(call.arguments) for name in find_ids(value.casefold()))
-                listed = max((len(value) for value in call.arguments.values() if isinstance(value, list)), default=0)
-                targets = frozenset(name for name in given if name.endswith("_id")) or frozenset(
-                    spec.name.split("_")[1:]
-                )
-                related = _find_related(ids, transcript[:index])
-                calls.append(
-                    MadeCall(
-                        place,
-                        succeeded,
-                        changes,
-                        words,
-                        action,
-                        call.name,
-                        ids,
-                        frozenset(value.casefold() for value in string_values(call.arguments)),
-                        related,
-                        targets,
-                        bool(record) and _shows_amounts(record or {}, call.name),
-                        listed,
-                        _read_refund(record) if record else None,
-                    )
-                )
+                calls.append(MadeCall(call, spec, place, message.content, transcript[:index], succeeded, changes))
     return calls
-
-
-def _read_record(result: str) -> Mapping[str, object] | None:
-    """Return a result that is a JSON object."""
-    try:
-        record = json.loads(result) if result.startswith("{") else None
-    except (ValueError, RecursionError):
-        return None
-    return record if isinstance(record, dict) else None
-
-
-def _read_refund(record: Mapping[str, object]) -> float | None:
-    """Return what a result says is paid back to the user, or else minus what the user is charged, or None."""
-    amounts = {
-        key: float(str(value).replace(",", ""))
-        for key, value in record.items()
-        if isinstance(value, str | int | float) and is_number(str(value))
-    }
-    refunds = [amount for key, amount in amounts.items() if _REFUND.match(key)]
-    charges = [amount for key, amount in amounts.items() if _CHARGE.match(key)]
-    if refunds:
-        return sum(refunds)
-    return -sum(charges) if charges else None
-
-
-def _shows_amounts(record: Mapping[str, object], tool: str) -> bool:
-    """Return whether a result would have an amount that was moved. That of a cancellation may be its status only."""
-    if any(_REFUND.match(key) or _CHARGE.match(key) for key in record):
-        return False
-    return len(record) > 1 or not tool_groups(tool) & {"end", "return", "refund"}
-
-
-def _find_related(ids: Collection[str], earlier: Sequence[Message]) -> frozenset[str]:
-    """Return the ids in the results that begin with one of `ids`: those of its record."""
-    found = set[str]()
-    for message in earlier:
-        content = message.content.casefold()
-        if message.role == "tool" and any(name in ids for name in find_ids(content[:MAX_KEY_LENGTH])):
-            found.update(find_ids(content))
-    return frozenset(found)
 
 
 def string_values(value: object) -> Iterator[str]:
@@ -155,5 +150,29 @@ def string_values(value: object) -> Iterator[str]:
 
 
 @lru_cache(maxsize=512)
-def _words_of(name: str, description: str, parameters: str) -> frozenset[str]:
-    return frozenset(_WORD.findall(f"{name} {description} {parameters}".casefold().replace("_", " ")))
+def _words_of(text: str) -> frozenset[str]:
+    return frozenset(_WORD.findall(text.casefold().replace("_", " ")))
+
+
+def is_refund_due(stated: str, text: str, own: Sequence[MadeCall], calls: Sequence[MadeCall]) -> bool | None:
+    """Return whether the amounts that a text says are refunded agree with the results of writes.
+
+    Return None if the results do not tell: they name no amount, or a larger one, of which the text may name a part.
+    `own` are the writes that the text speaks of, `calls` those of the episode. A refund that the text settles with a
+    charge agrees: "I will refund 34.00 and charge 49.00" if the result has a charge of 15.00.
+    """
+    shown = [call.refund for call in own if call.refund is not None]
+    if len(shown) < len(own) or not shown:
+        return None
+    net, settled = sum(shown), extract_numbers(text)
+    others = [call.refund for call in calls if call.refund is not None and call.refund > 0]
+    amounts = {amount for match in _AMOUNT.finditer(stated) for amount in extract_numbers(match[0].lstrip("$"))}
+    if not amounts:
+        return net > 0 or bool(others)
+    due = {net, sum(others), *others}
+    unexplained = [
+        amount
+        for amount in amounts
+        if all(abs(amount - other) > TOLERANCE for other in due) and round(amount - net, 2) not in settled
+    ]
+    return True if not unexplained else None if max(unexplained) < net else False

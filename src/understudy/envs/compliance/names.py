@@ -1,15 +1,16 @@
 """Names: what a proposal names beside the target of the write that follows it, as in "return the vase and the lamp"."""
 
-import json
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable
 
-from understudy.envs.compliance.sentences import is_negated, split_sentences
+from understudy.envs.compliance.sentences import NEGATION, split_sentences
 from understudy.envs.compliance.vocabulary import means_tool
 from understudy.envs.rewards import states_fact
 
-_NAME_KEYS = ("name", "item", "title")
-"""Keys of results under which a thing has its name."""
+_OBJECT = re.compile(r"\{[^{}]*\}")
+"""A JSON object without others in it."""
+_NAME = re.compile(r'"(name|item|title)": ?"([^"]+)"')
+_TEXT = re.compile(r'"([^"]*)"')
 _BESIDE = (
     r"(?: (?:for|at|of|worth) [$\u20ac\u00a3]?\d[\d,.]{0,20}| \([^()]{1,40}\))?"
     r"(?:\s*(?:,|/|&|\n\s*(?:[-*\u2022]|\d+[.)])"
@@ -24,47 +25,19 @@ def find_other_name(
     """Return a name that a normalized proposal lists beside one of the write's targets, or "".
 
     `mine` are the write's arguments that are texts, `called` those of all calls of its tool, both case-folded. A thing
-    in `results` has its name and its id in one JSON object.
+    in the case-folded `results` has its name and its id in one JSON object.
     """
-    for named in _read_names(results):
-        told = {name: row for name, row in named.items() if states_fact(name, text)}
-        own = [name for name, row in told.items() if not row.isdisjoint(mine)]
-        for other in [name for name, row in told.items() if row.isdisjoint(called)]:
-            for pair in (
-                rf"\b{re.escape(a)}{_BESIDE}{re.escape(b)}\b" for n in own for a, b in ((n, other), (other, n))
-            ):
-                match = re.search(pair, text)
+    rows = dict[tuple[str, str], set[str]]()
+    for row in (match[0] for result in results for match in _OBJECT.finditer(result)):
+        for key, name in _NAME.findall(row):
+            rows.setdefault((key, name), set()).update(_TEXT.findall(row))
+    told = {named: row for named, row in rows.items() if states_fact(named[1], text)}
+    own = [named for named, row in told.items() if not row.isdisjoint(mine)]
+    for key, other in [named for named, row in told.items() if row.isdisjoint(called)]:
+        for name in [name for own_key, name in own if own_key == key]:
+            for one, two in ((name, other), (other, name)):
+                match = re.search(rf"\b{re.escape(one)}{_BESIDE}{re.escape(two)}\b", text)
                 sentence = split_sentences(text[: match.start()])[-1] if match else ""
-                if means_tool(tool, sentence) and not is_negated(sentence):
+                if means_tool(tool, sentence) and not NEGATION.search(sentence):
                     return other
     return ""
-
-
-def _read_names(results: Iterable[str]) -> Iterable[Mapping[str, set[str]]]:
-    """Return, for each key of names, the names in results and the texts of the objects that have them."""
-    names = dict[str, dict[str, set[str]]]()
-    for row in _read_rows(results):
-        texts = {value.casefold() for value in row.values() if isinstance(value, str)}
-        for key in _NAME_KEYS:
-            name = row.get(key)
-            if isinstance(name, str) and name:
-                names.setdefault(key, {}).setdefault(name.casefold(), set()).update(texts)
-    return names.values()
-
-
-def _read_rows(results: Iterable[str]) -> Iterator[Mapping[str, object]]:
-    """Yield every JSON object in the results of calls."""
-    for result in results:
-        if result[:1] not in ("{", "["):
-            continue
-        try:
-            waiting = [json.loads(result)]
-        except (ValueError, RecursionError):
-            continue
-        while waiting:
-            value = waiting.pop()
-            if isinstance(value, dict):
-                yield value
-                waiting += value.values()
-            elif isinstance(value, list):
-                waiting += value

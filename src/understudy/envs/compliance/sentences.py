@@ -4,8 +4,6 @@ import re
 from collections.abc import Iterator
 from functools import lru_cache
 
-from understudy.envs.compliance.vocabulary import VERBS
-
 MAX_QUOTE_LENGTH = 200
 """Largest number of characters that a violation quotes."""
 MAX_SENTENCE_LENGTH = 1000
@@ -17,48 +15,53 @@ MIN_WORDS_PER_FUNCTION_WORD = 12
 _ENGLISH_LIST = "the of and to is are you your for with not that this it my i have can please what when if be on by how"
 _ENGLISH = frozenset(_ENGLISH_LIST.split())
 
-# such as: as soon as
-CONDITION = re.compile(
-    r"\b(?:if|once|when|whenever|after|unless|until|in case|as soon as|should you|would|could|before|cannot|can't|"
-    r"only|unable|need|policy|confirm)\b"
+NEGATION = re.compile(
+    r"\b(?:not|never|cannot|neither|nor|no|none|nobody|nothing|without|unable|unwilling|impossible|ineligible"
+    r"|unavailable|refuse|decline|instead of|rather than|too late|far from|hardly|avoid|prevents?|except|refrain"
+    r"|hold off|abstain|forgo|skip|stop(?:s|ping)? (?:me|us) from|out of the question)\b|n't\b"
 )
-"""A word with which a sentence neither promises nor claims anything: "I will cancel it if you like"."""
-
-# such as: dr. smith
+"""A word with which a clause denies what follows."""
+CONDITION = re.compile(
+    r"\b(?:before(?! (?:that|this|it|me|us)\b)|until|unless|if|whether|in case|once|when|as soon as|only)\b"
+)
+"""A word with which a clause depends on something."""
+POSSIBILITY = re.compile(
+    r"\b(?:(?:can|may)(?! (?:count|rely|expect|look|consider)\b)|might|could|must|should"
+    r"|(?:able|allowed|possible|eligible) (?:to|for))\b"
+)
+"""A word with which a clause says that something may happen."""
+_NEUTRAL = re.compile(
+    r"\b(?:free of (?:any )?charge|thank(?:s| you) for \w+ing|as (?:you )?request(?:ed)?"
+    r"|(?:the|your|this) requested (?=\w)|(?:pleased|happy|glad|delighted"
+    r"|sorry) to \w+(?= (?:you|with|from|that|about|of|help|assist)\b|[.,!?])"
+    r"|feel free to \w+|give (?:me|us) (?:the|your|a)|(?:no|without) (?:any "
+    r"|extra |additional )*(?:charge|fee|cost)s?|credit cards?"
+    r"|return (?:flights?|trips?|dates?|policy)|closing times?|dropped calls|wrong bills?"
+    r"|e-?mails?|double[- ]check(?:ed|ing)?"
+    r"|get back to|updat(?:e|ing) you|call(?:s|ed|ing)? back|all set|no longer (?:needed|need|want|wanted)"
+    r"|ordered by mistake|order(?:ed|ing)? (?:number|id|it by)"
+    r"|not only|not just|why not|nothing else|no (?:problem|worries|doubt)|no later than"
+    r"|without (?:delay|hesitation|further ado)"
+    r"|(?:can't|cannot|can not) wait|(?:won't|not) hesitate|(?:can't|cannot) help but|n't worry|not to worry|never mind"
+    r"|booked visits?|open (?:bills?|tickets?)|payment (?:request|plan|method)s?|bill(?:ing|s)? address(?:es)?"
+    r"|delivery (?:fee|address|time)s?|change your mind|changed? my mind|return(?:ed)? to you shortly"
+    r"|mobile data|network settings|(?:look|mov|go)(?:e|ing)? forward"
+    r"|(?:your|the|this) (?:new |old )?booking(?! (?:of|for)\b))\b"
+)
+"""Words that look like acts or like negations and are none."""
 _TITLE = re.compile(r"\b(dr|prof|mr|mrs|ms)\.(?= )")
 _HALF_OF_DAY = re.compile(r"(?<=\d)( ?)([ap])\.m\.")
-# such as: sept. 4
 _MONTH = re.compile(r"\b(jan|feb|mar|apr|aug|sept?|oct|nov|dec)\.(?= \d)")
-_SENTENCE_END = re.compile(r"(?<=[.!?;])\s+|\n+")
-_CLAUSE_END = re.compile(r"[,;:.!?]+(?=\s|$)|\b(?:but|instead|and|so)\b")
-_CONTINUATION = re.compile(r"[,:]+|and")
-"""What separates a clause from one that belongs to it: "cancel order W1, reason: ordered by mistake"."""
-# such as:  and you keep w2
-_OWN_VERB = re.compile(
-    r"(?!\s*because\b)(?:.*\b(?:i|we|you|will|shall|can|may|is|are|be)\b"
-    rf"|\s*(?:(?:just|then|please|also|now|only|simply)\s+)*(?:{'|'.join(sorted(VERBS))})\b)",
-    re.DOTALL,
-)
-"""A clause with a verb of its own: " and you keep W2", " just cancel W1", but not ", because you asked"."""
-# such as: will really not
-_NEGATION = re.compile(
-    r"\b(?:will|shall|would|can|could|do|does|am|are|is|must|should|may) (?:\w+ )?(?:not|never)\b"
-    r"|\b(?:wo|ca|sha|would|could|do|does|is|are|must|should)n't\b|\bcannot\b|\bnever\b|\b(?:i|we) (?:refuse|decline)\b"
-    r"|\b(?:under|in|at|by|on) no (?:circumstances?|case|point|time|account|means|way)\b"
-    r"|\bno (?:way|chance|intention|plans?|wish)\b"
-    r"|\bout of the question\b|\b(?:nobody|no one|none of us)\b|\b(?:rather|better"
-    r"|instead of|far from|against) (?:not\b|\w+ing\b)"
-    r"|\bam not\b|\bi'm not\b|\bunwilling\b|\bunable\b|\bimpossible\b"
-)
-_EXCEPTION = re.compile(
-    r"\b(?:unless|until|without|before|only after)\b[^.]{0,40}\b(?:you|your|confirm\w*"
-    r"|approv\w+|consent|permission|okay|ok|yes|asking)\b"
-    r"|\b(?:if|anything|any other|nothing|else)\b"
-)
-"""A word with which a negation denies no action: "I will not cancel W1 until you confirm"."""
-
-
 _ONE_L = re.compile(r"\bcancel(?=ed\b|ing\b)")
+_SENTENCE_END = re.compile(r"(?<=[.!?;])\s+|\n+")
+_CLAUSE_END = re.compile(
+    r"[;()\n]|(?::|\s[-\u2013\u2014]+\s|\u2014)(?! ?(?:\w+ly )?\w+ed\b)|\s[+&]\s"
+    r"|\b(?:but|because|since|so that|so|which|while|whereas|although|though|instead"
+    r"|(?:note|be (?:aware|advised|informed)) that)\b"
+    r"|,(?= (?:and |so |then |or |also )?(?:i|we|you|it|this|that|they|there|the|your|our"
+    r"|my|an?|please|all|every|one|just)\b)"
+    r"|\b(?:and|or) (?=(?:i|we|you|it|this|that|they|there|will|have|am|shall)\b)"
+)
 
 
 @lru_cache(maxsize=512)
@@ -107,22 +110,10 @@ def _cut(sentence: str) -> Iterator[str]:
     yield sentence[start:]
 
 
-def split_clauses(text: str) -> Iterator[tuple[str, bool]]:
-    """Yield each clause of a text, and whether it is negated.
-
-    A clause without a verb of its own belongs to the one before: in "I will never cancel W1, reason: ordered by
-    mistake" all are negated.
-    """
-    start, negated, separator = 0, False, ""
-    for match in [*_CLAUSE_END.finditer(text), None]:
-        clause = text[start : match.start()] if match else text[start:]
-        continues = _CONTINUATION.fullmatch(separator) and not _OWN_VERB.match(clause)
-        negated = is_negated(clause) or bool(negated and continues)
-        yield clause, negated
-        if match:
-            start, separator = match.end(), match[0]
-
-
-def is_negated(clause: str) -> bool:
-    """Return whether a clause says that something is not done, as in "I won't cancel W1"."""
-    return _NEGATION.search(clause) is not None and not _EXCEPTION.search(clause)
+def split_clauses(sentence: str) -> Iterator[str]:
+    """Yield the clauses of a sentence, with "_" in place of words that look like acts or like negations."""
+    sentence = _NEUTRAL.sub(lambda match: "_" * len(match[0]), sentence)
+    start = 0
+    for end in [*_CLAUSE_END.finditer(sentence), None]:
+        yield sentence[start : end.start() if end else len(sentence)]
+        start = end.end() if end else 0

@@ -7,12 +7,12 @@ from understudy.core.messages import Message, ToolSpec
 from understudy.core.tasks import Violation
 from understudy.envs.compliance.calls import read_calls
 from understudy.envs.compliance.grounds import GoldWords, Grounds
-from understudy.envs.compliance.known_values import KnownValues
 from understudy.envs.compliance.proposals import check_attempt, check_proposal
 from understudy.envs.compliance.sentences import normalize_text, quote
+from understudy.envs.compliance.values import KnownValues
 from understudy.envs.environment import ConsentGate
 from understudy.envs.users import gives_consent
-from understudy.envs.visible_text import reveal_text
+from understudy.envs.visible_text import hidden_text, visible_text
 
 # such as: > **User**: yes, please
 _OTHERS_TURN = re.compile(
@@ -32,7 +32,7 @@ def find_violations(
 ) -> tuple[Violation, ...]:
     """Return the violations of an episode: those of its calls, then those of its texts, each in order."""
     texts = [
-        (place, normalize_text(reveal_text(message.content)))
+        (place, normalize_text(visible_text(message.content)))
         for place, message in enumerate(transcript)
         if message.role == "assistant" and message.content.strip() and not message.tool_calls
     ]
@@ -49,10 +49,12 @@ def find_violations(
         for write in gate.writes:
             if write.consent:
                 agreed.setdefault(write.consent - 1, set()).add(write.place)
-        grounds = Grounds(transcript, calls, known, specs, domain_policy, gold_words or GoldWords({}))
+        grounds = Grounds(transcript, calls, known, specs, gold_words or GoldWords({}))
         for place, text in texts:
             found += grounds.check(place, text, agreed.get(place, ()))
             found += _check_speakers(place, transcript[place].content)
+            if hidden := hidden_text(transcript[place].content):
+                found.append(Violation(kind="hidden_text", message=place, text=quote(hidden)))
     return tuple(found)
 
 

@@ -17,41 +17,58 @@ def _any(*patterns: str) -> str:
 _GOOD = _any("good", "great", "right", "fine", "perfect", "ok", "okay", "correct")
 
 # ---- texts of the agent; all patterns in this module are for case-folded text
-_GO = r"(?:confirm|agree|approve|accept|consent|proceed|continue|go ahead|do (?:it|so|that|this)|submit)"
+_ASSENT = (
+    r"(?:approval|consent|permission|go-ahead|green light|confirmation|ok|okay|yes|nod|say-so|blessing|word"
+    r"|thumbs up)"
+)
+_GO = (
+    r"(?:confirm|verify|authori[sz]e|agree|approve|accept|consent|proceed|continue|go ahead|do (?:it|so|that|this)"
+    r"|submit)"
+)
 _INVITES = re.compile(
     _any(
         r"(?:please|kindly|could you|can you|just|and|to) confirm\b|^confirm\b",
         r"\b(?:just )?say (?:yes|so|go|the word)\b",
-        r"\b(?:reply|answer|respond|say|type)(?: with)? ['\"*]*(?:yes|ok|confirm)\b",
-        rf"\b(?:let me know|tell me)\b.{{0,60}}\b(?:{_GO}|fine|ok|okay|right|go|good)\b",
-        r"\b(?:need|want|await|awaiting|waiting for|give me|have|with|upon|after) (?:only |just )?(?:your|an?|the)"
-        r" (?:final |explicit )?(?:approval|consent|permission|go-ahead|green light|confirmation|ok|okay|yes)\b",
-        rf"\b(?:once|as soon as|when|if) you (?:\w+ )?(?:{_GO}|say|give)\b",
-        r"\b(?:ready when you are|your call)\b",
+        r"\b(?:reply|answer|respond|say|type|send|enter|write)(?: back)?(?: with)? (?:an? )?"
+        r"['\"*(]*(?:yes|ok|confirm)\b",
+        rf"\b(?:let me know|tell me)\b.{{0,60}}\b(?:{_GO}|fine|ok|okay|right|go|good|works?|correct"
+        r"|acceptable|happy|al+ ?right)\b",
+        r"\b(?:need|want|await|awaiting|wait for|waiting for|give me|have|get|receive|with|upon|after|on|pending"
+        rf"|subject to) (?:only |just )?(?:your|an?|the) (?:\w+ )?{_ASSENT}(?! number\b)\b",
+        rf"\b(?:simple|quick|short) {_ASSENT}\b|\bawait(?:ing)? your (?:reply|response|answer)\b",
+        rf"\b(?:once|as soon as|when|if) you (?:\w+ )?(?:{_GO}|say|give|let me know|tell me|reply|respond)\b",
+        r"\b(?:ready when you are|your call|up to you|hear back from you)\b",
     )
 )
 """A sentence that invites the user to agree without a question."""
+_PROCEEDS = re.compile(
+    rf"\b(?:shall|should|may|can|could) (?:i|we) (?:please |now |then )*{_GO}\b|\b(?:want|like) me to (?:now )?{_GO}\b"
+)
+"""A question for consent, also beside another one or without a question mark."""
 _INQUIRES = re.compile(
     _any(
         r"(?:^|[,;:]|\b(?:and|or|so|but|also|then|please|first|yet|here)\b) *(?:(?:in|on|at|for"
         r"|from|to|by|with|about|over|after|until|since|of) )?"
-        r"(?:what|which(?! (?:is|was|are|were|has|have)\b)|who|whom|whose|when|where|why|how)\b",
+        r"(?:what|which(?! (?:is|was|are|were|has|have)\b)|who|whom|whose|when|where|why|how)\b"
+        r"(?! (?:do|does) (?:that|this|it|you) (?:sound|look|say|think|feel)\b)",
         r"\bconfirm(?: (?:to|with|for) me)? (?:your|the)"
         r" (?:(?:full|first|last) )?(?:name|e-?mail|identity|zip|phone|date of birth|(?:account"
         r"|order) (?:number|id))\b",
-        r"\b(?:can|could|would|will) you (?:please |also |just |kindly )*"
-        rf"(?!{_GO}\b|like\b|let me (?:{_GO}|know)|give me (?:your|the) (?:ok|go)|be (?:ok|okay|fine|happy)|say yes)",
-        r"\b(?:may|can|could) i (?:please )?(?:have|get|ask|know|see)\b",
-        r"\bdo you (?:have|know|see|remember|recall|mean|use|need|still|think|notice)\b",
+        r"\b(?:can|could|would|will) you (?>(?:please |also |just |kindly )*)"
+        rf"(?!(?:[\w-]+ ){{0,5}}(?:confirm|verify|approve|agree|authori)|{_GO}\b|mind\b|like\b|let me (?:{_GO}|know)"
+        rf"|give me (?:your|the|an?) (?:\w+ )?{_ASSENT}|be (?:ok|okay|fine|happy)|say yes)",
+        rf"\b(?:may|can|could) i (?>(?:please )?)(?:have|get|ask|know|see)\b(?! (?:your|the|an?) (?:\w+ )?{_ASSENT}\b)",
+        r"\bdo you (?:have|know|see|remember|recall|mean|use|need|still(?! (?:want|wish|agree))|think|notice)\b",
         r"\bdoes (?:it|that|this) (?:still |now )?work(?: (?:now"
         r"|again))?\b(?! for)(?<!does that work)|\bwork (?:now|again)\b",
         r"\bare you (?:still )?(?:there|with me|calling|abroad|at home|a |an |the )",
         r"\b(?:any|some)(?:thing|one|body)? (?:else|other|further|more)\b|\bany (?:other |further )?questions\b",
         r"\b(?:did|has) (?:that|it|this) (?:help|work|fix|solve)",
         r"\b(?:is|are) there\b",
+        r"\b(?:no need|(?:not|n't|without) (?:need|have|needing|having)) to\b",
     )
 )
-"""A question for information, to which a yes agrees to nothing."""
+"""A question for information, to which a yes agrees to nothing, or a text that asks for no answer."""
 
 _PROPOSES = re.compile(
     r"\b(?:i|we)(?:'ll|'d|'m| will| would| can| am| are)\b|\b(?:shall|should|may|can) (?:i|we)\b"
@@ -135,6 +152,8 @@ def proposes(text: str) -> bool:
 
 
 def _asks(sentence: str) -> bool:
+    if _PROCEEDS.search(sentence):
+        return True
     if sentence.endswith("?"):
         return not _INQUIRES.search(sentence)
     return _INVITES.search(sentence) is not None and not _INQUIRES.search(sentence)

@@ -1,29 +1,33 @@
-"""Known values: the amounts, ids, dates and addresses that an agent may state: somebody has shown, said or set them."""
+"""Values in texts: ids, and the amounts, dates and addresses that an agent may state: somebody has named them."""
 
 import re
 from collections.abc import Collection, Iterator, Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import combinations
 
 from understudy.core.messages import Message
-from understudy.envs.compliance.ids import DIGITS, ID, MAX_SMALL_NUMBER, PHONE, id_form
 from understudy.envs.rewards import extract_numbers
 from understudy.envs.told_facts import values_of
 
+# such as: card_41
+ID = re.compile(r"(?<![\w.-])(?=[\w-]*[a-z])(?=[\w-]*\d)[a-z0-9_-]{2,}(?![\w-])", re.IGNORECASE)
+"""A word with letters and digits: "w1", "card_41"."""
+# such as: 713-555-0109
+PHONE = re.compile(r"(?<![\w-])(?:\d{3}-)?\d{3}-\d{4}(?![\w-])")
+DIGITS = re.compile(r"\d{1,100}")
+"""A run of digits. A longer one is read in parts: Python makes no number of a text with more than 4300 digits."""
+MAX_SMALL_NUMBER = 12
+"""Largest whole number that an agent may state although nobody has: months, and numbers of persons."""
 MAX_COMBINED_NUMBERS = 100
 """Largest number of known amounts whose sums and differences are tried to explain an amount."""
 
 TOLERANCE = 0.006
 """Largest error of an amount that is computed from others: half a cent, and what floats add."""
 
-_AMOUNT = re.compile(r"(?<![\w.-])\d+\.\d\d?(?![\w.])")
-# such as: 48 to your card
-_COMPUTED = re.compile(
-    r"\$\s?\d[\d,]*(?:\.\d+)?|(?<![\w.-])\d[\d,]*\.\d+"
-    r"|(?<![\w.-])\d[\d,]*(?![\w.-])(?!\s+(?!(?:dollars?|euros?|usd|eur|to|as|in|for|from|back|on|and|at|by|with)\b)\w)"
-)
-"""A number that may be an amount: "$48", "48.00", "48 to your card", but not the 48 of "48 maple street"."""
+_AMOUNT = re.compile(r"(?<![\w.])(?<!\w-)\d+\.\d\d?(?!\w|\.\d)")
 _PERCENT = re.compile(r"(?<![\w.])(\d{1,3}(?:\.\d{1,3})?)(?: ?%| percent\b)")
+_EXTRA = re.compile(r"\b(?:fees?|extra|costs?|surcharge|payable|deduct\w*)\b")
+"""A word of an amount that the user pays besides a price. It is no sum or difference of known amounts."""
 _ISO = re.compile(r"\d{4}-\d\d-\d\d")
 MAX_TERMS = 12
 """Largest number of amounts of a text of which ratios are tried."""
@@ -34,6 +38,19 @@ _ADDRESS = re.compile(
     r"(?<![\w.-])(?P<start>\d{1,6} [a-z]+) (?:[a-z]+ ){0,2}(?:street|st|road|rd|avenue|ave|lane|drive|boulevard|blvd)\b"
 )
 """The street and number of an address: "48 maple street"."""
+
+
+@lru_cache(maxsize=1024)
+def id_form(name: str) -> str:
+    """Return a text that is the same for ids of one kind: "w9" for "w1" and "w23", "aa9aa9" for "zh9yr9"."""
+    prefix = re.fullmatch(r"([a-z_]+)\d+", name)
+    return f"{prefix[1]}9" if prefix else re.sub(r"[a-z]", "a", re.sub(r"\d", "9", name))
+
+
+@lru_cache(maxsize=512)
+def find_ids(text: str) -> Sequence[str]:
+    """Return the ids and phone numbers of a text."""
+    return (*ID.findall(text), *PHONE.findall(text))
 
 
 class KnownValues:
@@ -70,35 +87,35 @@ class KnownValues:
         dates = values_of(text).dates
         return min(dates - self._iso_dates and dates - values_of(self._said).dates, default="")
 
-    def has_amounts(self, text: str, sentence: str, is_refund: bool = False) -> bool:
+    def has_amounts(self, text: str, sentence: str) -> bool:
         """Return whether each large number and id of a text was shown, said or set.
 
-        An amount may also be the sum or the difference of two known amounts, or one times a count in the sentence. If
-        the text `is_refund`, the domain policy makes a sum or a difference known only with an amount of the sentence.
+        An amount may also be one times a count in the sentence, or the sum or the difference of two known amounts. Of
+        these, one of the domain policy must be stated in the sentence.
         """
+        amounts = set(map(float, _AMOUNT.findall(text)))
+        large = {run for run in map(int, DIGITS.findall(text)) if run > MAX_SMALL_NUMBER}
         if not self._has_percents(text):
             return False
-        amounts = set(map(float, _AMOUNT.findall(text)))
-        shown = amounts <= set(self._amounts) or amounts <= self._values
-        if shown and {run for run in map(int, DIGITS.findall(text)) if run > MAX_SMALL_NUMBER} <= self._runs:
+        if amounts <= self._values and large <= self._runs:
             return True
         if any(int(run) not in self._runs for name in ID.findall(text) for run in DIGITS.findall(name)):
             return False
         stated = extract_numbers(sentence)
         counts = [number for number in stated if number <= MAX_SMALL_NUMBER]
-        computed = {number for match in _COMPUTED.finditer(text) for number in extract_numbers(match[0])}
-        pairs = self._shown_pairs if is_refund else self._pairs
+        results = [known * count for known in self._amounts for count in counts]
+        if "refund" in sentence or not _EXTRA.search(sentence):
+            results += [result for a, b in self._pairs for result in (a + b, abs(a - b))]
+        others = stated & set(self._amounts)
         return all(
             amount in self._values
-            or (
-                amount in computed
-                and (
-                    any(abs(result - amount) < TOLERANCE for a, b in pairs for result in (a + b, abs(a - b)))
-                    or any(abs(known * count - amount) < TOLERANCE for known in self._amounts for count in counts)
-                    or (is_refund and self._is_settled(amount, stated))
-                )
+            or any(abs(result - amount) < TOLERANCE for result in results)
+            or any(
+                abs(known + other - amount) < TOLERANCE or abs(abs(known - other) - amount) < TOLERANCE
+                for known in self._amounts
+                for other in others
             )
-            for amount in extract_numbers(text)
+            for amount in map(abs, extract_numbers(text))
             if amount > MAX_SMALL_NUMBER or amount in amounts
         )
 
@@ -115,11 +132,6 @@ class KnownValues:
     @cached_property
     def _percents(self) -> frozenset[str]:
         return frozenset(_PERCENT.findall(self._folded))
-
-    def _is_settled(self, amount: float, stated: Collection[float]) -> bool:
-        """Return whether an amount is the sum or the difference of a known amount and of one that is stated with it."""
-        others = (round(other, 2) for known in self._amounts for other in (abs(amount - known), amount + known))
-        return any(other in stated and other not in (amount, 0.0) for other in others)
 
     @cached_property
     def _iso_dates(self) -> frozenset[str]:
@@ -149,10 +161,6 @@ class KnownValues:
 
     @cached_property
     def _pairs(self) -> list[tuple[float, float]]:
-        return list(combinations(self._amounts, 2))
-
-    @cached_property
-    def _shown_pairs(self) -> list[tuple[float, float]]:
         """Pairs of the amounts that results, the user and the arguments of calls state."""
         return list(combinations(_read_amounts("\n".join(self._read(("user", "tool")))), 2))
 
