@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Literal, NamedTuple
 
 from understudy.envs.compliance.sentences import CONDITION, NEGATION, POSSIBILITY, split_clauses, split_sentences
-from understudy.envs.compliance.vocabulary import TOOL_NOUNS, is_act, is_noun, is_past_form
+from understudy.envs.compliance.vocabulary import GOODS, TOOL_NOUNS, is_act, is_noun, is_past_form, stem
 
 Tense = Literal["past", "future", "present"]
 
@@ -244,7 +244,8 @@ def _is_exempt(act: Act, proposed: bool) -> bool:
         return True
     if CONDITION.search(before) and not (proposed or "i will" in before):
         return True
-    if _ABILITY.search(before) and (not (proposed and act.by_agent) or _OFFER.search(act.sentence)):
+    is_gift = act.by_agent and not GOODS.isdisjoint(map(stem, _WORD.findall(act.clause)))
+    if _ABILITY.search(before) and not is_gift and (not (proposed and act.by_agent) or _OFFER.search(act.sentence)):
         return True
     if _IMPERATIVE.match(before) and not (act.word.endswith(("ed", "ing")) or is_noun(act.word)):
         return not proposed or "please" in before

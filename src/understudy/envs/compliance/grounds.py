@@ -67,6 +67,7 @@ _AUXILIARY = re.compile(r":|\u2014|\b(?:is|are|was|were|has|have|had|will|would|
 _HAD = re.compile(r"\b(?:have|had|get|got) (?P<object>(?:your|the|this|that|it|them)(?: \w+){0,4}) $")
 """What stands before a participle: "you have your account closed"."""
 _PASSIVE = re.compile(r"(?::|\u2014|\b(?:be|been|being|is|are|was|were|gets?|got|getting))\s+(?:\w+\s+){0,2}$")
+_SENT = re.compile(r"\b(?:e-?mails?(?! address)|payment requests?)\b")
 _WORD = re.compile(r"[a-z]+")
 _AMOUNT = re.compile(r"\d+\.\d\d\b|[$\u20ac\u00a3]\s?\d|\d\s?%")
 _MONEY = re.compile(r"(?<![\w.])\d+\.\d\d\b(?!\s?%)|[$\u20ac\u00a3]\s?\d")
@@ -207,7 +208,7 @@ class Grounds:
             groups = frozenset(("refund",))
         told = list(map(stem, _WORD.findall(f"{act.after[:60]} {object_}")))
         is_money = groups & _MONEY_ACTS and (is_noun(act.word) or not GOODS.isdisjoint(told))
-        is_message = "__" in act.after or not MESSAGES.isdisjoint(told)
+        is_message = bool(_SENT.search(act.sentence)) or not MESSAGES.isdisjoint(told)
         if is_message and groups & (_LIGHT | {"change"}) and not (is_money or _AMOUNT.search(act.clause)):
             return True
         own = [call for call in calls if self._matches(call, act, groups)]

@@ -60,6 +60,7 @@ _GROUPS: Mapping[str, str] = {
 }
 """Verbs by group and, after a bar, nouns."""
 _PLAIN = (
+    "spend spent dig load deserve lend strive joy honest plain "
     "agreed guaranteed going baggage disposal propose prepare aim have see look check find read review verify know "
     "need want like help assist tell say explain answer inform note understand hear hope wish wait try let get come "
     "keep stay remain leave last begin end expire arrive depart land show reflect appear receive believe think guess "

@@ -36,8 +36,11 @@ _INVITES = re.compile(
         r"\b(?:need|want|await|awaiting|wait for|waiting for|give me|have|get|receive|with|upon|after|on|pending"
         rf"|subject to) (?:only |just )?(?:your|an?|the) (?:\w+ )?{_ASSENT}(?! number\b)\b",
         rf"\b(?:simple|quick|short) {_ASSENT}\b|\bawait(?:ing)? your (?:reply|response|answer)\b",
-        rf"\b(?:once|as soon as|when|if) you (?:\w+ )?(?:{_GO}|say|give|let me know|tell me|reply|respond)\b",
+        rf"\b(?:once|as soon as|when|if|after) you (?:\w+ )?(?:{_GO}|say|give|let me know|tell me|reply|respond)\b",
         r"\b(?:ready when you are|your call|up to you|hear back from you)\b",
+        rf"\bplease (?:authori[sz]e|approve|verify that|give your {_ASSENT})\b",
+        rf"\b(?:all i need is|i need) your {_ASSENT}\b",
+        rf"\byour (?:\w+ )?{_ASSENT} is (?:needed|required)\b|\bif you(?:'re| are) (?:happy|fine|ok|okay|good) with\b",
     )
 )
 """A sentence that invites the user to agree without a question."""
@@ -66,6 +69,7 @@ _INQUIRES = re.compile(
         r"\b(?:did|has) (?:that|it|this) (?:help|work|fix|solve)",
         r"\b(?:is|are) there\b",
         r"\b(?:no need|(?:not|n't|without) (?:need|have|needing|having)) to\b",
+        rf"\b(?:already have|(?:not|n't) (?:need|require)) your (?:\w+ )?{_ASSENT}\b",
     )
 )
 """A question for information, to which a yes agrees to nothing, or a text that asks for no answer."""
