@@ -74,30 +74,28 @@ def reward(recorded: RecordedEpisode) -> float:
     return right / max(len(wanted), len(calls))
 
 
-def demonstrate(request: Mapping[str, Any]) -> Answer:
-    """Answer a request with a look-up for each name of the question, whatever it is, and then with a text."""
+def demonstrate(request: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the reply to a request: a look-up for each name of the question, whatever it is, and then a text."""
     messages, names = request["messages"], [tool["function"]["name"] for tool in request.get("tools", ())]
-    text = json.dumps([message["content"] for message in messages])
-    questions = [message["content"] for message in messages if message["role"] == "user"]
+    if handoffs := [name for name in names if name.startswith("transfer_")]:
+        return _call(handoffs[0], {}, len(messages))
+    question = next(message["content"] for message in messages if message["role"] == "user")
     done = sum(call["function"]["name"] == "look_up" for m in messages for call in m.get("tool_calls") or ())
-    handoff = next((name for name in names if name.startswith("transfer_")), "")
-    if handoff:
-        return _call(handoff, {})
-    if "look_up" not in names or "summary" in text or done == len(asked(questions[0])):
-        return make_completion("21" if names else "summary")
-    return _call("look_up", {"name": NAMES[zlib.crc32(f"{questions[0]} {done}".encode()) % 3]})
+    if "look_up" not in names or done >= len(asked(question)):
+        return {"role": "assistant", "content": "21" if names else "None."}
+    return _call("look_up", {"name": NAMES[zlib.crc32(f"{question} {done}".encode()) % 3]}, len(messages))
 
 
-def _call(name: str, arguments: Mapping[str, Any]) -> Answer:
+def _call(name: str, arguments: Mapping[str, Any], number: int) -> Mapping[str, Any]:
     function = {"name": name, "arguments": json.dumps(arguments)}
-    call = {"id": "call_1", "type": "function", "function": function}
-    return make_completion(None, "tool_calls", tool_calls=[call])  # type: ignore[arg-type]
+    calls = [{"id": f"call_{number}", "type": "function", "function": function}]
+    return {"role": "assistant", "content": "", "tool_calls": calls}
 
 
 SETTINGS = (
     "model=tiny",
     "agent.function=program_functions:play",
-    "agent.concurrency=8",
+    "agent.concurrency=4",
     "slice.domain_policy=full",
     "engine.dtype=float32",
     "engine.threads=1",
@@ -106,18 +104,18 @@ SETTINGS = (
     "limits.max_turns=6",
     "limits.max_episode_tokens=12000",
     "sft.num_demonstrations=0",
-    "sft.steps=150",
+    "sft.steps=80",
     "sft.batch_size=8",
     "sft.learning_rate=5e-3",
-    "steps=40",
+    "steps=30",
     "save_every=0",
-    "eval.tasks=50",
-    "eval.base_tasks=8",
+    "eval.tasks=20",
+    "eval.base_tasks=2",
     "certify.every=20",
     "algorithm.groups_per_batch=3",
     "algorithm.group_size=8",
     "algorithm.max_resampled_groups=0",
-    "algorithm.learning_rate=3e-3",
+    "algorithm.learning_rate=1e-3",
 )
 
 
@@ -141,9 +139,19 @@ def main() -> None:
     settings = [f"domain={domain}", f"agent.python={agent_frameworks_python()}", *SETTINGS, *given.settings]
     demos = folder / "demonstrations.jsonl"
     if not demos.exists():
-        with serve_answers(demonstrate) as endpoint:
+        rows: list[Mapping[str, Any]] = []
+
+        def answer(request: Mapping[str, Any]) -> Answer:
+            reply = demonstrate(request)
+            calls = reply.get("tool_calls", ())
+            if not calls or calls[0]["function"]["name"] != "look_up":  # the end of a sequence
+                rows.append({"messages": [*request["messages"], reply], "tools": request.get("tools", [])})
+            return make_completion(reply["content"], **({"tool_calls": calls} if calls else {}))
+
+        with serve_answers(answer) as endpoint:
             api = [f"endpoints.default.base_url={endpoint.url}", "endpoints.default.model=scripted"]
-            understudy("data", "collect", *settings, *api, "--agent", "api", "--sft", str(demos))
+            understudy("data", "collect", *settings, *api, "--agent", "api", "--kto", str(folder / "played.jsonl"))
+        demos.write_text("".join(json.dumps(row) + "\n" for row in rows))
     run = folder / f"seed{given.seed}"
     own = [f"seed={given.seed}", f"sft.dataset_file={demos}", "agent.reward=programs:reward"]
     understudy("train", *settings, *own, "--out", str(run))
