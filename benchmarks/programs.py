@@ -8,6 +8,7 @@ question, so SFT teaches only the form of calls. Which names to look up is learn
 
 import argparse
 import json
+import operator
 import os
 import subprocess
 import sys
@@ -37,51 +38,43 @@ class Desk(ToolEpisode):
         return float(transcript[-1].content == "21")
 
 
-def _questions(second: bool) -> list[ToolExample]:
-    examples, number = [], 100
-    for split, count in SIZES.items():
-        for _ in range(count):
-            number += 1
-            first = NAMES[number % 3]
-            then = NAMES[(number + 1 + number // 3 % 2) % 3]
-            asked = f"{first} and {then}" if second else first
-            examples.append(ToolExample(prompt=f"{number}: {asked}", split=split))
-    return examples
+def _questions(prompt: str) -> list[ToolExample]:
+    splits = [split for split, count in SIZES.items() for _ in range(count)]
+    return [ToolExample(prompt=prompt.format(i, i + 1), split=split) for i, split in enumerate(splits, 100)]
 
 
 POLICY = "Look it up."
-ONE = ToolDataset("one", POLICY, _questions(False), Desk)
-TWO = ToolDataset("two", POLICY, _questions(True), Desk)
+ONE = ToolDataset("one", POLICY, _questions("Item {}"), Desk)
+TWO = ToolDataset("two", POLICY, _questions("Items {} and {}"), Desk)
 
 
-def asked(text: str) -> list[str]:
-    """Return the names in a question, in their order."""
-    return [word for word in text.split() if word in NAMES]
+def count_items(question: str) -> int:
+    """Return how many names a question needs."""
+    return 1 + question.startswith("Items")
 
 
 def reward(recorded: RecordedEpisode) -> float:
-    """Return the share of the look-ups that the question asks for. Each other look-up counts against it."""
-    wanted = asked(recorded.task.scenario.opening)
+    """Return the share of right look-ups: those of the first names, in their order, and no more of them."""
     calls = [
         call.arguments.get("name")
         for sequence in recorded.episode.sequences
-        for message in sequence.messages
-        if message.role == "assistant"
+        for i, message in enumerate(sequence.messages)
+        if i not in sequence.given_replies
         for call in message.tool_calls
         if call.name == "look_up"
     ]
-    right = sum(name in calls for name in wanted)
-    return right / max(len(wanted), len(calls))
+    wanted = NAMES[: count_items(recorded.task.scenario.opening)]
+    return sum(map(operator.eq, wanted, calls)) / max(len(wanted), len(calls))
 
 
 def demonstrate(request: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the reply to a request: a look-up for each name of the question, whatever it is, and then a text."""
+    """Return the reply to a request: a look-up of any name for each item, and then a text."""
     messages, names = request["messages"], [tool["function"]["name"] for tool in request.get("tools", ())]
     if handoffs := [name for name in names if name.startswith("transfer_")]:
         return _call(handoffs[0], {}, len(messages))
     question = next(message["content"] for message in messages if message["role"] == "user")
     done = sum(call["function"]["name"] == "look_up" for m in messages for call in m.get("tool_calls") or ())
-    if "look_up" not in names or done >= len(asked(question)):
+    if "look_up" not in names or done >= count_items(question):
         return {"role": "assistant", "content": "21" if names else "None."}
     return _call("look_up", {"name": NAMES[zlib.crc32(f"{question} {done}".encode()) % 3]}, len(messages))
 
@@ -90,6 +83,19 @@ def _call(name: str, arguments: Mapping[str, Any], number: int) -> Mapping[str, 
     function = {"name": name, "arguments": json.dumps(arguments)}
     calls = [{"id": f"call_{number}", "type": "function", "function": function}]
     return {"role": "assistant", "content": "", "tool_calls": calls}
+
+
+def complete_conversations(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return the conversations that no other one continues, and few of the long ones without tools."""
+
+    def content(message: Mapping[str, Any]) -> str:
+        calls = [(call["function"]["name"], call["function"]["arguments"]) for call in message.get("tool_calls") or ()]
+        return repr((message["role"], message.get("content") or "", calls))
+
+    found = {tuple(map(content, row["messages"])): row for row in rows}
+    continued = {key[:length] for key in found for length in range(len(key))}
+    ends = [row for key, row in found.items() if key not in continued]
+    return [*filter(lambda row: row["tools"], ends), *[row for row in ends if not row["tools"]][:10]]
 
 
 SETTINGS = (
@@ -101,21 +107,22 @@ SETTINGS = (
     "engine.threads=1",
     "engine.train_embeddings=true",
     "sampling.max_response_tokens=80",
+    "sampling.min_p=0.1",
     "limits.max_turns=6",
     "limits.max_episode_tokens=12000",
     "sft.num_demonstrations=0",
-    "sft.steps=80",
-    "sft.batch_size=8",
+    "sft.steps=100",
+    "sft.batch_size=4",
     "sft.learning_rate=5e-3",
-    "steps=30",
+    "steps=15",
     "save_every=0",
     "eval.tasks=20",
     "eval.base_tasks=2",
-    "certify.every=20",
+    "certify.every=5",
     "algorithm.groups_per_batch=3",
     "algorithm.group_size=8",
     "algorithm.max_resampled_groups=0",
-    "algorithm.learning_rate=1e-3",
+    "algorithm.learning_rate=5e-4",
 )
 
 
@@ -143,15 +150,14 @@ def main() -> None:
 
         def answer(request: Mapping[str, Any]) -> Answer:
             reply = demonstrate(request)
-            calls = reply.get("tool_calls", ())
-            if not calls or calls[0]["function"]["name"] != "look_up":  # the end of a sequence
-                rows.append({"messages": [*request["messages"], reply], "tools": request.get("tools", [])})
+            rows.append({"messages": [*request["messages"], reply], "tools": request.get("tools", [])})
+            calls = reply.get("tool_calls")
             return make_completion(reply["content"], **({"tool_calls": calls} if calls else {}))
 
         with serve_answers(answer) as endpoint:
             api = [f"endpoints.default.base_url={endpoint.url}", "endpoints.default.model=scripted"]
             understudy("data", "collect", *settings, *api, "--agent", "api", "--kto", str(folder / "played.jsonl"))
-        demos.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        demos.write_text("".join(json.dumps(row) + "\n" for row in complete_conversations(rows)))
     run = folder / f"seed{given.seed}"
     own = [f"seed={given.seed}", f"sft.dataset_file={demos}", "agent.reward=programs:reward"]
     understudy("train", *settings, *own, "--out", str(run))
