@@ -101,7 +101,7 @@ def complete_conversations(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[st
 SETTINGS = (
     "model=tiny",
     "agent.function=program_functions:play",
-    "agent.concurrency=4",
+    "agent.concurrency=2",
     "slice.domain_policy=full",
     "engine.dtype=float32",
     "engine.threads=1",
@@ -116,8 +116,10 @@ SETTINGS = (
     "sft.learning_rate=5e-3",
     "steps=15",
     "save_every=0",
-    "eval.tasks=20",
-    "eval.base_tasks=2",
+    "eval.split=test",
+    "eval.tasks=100",
+    "eval.base_tasks=10",
+    "eval.temperature=1.0",
     "certify.every=5",
     "algorithm.groups_per_batch=3",
     "algorithm.group_size=8",
@@ -161,7 +163,6 @@ def main() -> None:
     run = folder / f"seed{given.seed}"
     own = [f"seed={given.seed}", f"sft.dataset_file={demos}", "agent.reward=programs:reward"]
     understudy("train", *settings, *own, "--out", str(run))
-    understudy("eval", str(run), "--split", "test", "--tasks", "100", "--out", str(folder / f"test{given.seed}"))
 
 
 if __name__ == "__main__":
