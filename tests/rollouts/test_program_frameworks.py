@@ -99,6 +99,7 @@ def test_loop_with_the_client_of_openai(command: str, tiny: Path, monkeypatch: p
         ("openai_agents handoff", "NNE"),
         ("openai_agents tools", "NNNEEEEE"),
         ("pydantic_agent", "NEE"),
+        ("mcp_chat", "NEE"),
         ("smol_agent", "NNN"),
         ("autogen_agent", "NEE"),
     ],
@@ -108,7 +109,7 @@ def test_framework(command: str, marks: str, tiny: Path, monkeypatch: pytest.Mon
     assert episode.reward == 1.0
     assert _sorted_if_parallel(command, found) == marks
     counts = episode.event_counts
-    assert counts.get("program/mcp_sessions", 0) == int(command == "pydantic_agent")
+    assert counts.get("program/mcp_sessions", 0) == int(command in ("pydantic_agent", "mcp_chat"))
     assert counts.get("program/own_calls", 0) == 0
     assert counts.get("program/unconstrained", 0) == (3 if command == "smol_agent" else 0)
 

@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -116,6 +117,27 @@ def test_episodes_at_once_have_a_process_each(tiny: Path, folder: Path) -> None:
     episodes = run_async(play(tiny, config, 2, at_once=True))
     assert [episode.reward for episode in episodes] == [1.0] * 2
     assert len(set(numbers(folder))) == 2
+
+
+THREADS: list[int] = []
+
+
+def note_thread(episode: program_worker.ProgramEpisode) -> None:
+    THREADS.append(threading.get_ident())
+
+
+def test_function_runs_in_the_same_thread_in_each_episode(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clients that a framework keeps belong to the event loop of the thread in which they were made."""
+    monkeypatch.setattr(sys, "path", [*sys.path])  # to which `play` adds
+    begun = threading.Barrier(2)
+
+    async def play_several() -> None:
+        await asyncio.gather(*(asyncio.to_thread(begun.wait) for _ in range(2)))  # the loop has two threads
+        for _ in range(6):
+            await program_worker.play(f"{__name__}:note_thread", program_worker.ProgramEpisode("", (), "", "", "", ""))
+
+    asyncio.run(play_several())
+    assert (len(THREADS), len(set(THREADS))) == (6, 1)
 
 
 def test_variables_and_folder_are_of_the_episode_and_modules_are_kept(tiny: Path, folder: Path) -> None:

@@ -18,9 +18,12 @@ import sysconfig
 import threading
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
+_THREAD = ThreadPoolExecutor(max_workers=1)
+"""The thread of functions that are no coroutines: clients that a framework keeps belong to the event loop of one."""
 _INSTALLED = tuple(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib"))
 
 
@@ -81,7 +84,10 @@ async def play(reference: str, episode: ProgramEpisode) -> dict[str, Any]:
     """
 
     async def answer() -> object:
-        return await call_program(import_function(reference), episode)
+        function = import_function(reference)
+        if inspect.iscoroutinefunction(function):
+            return await function(episode)
+        return await asyncio.get_running_loop().run_in_executor(_THREAD, function, episode)
 
     variables, folder, tasks = dict(os.environ), os.getcwd(), asyncio.all_tasks()
     os.environ.update(episode.variables)
