@@ -8,7 +8,6 @@ question, so SFT teaches only the form of calls. Which names to look up is learn
 
 import argparse
 import json
-import operator
 import os
 import subprocess
 import sys
@@ -54,7 +53,7 @@ def count_items(question: str) -> int:
 
 
 def reward(recorded: RecordedEpisode) -> float:
-    """Return the share of right look-ups: those of the first names, in their order, and no more of them."""
+    """Return 1 if the program looked up the first names, in their order, and no others."""
     calls = [
         call.arguments.get("name")
         for sequence in recorded.episode.sequences
@@ -64,7 +63,7 @@ def reward(recorded: RecordedEpisode) -> float:
         if call.name == "look_up"
     ]
     wanted = NAMES[: count_items(recorded.task.scenario.opening)]
-    return sum(map(operator.eq, wanted, calls)) / max(len(wanted), len(calls))
+    return float(calls == list(wanted))
 
 
 def demonstrate(request: Mapping[str, Any]) -> Mapping[str, Any]:
