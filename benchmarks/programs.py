@@ -113,7 +113,6 @@ SETTINGS = (
     "sft.steps=100",
     "sft.batch_size=4",
     "sft.learning_rate=5e-3",
-    "steps=15",
     "save_every=0",
     "eval.split=test",
     "eval.tasks=100",
@@ -143,8 +142,14 @@ def main() -> None:
         command = [sys.executable, "-m", "understudy", *words]
         subprocess.run(command, check=True, cwd=ROOT / "benchmarks", env=os.environ | variables)
 
-    domain = "programs:TWO" if "summary" in given.program else "programs:ONE"
-    settings = [f"domain={domain}", f"agent.python={agent_frameworks_python()}", *SETTINGS, *given.settings]
+    domain, steps = ("programs:TWO", 40) if "summary" in given.program else ("programs:ONE", 15)
+    settings = [
+        f"domain={domain}",
+        f"steps={steps}",
+        f"agent.python={agent_frameworks_python()}",
+        *SETTINGS,
+        *given.settings,
+    ]
     demos = folder / "demonstrations.jsonl"
     if not demos.exists():
         rows: list[Mapping[str, Any]] = []
