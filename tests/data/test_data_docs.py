@@ -53,7 +53,8 @@ def test_every_data_command_is_on_the_page() -> None:
 
 
 def test_every_option_of_collect_and_export_is_on_the_page() -> None:
-    documented = set(re.findall(r"--[a-z-]+", "".join(file.read_text(encoding="utf-8") for file in OTHERS)))
+    named = (*OTHERS, pages.ROOT / "docs" / "environments.md")
+    documented = set(re.findall(r"--[a-z-]+", "".join(file.read_text(encoding="utf-8") for file in named)))
     for verb in ("collect", "export"):
         options = set(re.findall(r"(--[a-z-]+)", run_data_command(verb, "--help")[1]))
         assert options - documented <= {"--help", "--seed", "--concurrency", "--split", "--model"}
