@@ -25,6 +25,7 @@ from understudy.envs.compliance.vocabulary import (
     is_noun,
     is_past_form,
     is_plain,
+    means_tool,
     stem,
     tool_groups,
 )
@@ -46,6 +47,11 @@ _FURTHER = re.compile(
     r"|(?:all|both|every|each)(?: (?:one )?of)?(?: (?:your|the|my|these|those|other|two|three))* (?P<all>\w+))\b"
 )
 """Words that mean further targets of an act."""
+_ALSO = re.compile(
+    r"\b(?:also|too|as well|likewise|in addition|additionally|furthermore|moreover|besides|plus|extra|bonus|on top of"
+    r"|while i was at it|even)\b"
+)
+"""A word with which a sentence tells one more act than the text before it."""
 _NEXT_CLAUSE = re.compile(r"(?:\band\b|\bthen\b|,)(?: then| also)* (?:check|keep|look|see|tell|let|leave)\b|\bnot\b")
 _LISTED = re.compile(r"(?:\(\s*(?:and|plus|also|or)|\n\s*(?:[-*\u2022]|\d{1,2}[.)]))\s*(?:\w+ )?(?P<id>[\w-]*\d[\w-]*)")
 _TWO_NUMBERS = re.compile(r"(?<![\w.])(\d{1,9})(?:,| and| or|, and)+ (?:\w+ )?(\d{1,9})(?![\w.]|\.\d)(?! \w+s\b)")
@@ -224,7 +230,8 @@ class Grounds:
             if (due or is_deducted) and not self._has_further(act, self.calls):
                 return True
         if own and (len({call.place for call in own}) > 1 or not self._has_further(act, own)):
-            return True
+            before = text.partition(act.sentence)[0]
+            return not (_ALSO.search(act.sentence) and any(means_tool(call.tool, before) for call in own))
         return self._is_state(act, place) or self._may_follow(act, groups, calls)
 
     def _matches(self, call: MadeCall, act: Act, groups: frozenset[str]) -> bool:

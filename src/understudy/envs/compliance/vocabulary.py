@@ -51,7 +51,7 @@ _GROUPS: Mapping[str, str] = {
     "book": "book reserve hold schedule order place buy purchase arrange rebook |",
     "add": "add apply redeem attach include put |",
     "join": "sign enroll subscribe register |",
-    "ask": "request ask open file create |",
+    "ask": "request ask open reopen file create |",
     "waive": "waive forgive | waiver",
     "return": "return |",
     "do": "handle process complete fulfill execute perform accomplish resolve settle |",
@@ -60,7 +60,7 @@ _GROUPS: Mapping[str, str] = {
 }
 """Verbs by group and, after a bar, nouns."""
 _PLAIN = (
-    "spend spent dig load deserve lend strive joy honest plain "
+    "spend spent dig load top deserve lend strive joy honest plain "
     "agreed guaranteed going baggage disposal propose prepare aim have see look check find read review verify know "
     "need want like help assist tell say explain answer inform note understand hear hope wish wait try let get come "
     "keep stay remain leave last begin end expire arrive depart land show reflect appear receive believe think guess "
