@@ -22,12 +22,12 @@ TOOLS = [{"type": "function", "function": {"name": "look_up"}}]
     ("called", "reward"),
     [
         (["Quartz", "Jade"], 1.0),
-        (["Quartz"], 0.5),
+        (["Quartz"], 0.0),
         (["Jade", "Quartz"], 0.0),
-        (["Quartz", "Jade", "Zinc", "Zinc"], 0.5),
+        (["Quartz", "Jade", "Zinc", "Zinc"], 0.0),
     ],
 )
-def test_reward_is_the_share_of_right_look_ups(called: Sequence[str], reward: float) -> None:
+def test_only_exact_look_ups_earn(called: Sequence[str], reward: float) -> None:
     task = programs.TWO.tasks("test")[0]
     episode = Trajectory(task.id)
     episode.observe([Message(role="user", content=task.scenario.opening)], [0])
