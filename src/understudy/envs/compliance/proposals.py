@@ -1,6 +1,6 @@
 """Proposals: whether the text that a user agreed to names the write that follows, and no other.
 
-`promises` finds the actions that a proposal has beside that of the write.
+`grounds` finds the actions that a proposal has beside that of the write.
 """
 
 import re
