@@ -120,11 +120,11 @@ SETTINGS = (
     "eval.base_tasks=10",
     "eval.temperature=1.0",
     "certify.every=5",
-    "algorithm.groups_per_batch=3",
     "algorithm.group_size=8",
     "algorithm.max_resampled_groups=0",
-    "algorithm.learning_rate=5e-4",
 )
+ONE_LOOK_UP = "domain=programs:ONE", "steps=15", "algorithm.groups_per_batch=3", "algorithm.learning_rate=5e-4"
+TWO_LOOK_UPS = "domain=programs:TWO", "steps=60", "algorithm.groups_per_batch=6", "algorithm.learning_rate=3e-4"
 
 
 def main() -> None:
@@ -143,14 +143,8 @@ def main() -> None:
         command = [sys.executable, "-m", "understudy", *words]
         subprocess.run(command, check=True, cwd=ROOT / "benchmarks", env=os.environ | variables)
 
-    domain, steps = ("programs:TWO", 40) if "summary" in given.program else ("programs:ONE", 15)
-    settings = [
-        f"domain={domain}",
-        f"steps={steps}",
-        f"agent.python={agent_frameworks_python()}",
-        *SETTINGS,
-        *given.settings,
-    ]
+    own = TWO_LOOK_UPS if "summary" in given.program else ONE_LOOK_UP
+    settings = [f"agent.python={agent_frameworks_python()}", *SETTINGS, *own, *given.settings]
     demos = folder / "demonstrations.jsonl"
     if not demos.exists():
         rows: list[Mapping[str, Any]] = []
@@ -166,8 +160,8 @@ def main() -> None:
             understudy("data", "collect", *settings, *api, "--agent", "api", "--kto", str(folder / "played.jsonl"))
         demos.write_text("".join(json.dumps(row) + "\n" for row in complete_conversations(rows)))
     run = folder / f"seed{given.seed}"
-    own = [f"seed={given.seed}", f"sft.dataset_file={demos}", "agent.reward=programs:reward"]
-    understudy("train", *settings, *own, "--out", str(run))
+    rest = [f"seed={given.seed}", f"sft.dataset_file={demos}", "agent.reward=programs:reward"]
+    understudy("train", *settings, *rest, "--out", str(run))
 
 
 if __name__ == "__main__":
