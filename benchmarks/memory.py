@@ -12,6 +12,7 @@ Both columns exclude the memory that the process used before the model was loade
 import argparse
 import asyncio
 import json
+import os
 import random
 import subprocess
 import sys
@@ -34,6 +35,8 @@ from understudy.train.planning.memory import (
 )
 
 TURNS = 3
+FEW_PRIMITIVES = "48"
+"""Limit of oneDNN's cache, in measured and planned memory. Only the many shapes of a long run fill the one of a run."""
 CASES = {
     "full": {"finetune": "full"},
     "full, embeddings": {"finetune": "full", "train_embeddings": True},
@@ -64,6 +67,20 @@ SHAPES: dict[str, dict[str, Any]] = {
         "linear_value_head_dim": 64,
         "layer_types": (["linear_attention"] * 3 + ["full_attention"]) * 2,
     },
+    "convolutions": {
+        "model_type": "lfm2",
+        "vocab_size": 32_000,
+        "layer_types": (["conv"] * 3 + ["full_attention"]) * 2,
+    },
+    "Mamba and attention": {
+        "model_type": "falcon_h1",
+        "vocab_size": 32_000,
+        "mamba_d_head": 64,
+        "mamba_n_heads": 16,
+        "mamba_d_ssm": 1024,
+        "mamba_d_state": 64,
+    },
+    "partial rotation": {"model_type": "stablelm", "vocab_size": 32_000},
     "experts": {
         "model_type": "qwen3_moe",
         "vocab_size": 32_000,
@@ -87,6 +104,7 @@ def make_random_model(name: str, folder: Path) -> Path:
 def measure(arguments: argparse.Namespace) -> dict[str, float]:
     """Measure one case in this process. Return the planned bytes and the peak."""
     from understudy.engines.local.engine import LocalEngine
+    from understudy.train.planning.layer_memory import measure_shape
 
     settings = {"device": arguments.device, "dtype": arguments.dtype, "sampler": "torch"}
     settings |= {"max_num_seqs": arguments.live, "max_tokens_per_microbatch": arguments.microbatch}
@@ -103,7 +121,8 @@ def measure(arguments: argparse.Namespace) -> dict[str, float]:
     if not (folder / "config.json").is_file():  # `find_model` refuses a random model, which has no tokenizer
         folder = find_model(arguments.model)
     machine = detect_machine(config)
-    planned = plan_memory(read_model_shape(folder), config, load, machine)
+    shape = measure_shape(read_model_shape(folder), folder, config, load.max_episode_tokens, machine)
+    planned = plan_memory(shape, config, load, machine)
     asyncio.run(step(LocalEngine(folder, config), load))
     peak = peak_memory_bytes(machine.device)
     if arguments.verbose:
@@ -145,7 +164,9 @@ def row_of(case: str, arguments: argparse.Namespace, model: str) -> dict[str, An
     names = ("device", "dtype", "longest", "microbatch", "live", "group")
     settings = [f"--{name}={getattr(arguments, name)}" for name in names]
     settings += [f"--case={case}", f"--model={model}", *(["--verbose"] if arguments.verbose else [])]
-    done = subprocess.run([sys.executable, __file__, *settings], stdout=subprocess.PIPE, check=True, text=True)
+    few = os.environ | {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": FEW_PRIMITIVES, "LRU_CACHE_CAPACITY": FEW_PRIMITIVES}
+    command = [sys.executable, __file__, *settings]
+    done = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True, env=few)
     found = json.loads(done.stdout.splitlines()[-1])
     planned, measured = found["planned"], found["measured"]
     return {"case": case, "planned GiB": planned / GIB, "measured GiB": measured / GIB}
@@ -164,7 +185,9 @@ def main() -> None:
     )
     parser.add_argument("--live", type=int, default=8, help="parallel episodes (default: %(default)s)")
     parser.add_argument("--group", type=int, default=8, help="episodes per task (default: %(default)s)")
-    parser.add_argument("--shapes", action="store_true", help="measure random models of several architectures")
+    parser.add_argument(
+        "--shapes", nargs="*", choices=SHAPES, help="measure random models of these architectures (default: of all)"
+    )
     parser.add_argument("--cases", nargs="+", default=list(CASES), help=f"any of: {'; '.join(CASES)} (default: all)")
     parser.add_argument("--case", help=argparse.SUPPRESS)
     parser.add_argument("--verbose", action="store_true", help="print each plan in full")
@@ -176,7 +199,7 @@ def main() -> None:
     if not arguments.json:
         print("| case | planned GiB | measured GiB | difference |\n|---|---|---|---|")
     with tempfile.TemporaryDirectory() as folder:
-        for shape in SHAPES if arguments.shapes else [""]:
+        for shape in [""] if arguments.shapes is None else arguments.shapes or SHAPES:
             model = arguments.model
             if shape:
                 model = str(make_random_model(shape, Path(folder, shape)))

@@ -23,6 +23,7 @@ from understudy.core.errors import ConfigError
 from understudy.engines.interface import SamplingParams
 from understudy.engines.local.config import LocalEngineConfig, LoraConfig
 from understudy.engines.local.engine import LocalEngine
+from understudy.train.planning.memory import read_model_shape
 
 pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")
 
@@ -264,6 +265,7 @@ def test_family_samples_and_trains_as_transformers_computes(
     kind, network, batch = request.node.callspec.params["folder"], load_plain(folder), make_batch()
     with closing(LocalEngine(folder, make_config(train_embeddings=True))) as engine:
         assert (engine._model.padded is None) == (kind in PACKED)
+        assert read_model_shape(folder).pads_rows == (kind in PADDED)
         for prompt, tokens, logprobs in sample_conversations(engine):
             with torch.no_grad():
                 scores = network(input_ids=torch.tensor([[*prompt, *tokens]])).logits[0].log_softmax(-1)

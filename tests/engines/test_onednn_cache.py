@@ -8,7 +8,11 @@ import pytest
 import torch
 
 from support.machine import ELSEWHERE
-from understudy.engines.local.cpu.onednn_cache import MAX_CACHED_PRIMITIVES, limit_onednn_cache
+from understudy.engines.local.cpu.onednn_cache import (
+    MAX_CACHED_PRIMITIVES,
+    limit_onednn_cache,
+    max_cached_primitives,
+)
 
 SCRIPT = """
 import sys, torch
@@ -34,6 +38,8 @@ def test_environment_variable_of_the_user_is_kept(monkeypatch: pytest.MonkeyPatc
         "7",
         str(MAX_CACHED_PRIMITIVES),
     )
+    monkeypatch.setenv("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "48")
+    assert max_cached_primitives() == 48
 
 
 @pytest.mark.slow

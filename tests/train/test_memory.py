@@ -30,10 +30,12 @@ from understudy.runs.config import (
     TrainConfig,
     parse_config,
 )
+from understudy.train.planning.layer_memory import measure_shape
 from understudy.train.planning.memory import (
     CACHE_GROWTH,
     CHUNK_LOGITS,
     LOGIT_CHUNK,
+    LayerMemory,
     MaxPassSizes,
     MemoryPlan,
     checkpoint_bytes,
@@ -189,6 +191,26 @@ def test_padded_rows_store_scores_and_linear_attention(folder: Path) -> None:
     assert activations(linear_layers=1, linear_width=32) - plain == 300 * 16 * 32 * 4
     assert activations(used_experts=3) - plain == shape.layers * 300 * 2 * 3 * shape.hidden * 4
     assert activations(norms=4) - plain == shape.layers * 300 * 2 * shape.hidden * 8
+
+
+def test_measured_layers_replace_the_formulas(folder: Path) -> None:
+    """Two rows of 300 tokens in a microbatch, eight sequences at once, and prefills of 4,096 tokens at most."""
+    layers = (
+        LayerMemory(stored=1000, backward=70, inference=30_000, cached=5),
+        LayerMemory(stored=3000, backward=50_000_000, inference=60, cached=6),
+    )
+    shape = read_model_shape(folder).replace(measured=layers)
+    settings = {"max_tokens_per_microbatch": 700, "batching": "padded"}
+
+    def sizes(**more: Any) -> dict[str, int]:
+        return part_sizes(plan_memory(shape, config(**settings, **more), WORKLOAD, MACHINE))
+
+    found, one, recomputed = sizes(), sizes(trainable_layers=1), sizes(gradient_checkpointing=True)
+    assert (found["activations"], one["activations"]) == (2 * 4000, 2 * 3000)
+    assert recomputed["activations"] == 2 * 600 * shape.hidden * 4 + 2 * 3000
+    assert found["a layer's gradients"] == 2 * 50_000_000
+    assert found["KV cache"] == 3 * WORKLOAD.concurrent_episodes * 11
+    assert measure_shape(shape, folder, config(), 300, MACHINE) == shape, "a packed model has formulas"
 
 
 def test_packed_weights_include_the_output_head(folder: Path) -> None:

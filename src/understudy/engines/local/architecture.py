@@ -57,7 +57,7 @@ def probe_packing(network: PreTrainedModel) -> tuple[str, frozenset[AttentionSha
     network.set_attn_implementation(_PROBE_NAME)
     try:
         backbone = model_body(network)
-        with torch.inference_mode(), _without_repeated_layers(network, config) as layers:
+        with torch.inference_mode(), without_repeated_layers(network, config) as layers:
             out = backbone(input_ids=tokens, position_ids=positions, use_cache=False, layout=layout)
         one, two = out.last_hidden_state[0].float().split(_PROBE_TOKENS)
     except torch.OutOfMemoryError:
@@ -157,18 +157,13 @@ AttentionMaskInterface.register(_PROBE_NAME, _describe_mask)
 
 
 @contextlib.contextmanager
-def _without_repeated_layers(network: nn.Module, config: PretrainedConfig) -> Iterator[list[int]]:
-    """Skip layers of the same kind as an earlier one. Provide the indices of the others.
-
-    Layers that use the keys of an earlier one need all of them.
-    """
-    layers = decoder_layers(network)
-    if len(layers) != config.num_hidden_layers or getattr(config, "num_kv_shared_layers", 0):
-        yield list(range(config.num_hidden_layers))
+def without_repeated_layers(network: nn.Module, config: PretrainedConfig) -> Iterator[list[int]]:
+    """Skip layers of the same kind as an earlier one. Provide the indices of the others."""
+    layers, firsts = decoder_layers(network), first_layers(network, config)
+    if len(layers) != len(firsts):
+        yield firsts
         return
-    names = getattr(config, "layer_types", None) or [""] * len(layers)
-    kinds = [(name, _modules(layer)) for name, layer in zip(names, layers, strict=True)]
-    skipped = [layer for i, layer in enumerate(layers) if kinds[i] in kinds[:i]]
+    skipped = [layer for i, layer in enumerate(layers) if firsts[i] != i]
     outputs: list[Any] = []
 
     def skip(hidden_states: Tensor, *_: Any, **__: Any) -> Any:
@@ -178,10 +173,23 @@ def _without_repeated_layers(network: nn.Module, config: PretrainedConfig) -> It
         for layer in skipped:
             layer.forward = skip
         try:
-            yield [index for index, layer in enumerate(layers) if layer not in skipped]
+            yield sorted(set(firsts))
         finally:
             for layer in skipped:
                 del layer.forward
+
+
+def first_layers(network: PreTrainedModel, config: PretrainedConfig) -> list[int]:
+    """Return for each layer the index of the first one of its kind.
+
+    It is the layer itself in models whose layers use the keys of an earlier one, and if not all layers are known.
+    """
+    layers = decoder_layers(network)
+    if len(layers) != config.num_hidden_layers or getattr(config, "num_kv_shared_layers", 0):
+        return list(range(config.num_hidden_layers))
+    names = getattr(config, "layer_types", None) or [""] * len(layers)
+    kinds = [(name, _modules(layer)) for name, layer in zip(names, layers, strict=True)]
+    return [kinds.index(kind) for kind in kinds]
 
 
 def _modules(layer: nn.Module) -> list[tuple[str, type[nn.Module], list[torch.Size]]]:

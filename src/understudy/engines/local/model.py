@@ -84,7 +84,7 @@ class LocalModel:
         if self.padding_reason:
             self.padded = PaddedForward(self.backbone)
             # On a CPU, transformers advises to install kernels that need a GPU.
-            with _without_messages() if self.device.type == "cpu" else contextlib.nullcontext():
+            with without_messages() if self.device.type == "cpu" else contextlib.nullcontext():
                 self.padded.probe(self.config.vocab_size, self.device, folder)
         self.has_plain_head = has_plain_head(self.network)
         """Whether logits are the product of hidden states and `lm_head`, and nothing else."""
@@ -294,7 +294,7 @@ def _config_problem(folder: Path) -> str:
 
 
 @contextlib.contextmanager
-def _without_messages() -> Iterator[None]:
+def without_messages() -> Iterator[None]:
     """Hide the messages of transformers, also those that it shows only once."""
     shown = transformers_logging.get_verbosity()
     transformers_logging.set_verbosity(transformers_logging.CRITICAL)
@@ -311,7 +311,7 @@ def _load_network(folder: Path, dtype: torch.dtype, attention: str | None) -> Pr
     """
     validate_trainable(folder)
     try:
-        with _without_messages():  # it prints a table of keys, beside the error
+        with without_messages():  # it prints a table of keys, beside the error
             network, loading = AutoModelForCausalLM.from_pretrained(
                 folder,
                 dtype=dtype,

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from understudy.engines.local.config import LocalEngineConfig
-from understudy.engines.local.machine import Machine
+from understudy.engines.local.machine import Machine, detect_machine
+from understudy.engines.models import find_model
 from understudy.runs.config import TrainConfig
 from understudy.runs.model_format import choose_format
 from understudy.train.planning.memory import (
@@ -25,6 +26,7 @@ from understudy.train.planning.memory import (
 
 MEMORY_SHARE = 0.75
 """Share of the memory that fitted settings plan to use. Runs have taken up to 30% more than planned."""
+FITTED_KEYS = ("max_tokens_per_microbatch", "gradient_checkpointing", "max_num_seqs")
 MIN_TOKENS_PER_MICROBATCH = 1024
 """Gradient checkpointing is preferred to microbatches of fewer tokens, which share fewer prompts."""
 
@@ -48,6 +50,13 @@ class FittedRun:
         return explain_misfit(self.plan, engine, _episode_tokens(self.config))
 
 
+def fit_to_machine(config: TrainConfig, processes: int = 1) -> FittedRun:
+    """Do the same as `fit_to_memory` for this machine. Raise ConfigError if it lacks the device or the model."""
+    if not isinstance(config.engine, LocalEngineConfig):
+        return FittedRun(config, None)
+    return fit_to_memory(config, find_model(config.model), detect_machine(config.engine), processes)
+
+
 def fit_to_memory(config: TrainConfig, folder: Path, machine: Machine, processes: int = 1) -> FittedRun:
     """Return the config with settings that fit into the machine's memory. `folder` is that of the model.
 
@@ -56,7 +65,9 @@ def fit_to_memory(config: TrainConfig, folder: Path, machine: Machine, processes
     """
     if not isinstance(config.engine, LocalEngineConfig):
         return FittedRun(config, None)
-    shape = read_model_shape(folder)
+    from understudy.train.planning.layer_memory import measure_shape  # imports torch
+
+    shape = measure_shape(read_model_shape(folder), folder, config.engine, _episode_tokens(config), machine)
     if config.engine.trainable_layers and choose_format(folder, config).trained_tokens:
         shape = shape.replace(trains_rows=True)
     return fit_shape_to_memory(config, shape, machine, processes)
@@ -84,6 +95,7 @@ def fit_shape_to_memory(config: TrainConfig, shape: ModelShape, machine: Machine
     is_given = "max_num_seqs" in configured.model_fields_set
     while not is_given and engine.max_num_seqs > 1 and not fits(engine, "sampling"):
         engine = engine.replace(max_num_seqs=engine.max_num_seqs // 2)
+    engine = engine.replace(**{key: getattr(engine, key) for key in FITTED_KEYS})  # set now, so fitted only once
     return FittedRun(config.replace(engine=engine), plan(engine), _describe_changes(config, engine, machine))
 
 
@@ -116,8 +128,7 @@ def _training_candidates(config: LocalEngineConfig, longest: int) -> Iterator[Lo
 
 
 def _describe_changes(config: TrainConfig, engine: LocalEngineConfig, machine: Machine) -> str:
-    keys = ("max_tokens_per_microbatch", "gradient_checkpointing", "max_num_seqs")
-    changed = [key for key in keys if getattr(engine, key) != getattr(config.engine, key)]
+    changed = [key for key in FITTED_KEYS if getattr(engine, key) != getattr(config.engine, key)]
     if not changed:
         return ""
     values = ", ".join(f"engine.{key} = {str(getattr(engine, key)).lower()}" for key in changed)

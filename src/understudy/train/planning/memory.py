@@ -16,7 +16,7 @@ from typing import Any, Literal
 from understudy.core.errors import ConfigError
 from understudy.core.records import Record
 from understudy.engines.local.config import ALL_LINEAR, LocalEngineConfig
-from understudy.engines.local.cpu.onednn_cache import MAX_CACHED_PRIMITIVES, PRIMITIVE_BYTES
+from understudy.engines.local.cpu.onednn_cache import PRIMITIVE_BYTES, max_cached_primitives
 from understudy.engines.local.machine import Machine
 from understudy.engines.models import find_model_config
 from understudy.engines.reference_config import ReferenceConfig
@@ -27,6 +27,9 @@ VLLM_PART = "vLLM"
 """The part of a plan that is reserved for vLLM. Its size is exact."""
 LOGIT_CHUNK, CHUNK_LOGITS = 512, 1 << 25
 """Positions and logits that are in memory at once, at most (`engines.local.token_logprobs`)."""
+CACHE_COPIES, MAX_PREFILL_TOKENS = 3, 4096
+"""Copies of the cache of padded rows while a batch changes, and tokens of a prefill of them, at most
+(`engines.local.sampling.padded_passes`)."""
 CACHE_GROWTH = 128
 """Tokens by which the KV cache of a sequence grows (`engines.local.sampling.kv_cache.CACHE_GROWTH`)."""
 NF4_BYTES = 0.5 + 1 / 64 + 4 / (64 * 256)
@@ -42,6 +45,11 @@ OTHER_NAMES = {
 """Names of sizes in the configs of old models."""
 FUSED_TYPES = frozenset({"llama", "mistral", "qwen2", "qwen3"})
 """Types of models whose modules have kernels on a CPU (`engines.local.cpu.fuse`)."""
+PADDED_TYPES = frozenset(
+    {"bamba", "bloom", "falcon", "falcon_h1", "falcon_mamba", "jamba", "mamba", "mamba2", "nemotron", "nemotron_h"}
+    | {"stablelm"}
+)
+"""Types of models whose rows are padded although the kinds of their layers do not say so."""
 LINEAR_ATTENTION_TENSORS = 16
 """Float32 tensors as wide as its values that a layer of linear attention stores: queries, keys and values, their
 products with decay and step size, and the matrices of its chunks. Counted in transformers' gated delta rule."""
@@ -58,6 +66,19 @@ class LinearShape(Record):
     """The last part of its module's name, such as `q_proj`."""
     outputs: int
     inputs: int
+
+
+class LayerMemory(Record):
+    """Bytes of a layer for one row of tokens."""
+
+    stored: int
+    """What its forward pass stores for the backward pass, with its output."""
+    backward: int
+    """What its backward pass needs in addition, at most."""
+    inference: int
+    """What a forward pass without gradient needs, at most, without what is cached."""
+    cached: int
+    """What it caches of the row: keys and values, or states of linear attention and convolutions."""
 
 
 class ModelShape(Record):
@@ -97,6 +118,8 @@ class ModelShape(Record):
     """True if rows of control tokens are trained, so that the backward pass reaches the embeddings."""
     linear_width: int = 0
     """Numbers of a token's values in such a layer."""
+    measured: tuple[LayerMemory, ...] = ()
+    """The memory of each layer for a row of `MaxPassSizes.max_episode_tokens`, if it was measured (`measure_shape`)."""
 
     def is_padded(self, config: LocalEngineConfig) -> bool:
         """Return whether rows are padded."""
@@ -398,7 +421,8 @@ def _shape(config: Mapping[str, Any], shapes: Mapping[str, list[int]]) -> ModelS
         vocabulary=config["vocab_size"],
         normalizes_heads=any(name.endswith("q_norm.weight") for name in body),
         cached_layers=growing if kinds else None,
-        pads_rows=not {"full_attention", "sliding_attention", "chunked_attention"}.issuperset(kinds),
+        pads_rows=config.get("model_type") in PADDED_TYPES
+        or not {"full_attention", "sliding_attention", "chunked_attention"}.issuperset(kinds),
         has_kernels=config.get("model_type") in FUSED_TYPES,
         norms=sum(body[name] == [hidden] for name in first) or 2,
         stores_scores=bool(config.get("attn_logit_softcapping")) or config.get("model_type") == "gpt_oss",
@@ -479,11 +503,12 @@ def _resident_parts(
     quantized = int(linear * NF4_BYTES) - linear * item if config.finetune == "qlora" else 0
     packs = machine.packs_weights and config.finetune != "qlora" and not shape.is_padded(config)
     copies = (linear + shape.vocabulary * shape.hidden) * item if packs else 0
+    has_primitives = machine.packs_weights and item == 2
     for name, size in (
         ("process and its libraries", machine.memory_used),
         ("weights", -(-(_layers(shape) * item + quantized) // shards) + shape.embeddings * item),
         ("packed weights", copies),
-        ("oneDNN primitives", MAX_CACHED_PRIMITIVES * PRIMITIVE_BYTES if machine.packs_weights and item == 2 else 0),
+        ("oneDNN primitives", max_cached_primitives() * PRIMITIVE_BYTES if has_primitives else 0),
         ("adapters", own * item if config.uses_lora else 0),
         ("master weights", 4 * own),
         ("gradients", 4 * own),
@@ -524,13 +549,19 @@ def _sampling_parts(
     token = token_cache_bytes(shape, item)
     own = -(-(load.max_episode_tokens - load.prompt_tokens) // CACHE_GROWTH) * CACHE_GROWTH
     prefixes = -(-load.concurrent_episodes // load.group_size) * load.prompt_tokens
-    yield MemoryPart(name="KV cache", phase="sampling", num_bytes=(config.max_num_seqs * own + prefixes) * token)
+    cached = (config.max_num_seqs * own + prefixes) * token
+    if shape.measured:
+        cached = CACHE_COPIES * config.max_num_seqs * sum(layer.cached for layer in shape.measured)
+    yield MemoryPart(name="KV cache", phase="sampling", num_bytes=cached)
     new = max(load.prompt_tokens, load.concurrent_episodes * load.max_turn_tokens)
     scores = shape.heads * (load.concurrent_episodes * load.max_turn_tokens) * load.max_episode_tokens
     size = 2 * item * scores
     if machine.device != "cpu":  # without the kernels, the softmax makes four copies in float32
         size = (item + 16) * min(scores, MAX_SCORES)
     prefill = item * new * (4 * shape.hidden + 3 * shape.intermediate) + size
+    if shape.measured:
+        new = min(new, max(MAX_PREFILL_TOKENS, load.max_turn_tokens))
+        prefill = max(layer.inference for layer in shape.measured) * new // load.max_episode_tokens
     rows = max(config.max_draft_rows, load.concurrent_episodes)
     logits = rows * shape.vocabulary * (item if machine.fused_kernels else item + 32)  # four tensors of float64
     yield MemoryPart(name="passes", phase="sampling", num_bytes=max(prefill, logits))
@@ -553,20 +584,26 @@ def _training_parts(
     """
     item, on_gpu = machine.dtype_bytes, machine.device == "cuda"
     computed, queries = _microbatch(config.max_tokens_per_microbatch, load)
-    width = (_gpu_width if on_gpu else _width)(shape, config, machine)
-    if shape.is_padded(config):  # whole rows
+    if is_padded := shape.is_padded(config):  # whole rows
         computed = queries = max(1, computed // load.max_episode_tokens) * load.max_episode_tokens
-        width += _padded_width(shape, load.max_episode_tokens, item)
-    attention = 0 if on_gpu else shape.heads * queries * load.max_episode_tokens * item  # probabilities of one layer
-    layer = computed * width
-    layers = _stored_layers(shape, config)
-    inputs = layers * computed * shape.hidden * item
-    activations = inputs + layer if config.gradient_checkpointing else layers * layer
+    rows = computed // load.max_episode_tokens
+    if shape.measured:
+        adapters = computed * _adapter_width(shape, config, machine)
+        every = [rows * layer.stored + adapters for layer in shape.measured]
+        backward = rows * max(layer.backward for layer in shape.measured)
+    else:
+        width = (_gpu_width if on_gpu else _width)(shape, config, machine)
+        width += _padded_width(shape, load.max_episode_tokens, item) if is_padded else 0
+        every = [computed * width] * shape.layers
+        attention = 0 if on_gpu else shape.heads * queries * load.max_episode_tokens * item  # of one layer
+        backward = max(2 * attention, computed * (4 * shape.intermediate + 4 * shape.hidden) * item)
+    stored = every[-_stored_layers(shape, config) :]
+    inputs = len(stored) * computed * shape.hidden * item
+    activations = inputs + max(stored) if config.gradient_checkpointing else sum(stored)
     yield MemoryPart(name="activations", phase="training", num_bytes=activations)
-    ends = computed * shape.hidden * (3 * item + 4) if on_gpu else 0
+    ends = computed * shape.hidden * (3 * item + 4) if on_gpu or shape.measured else 0
     yield MemoryPart(name="final hidden states", phase="training", num_bytes=ends)
     yield MemoryPart(name="fused weights", phase="training", num_bytes=_joined(shape, config, machine))
-    backward = max(2 * attention, computed * (4 * shape.intermediate + 4 * shape.hidden) * item)
     positions = max(1, min(LOGIT_CHUNK, CHUNK_LOGITS // shape.vocabulary))
     has_kernel = machine.fused_kernels and shape.has_plain_head
     # With the kernel, those of the forward and the backward pass: the heap does not use the same memory for both.
@@ -574,8 +611,11 @@ def _training_parts(
     head = (4 + item) * shape.vocabulary * shape.hidden if config.train_embeddings and not config.uses_lora else 0
     beside = ("logits of a chunk", logits + head) if logits + head > backward else ("a layer's gradients", backward)
     yield MemoryPart(name=beside[0], phase="training", num_bytes=beside[1])
-    # A measured share, see benchmarks/memory.py: buffers of many sizes leave gaps in a heap that is kept.
-    gaps = max(layer, (activations + beside[1]) // 3) if machine.device == "cpu" else 0
+    # Measured shares, see benchmarks/memory.py: buffers of many sizes leave gaps in a heap that is kept.
+    gaps = max(max(stored), (activations + beside[1]) // 3)
+    if shape.measured:
+        gaps = (activations + beside[1]) // 10
+    gaps = gaps if machine.device == "cpu" else 0
     yield MemoryPart(name="heap fragmentation", phase="training", num_bytes=gaps)
     largest = max((x.inputs * x.outputs for x in shape.linear), default=0) if config.finetune == "qlora" else 0
     yield MemoryPart(name="dequantized weight", phase="training", num_bytes=largest * item)

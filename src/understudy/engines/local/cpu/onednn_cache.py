@@ -13,6 +13,12 @@ _VARIABLES = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY")
 """Cache sizes of oneDNN (Developer Guide, "Primitive Cache") and of PyTorch's layer above it."""
 
 
+def max_cached_primitives() -> int:
+    """Return the most primitives that are cached: as many as the environment says, or `MAX_CACHED_PRIMITIVES`."""
+    text = os.environ.get(_VARIABLES[0], "")
+    return int(text) if text.isdigit() else MAX_CACHED_PRIMITIVES
+
+
 def limit_onednn_cache() -> None:
     """Limit both caches to `MAX_CACHED_PRIMITIVES`, unless the environment sets a size.
 
