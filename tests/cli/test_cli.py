@@ -320,14 +320,14 @@ def test_wandb_is_the_default_tracker_where_it_is_installed_and_has_a_key(
     found = SimpleNamespace(origin="wandb/__init__.py")
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: found if name == "wandb" else find_spec(name))
     settings = ["toy:DOMAIN", "model=tiny"]
-    assert launch.open_run(settings, None, None).run.config.trackers == ()
+    assert launch.open_run(settings, None, None).config.trackers == ()
     monkeypatch.setenv("WANDB_API_KEY", "k")
-    run = launch.open_run(settings, None, None).run
+    run = launch.open_run(settings, None, None)
     assert run.config.trackers == ("wandb",)
     assert any("wandb" in line and "trackers=[]" in line for line in run.warnings)
-    assert launch.open_run([*settings, "trackers=[]"], None, None).run.config.trackers == ()
+    assert launch.open_run([*settings, "trackers=[]"], None, None).config.trackers == ()
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "wandb" else find_spec(name))
-    assert launch.open_run(settings, None, None).run.config.trackers == ()
+    assert launch.open_run(settings, None, None).config.trackers == ()
 
 
 def test_print_config_prints_toml_that_parses(call: Call) -> None:
@@ -339,11 +339,11 @@ def test_print_config_prints_toml_that_parses(call: Call) -> None:
 
 def test_new_run_is_named_after_the_target(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
-    assert [launch.open_run([], None, None).run.folder.name for _ in range(2)] == [
+    assert [launch.open_run([], None, None).folder.name for _ in range(2)] == [
         "retail_quick-001",
         "retail_quick-002",
     ]
-    assert launch.open_run(["domain=retail"], None, None).run.folder.name == "retail-001"
+    assert launch.open_run(["domain=retail"], None, None).folder.name == "retail-001"
 
 
 COMMANDS_WITH_TARGET = ("train", "doctor", "eval", "check", "play", "data collect")

@@ -6,18 +6,21 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from support.tiny_runs import SMALL
 from understudy.cli import launch
 from understudy.cli.main import app
 from understudy.core.errors import ConfigError
 from understudy.engines.local.machine import Machine
 from understudy.engines.models import find_model
 from understudy.runs.config import TrainConfig, parse_config
-from understudy.runs.run import read_run_config
-from understudy.train.planning import preflight
+from understudy.runs.run import Run, read_run_config
+from understudy.train.loop import train
+from understudy.train.planning import fitting, preflight
 from understudy.train.planning.fitting import MEMORY_SHARE, FittedRun, fit_to_memory
 
 MEGABYTE = 1 << 20
 SETTINGS = ("model=tiny", "engine.sampler=torch", "limits.max_episode_tokens=900", "sampling.max_response_tokens=64")
+RUN = (*SMALL, *SETTINGS, "steps=0", "sft.steps=1", "certify.every=0", "limits.max_turns=7")
 
 
 def machine(megabytes: float) -> Machine:
@@ -125,24 +128,33 @@ def test_engines_elsewhere_are_not_fitted() -> None:
     assert fit_to_memory(config, Path("nowhere"), machine(1)) == FittedRun(config, None)
 
 
-def test_fitted_values_are_stored_and_a_resumed_run_keeps_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    size = needed("training", "engine.max_num_seqs=1", "engine.max_tokens_per_microbatch=2048")
-    monkeypatch.setattr(launch, "detect_machine", lambda config: machine(size))
-    opened = launch.open_run(["retail", *SETTINGS, "engine.max_num_seqs=1"], tmp_path / "run", None)
-    run = opened.run
-    stored = read_run_config(run.folder)
+@pytest.mark.parametrize("by_command", [True, False])
+def test_fitted_values_are_stored_and_a_resumed_run_keeps_them(
+    by_command: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = [*RUN, "engine.max_num_seqs=1"]
+    size = needed("training", *settings, "engine.max_tokens_per_microbatch=2048")
+    monkeypatch.setattr(fitting, "detect_machine", lambda config: machine(size))
+    folder, told = tmp_path / "run", list[str]()
+    if by_command:
+        launch.run_training(settings, folder)
+        told = (folder / "run.log").read_text().splitlines()
+    else:
+        run = Run.create(folder, parse_config("", settings))
+        train(run.config, run, lambda line, *_: told.append(line))
+    stored = read_run_config(folder)
     assert stored.engine.export_engine_config.max_tokens_per_microbatch == 2048
-    assert [line for line in run.warnings if "engine.max_tokens_per_microbatch = 2048" in line]
-    resumed = launch.open_run([], None, run.folder)
-    assert (resumed.run.config, resumed.memory_plan) == (stored, opened.memory_plan)
-    monkeypatch.setattr(launch, "detect_machine", lambda config: machine(1e6))
-    assert launch.open_run([], None, run.folder).run.config == stored
+    for text in ("engine.max_tokens_per_microbatch = 2048", "GiB planned", "peak memory"):
+        assert sum(text in line for line in told) == 1
+    monkeypatch.setattr(fitting, "detect_machine", lambda config: machine(1e6))
+    launch.run_training(["steps=1"], None, folder)
+    assert read_run_config(folder) == stored.replace(steps=1)
 
 
 def test_run_that_does_not_fit_leaves_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launch, "detect_machine", lambda config: machine(1))
+    monkeypatch.setattr(fitting, "detect_machine", lambda config: machine(1))
     with pytest.raises(ConfigError, match="does not fit"):
-        launch.open_run(["retail", *SETTINGS], tmp_path / "run", None)
+        launch.run_training(RUN, tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 

@@ -68,10 +68,10 @@ def test_rates_between_the_two_sizes_fall_as_a_power() -> None:
 
 def test_new_run_records_numbers_and_says_where_they_come_from(tiny: Path, tmp_path: Path) -> None:
     model = [f"model={tiny}", "engine.device=cpu"]
-    opened = open_run(["smoke", "sft.learning_rate=auto", *model], tmp_path / "run", None)
+    run = open_run(["smoke", "sft.learning_rate=auto", *model], tmp_path / "run", None)
     stored = load_toml(TrainConfig, tmp_path / "run" / CONFIG_FILE)
     assert rates(stored) == (2e-4, 2e-5, "auto")
-    (line,) = [line for line in opened.run.warnings if "sft.learning_rate = 0.0002" in line]
+    (line,) = [line for line in run.warnings if "sft.learning_rate = 0.0002" in line]
     assert "from the model" in line
     assert "algorithm.learning_rate = 2e-05" in line
 

@@ -97,7 +97,7 @@ def test_python_and_the_command_complete_a_config_alike(tiny: Path, tmp_path: Pa
     told: list[str] = []
     run = Run.create(tmp_path / "python", config)
     train(config, run, lambda line, *_: told.append(line))
-    trained, commanded = read_run_config(run.folder), opened.run.config
+    trained, commanded = read_run_config(run.folder), opened.config
     assert (trained.limits, trained.sampling, trained.sft) == (commanded.limits, commanded.sampling, commanded.sft)
     assert tokens(trained)[0] > 640
     assert any(f"limits.max_episode_tokens = {tokens(trained)[0]}" in line for line in told)
@@ -123,7 +123,7 @@ def test_functions_of_commands_complete_a_bare_config(tiny: Path, tmp_path: Path
 
 def test_run_of_a_preset_opens_in_a_running_event_loop(tiny: Path, tmp_path: Path) -> None:
     async def open_in_a_notebook() -> TrainConfig:
-        return open_run(["retail_quick", f"model={tiny}", "engine.device=cpu"], tmp_path / "run", None).run.config
+        return open_run(["retail_quick", f"model={tiny}", "engine.device=cpu"], tmp_path / "run", None).config
 
     expected, _ = fit_token_limits(load_config("retail_quick", [f"model={tiny}"]))
     assert tokens(asyncio.run(open_in_a_notebook())) == tokens(expected)
@@ -134,9 +134,9 @@ def test_run_records_raised_limits_and_resumes_with_its_command(tiny: Path, tmp_
     opened = open_run(words, tmp_path / "run", None)
     stored = read_run_config(tmp_path / "run")
     assert tokens(stored)[0] > 640
-    assert any(f"limits.max_episode_tokens = {tokens(stored)[0]}" in line for line in opened.run.warnings)
+    assert any(f"limits.max_episode_tokens = {tokens(stored)[0]}" in line for line in opened.warnings)
     assert dry_run(words, tmp_path / "other").config.limits == stored.limits
-    resumed = open_run([*words, "steps=9"], None, tmp_path / "run").run.config
+    resumed = open_run([*words, "steps=9"], None, tmp_path / "run").config
     assert (resumed.steps, resumed.limits, resumed.sampling) == (9, stored.limits, stored.sampling)
     with pytest.raises(ConfigError, match=r"limits\.max_episode_tokens"):
         open_run([*words, "limits.max_episode_tokens=99"], None, tmp_path / "run")

@@ -433,7 +433,7 @@ def test_killed_run_repeats_at_most_one_step_or_evaluation(
 def test_run_extended_to_more_steps_matches_one_long_run(tiny: Path, tmp_path: Path) -> None:
     whole = train_tiny_run(tmp_path / "whole", tiny, "steps=4", "eval.every=2")
     train_tiny_run(tmp_path / "parts", tiny, "steps=2", "eval.every=2")
-    longer = launch.open_run(["steps=4"], None, tmp_path / "parts").run
+    longer = launch.open_run(["steps=4"], None, tmp_path / "parts")
     result = train(longer.config, longer, ignore_progress)
     assert step_metrics(longer) == step_metrics(whole)
     assert equal_values(load_checkpoint_files(longer), load_checkpoint_files(whole))

@@ -67,7 +67,7 @@ def test_run_without_successes_warns_and_stops_on_request(tiny: Path, tmp_path: 
         0.0,
     )
     assert [step for step, _ in list_checkpoints(run.folder)] == [1]
-    resumed = open_run(["health.stop_on=[]"], None, run.folder).run
+    resumed = open_run(["health.stop_on=[]"], None, run.folder)
     train(resumed.config, resumed, ignore_progress)
     first = all_metrics(resumed)[1]
     assert (first["health/zero_variance_groups"], first["health/noop_baseline"], first["health/empty_replies"]) == (

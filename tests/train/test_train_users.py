@@ -188,7 +188,7 @@ def recorded_cost(folder: Path) -> int:
 
 def resume(folder: Path, *settings: str) -> None:
     """Resume a run."""
-    run = open_run(settings, None, folder).run
+    run = open_run(settings, None, folder)
     train(run.config, run, lambda *_: None)
 
 

@@ -1,7 +1,6 @@
 """Start training from the command line: config, folder, processes, live view and result."""
 
 import contextlib
-import dataclasses
 import os
 import sys
 import tempfile
@@ -17,7 +16,6 @@ from understudy.core.event_loop import run_async
 from understudy.core.foreign_names import explained_arguments
 from understudy.core.settings import dump_section, dump_toml
 from understudy.engines.local.config import Finetune, LocalEngineConfig
-from understudy.engines.local.machine import detect_machine, peak_memory_bytes
 from understudy.engines.models import find_model
 from understudy.engines.process_group import SINGLE_PROCESS, ProcessGroup, RankInfo, init_rank
 from understudy.evaluation.reports.files import write_run_report
@@ -34,8 +32,7 @@ from understudy.runs.storage.status import StatusRecorder
 from understudy.runs.targets import detect_target, resolve, split_arguments
 from understudy.runs.trackers import default_trackers
 from understudy.train.completion import complete_config, complete_resumed_config
-from understudy.train.planning import bench, fitting
-from understudy.train.planning.memory import MemoryPlan, format_measured_peak, summarize_memory_plan
+from understudy.train.planning import bench
 from understudy.train.planning.preflight import PreflightReport, run_preflight
 from understudy.train.processes import BRIEF_VARIABLE, TEMP_FOLDER_VARIABLE, exit_with_parent, run_processes
 
@@ -71,7 +68,7 @@ def run_training(
     out, resume = _to_path("out", out), _to_path("resume", resume)
     rank_info = init_rank()
     exit_with_parent()
-    opened = _opened(settings, out, resume, rank_info.world_size) if rank_info.rank == 0 else contextlib.nullcontext()
+    opened = _opened(settings, out, resume) if rank_info.rank == 0 else contextlib.nullcontext()
     with opened as first:
         if first and rank_info.world_size == 1:
             return _train(first, SINGLE_PROCESS, debug)
@@ -87,33 +84,22 @@ def _to_path(argument: str, value: object) -> Path | None:
     )
 
 
-@dataclasses.dataclass(frozen=True)
-class OpenedRun:
-    """A run that is ready to train."""
-
-    run: Run
-    memory_plan: MemoryPlan | None
-    """None if the engine is not `local`."""
-
-
 @contextlib.contextmanager
-def _opened(settings: Sequence[str], out: Path | None, resume: Path | None, processes: int) -> Iterator[OpenedRun]:
+def _opened(settings: Sequence[str], out: Path | None, resume: Path | None) -> Iterator[Run]:
     """Open a run, and lock its folder until training ends."""
     with contextlib.ExitStack() as stack:
         if resume is not None and resume.is_dir():
             stack.enter_context(folder_lock(resume))  # before `open_run` removes partial lines from the run's files
-        opened = open_run(settings, out, resume, processes)
+        run = open_run(settings, out, resume)
         if resume is None:
-            stack.enter_context(folder_lock(opened.run.folder))
-        if opened.memory_plan:
-            opened.run.warnings.append(summarize_memory_plan(opened.memory_plan))
-        yield opened
+            stack.enter_context(folder_lock(run.folder))
+        yield run
 
 
-def _train_distributed(opened: OpenedRun | None, rank_info: RankInfo, debug: bool) -> str:
+def _train_distributed(opened: Run | None, rank_info: RankInfo, debug: bool) -> str:
     """Train with the other processes. Only rank 0 has opened the run."""
     process_group = _open_process_group(rank_info)
-    run = process_group.all_gather(opened.run if opened else None)[0]
+    run = process_group.all_gather(opened)[0]
     assert run is not None
     process_group.set_timeout(run.config.engine.export_engine_config.collective_timeout)
     try:
@@ -162,8 +148,7 @@ def _train_worker(run: Run, process_group: ProcessGroup) -> str:
     return ""
 
 
-def _train(opened: OpenedRun, process_group: ProcessGroup, debug: bool) -> str:
-    run, plan = opened.run, opened.memory_plan
+def _train(run: Run, process_group: ProcessGroup, debug: bool) -> str:
     try:
         with StatusRecorder(run.folder, run.step) as status, RunLog(run.folder, debug) as log:
             run_all = _find_trainer(run.config)
@@ -175,8 +160,6 @@ def _train(opened: OpenedRun, process_group: ProcessGroup, debug: bool) -> str:
                     log.report(activity, done, total, metrics)
 
                 result = run_all(run.config, run, report, process_group, live.add_episode, live.interrupt)
-                if plan:
-                    report(format_measured_peak(plan, peak_memory_bytes(plan.device)), 0, 0, {})
             write_run_report(result, run)
     except KeyboardInterrupt as e:
         if str(e):
@@ -284,26 +267,19 @@ def run_certify(model: str, settings: Sequence[str] = ()) -> tuple[dict[str, Any
     return proof.certificate_to_dict(certificate), proof.format_certificate(certificate)
 
 
-def open_run(settings: Sequence[str], out: Path | None, resume: Path | None, processes: int = 1) -> OpenedRun:
-    """Create a run, or open one to resume, with the settings that may change on resuming.
-
-    The settings of a new run are fitted to the memory of this machine. Raise ConfigError if the run does not fit.
-    """
+def open_run(settings: Sequence[str], out: Path | None, resume: Path | None) -> Run:
+    """Create a run, or open one to resume, with the settings that may change on resuming."""
     if resume is None:
         resolved = resolve(settings)
         config, lines = complete_config(resolved.config)
         config, tracked = _with_default_trackers(config)
-        fitted = _fit_to_memory(config, processes)
-        if fitted.misfit:
-            raise ConfigError(fitted.misfit)
-        run = Run.create(out or next_run_folder(resolved.name), fitted.config)
+        run = Run.create(out or next_run_folder(resolved.name), config)
         named = describe_other_names(TrainConfig, split_arguments(settings)[1])
-        run.warnings += [line for line in (named, *lines, tracked, fitted.changes) if line]
-        return OpenedRun(run, fitted.plan)
+        run.warnings += [line for line in (named, *lines, tracked) if line]
+        return run
     if out is not None:
         raise ConfigError("--resume and --out exclude each other; give one of them")
-    run = Run.resume(resume, _resumed_config(settings, resume) if settings else None)
-    return OpenedRun(run, _fit_to_memory(run.config, processes).plan)
+    return Run.resume(resume, _resumed_config(settings, resume) if settings else None)
 
 
 def _resumed_config(settings: Sequence[str], folder: Path) -> TrainConfig:
@@ -321,16 +297,6 @@ def _with_default_trackers(config: TrainConfig) -> tuple[TrainConfig, str]:
         return config, ""
     said = f"the metrics are sent to {', '.join(names)}, whose key is set; trackers=[] turns this off"
     return config.replace(trackers=names), said
-
-
-def _fit_to_memory(config: TrainConfig, processes: int) -> fitting.FittedRun:
-    if not isinstance(config.engine, LocalEngineConfig):
-        return fitting.FittedRun(config, None)
-    try:
-        machine = detect_machine(config.engine)
-    except ModuleNotFoundError as e:
-        raise missing_package_error(e, "training") from e
-    return fitting.fit_to_memory(config, find_model(config.model), machine, processes)
 
 
 def format_config(settings: Sequence[str]) -> str:

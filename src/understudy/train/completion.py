@@ -1,9 +1,12 @@
-"""Complete the config of a run: what `epochs`, `auto` and presets leave to the tasks and the model."""
+"""Complete the config of a run: what `epochs`, `auto` and presets leave to the tasks, the model and the machine."""
 
+from understudy.core.errors import ConfigError
+from understudy.engines.process_group import ProcessGroup
 from understudy.runs.config import TrainConfig
 from understudy.runs.epochs import resolve_epochs
 from understudy.runs.run import Run
 from understudy.train.model_size import RATE_SECTIONS, fit_preset_to_size, resolve_learning_rates
+from understudy.train.planning.fitting import FittedRun, fit_to_machine
 from understudy.train.token_limits import fit_token_limits
 
 
@@ -39,3 +42,16 @@ def complete_run_config(config: TrainConfig, run: Run) -> tuple[TrainConfig, lis
     if completed != config:
         run.store_config(completed)
     return completed, lines
+
+
+def fit_run(config: TrainConfig, run: Run, process_group: ProcessGroup) -> FittedRun:
+    """Fit a completed config to the memory of rank 0's machine, and store it with its run if anything was fitted.
+
+    All ranks call this. Raise ConfigError if a run without a finished step does not fit.
+    """
+    fitted = process_group.all_gather(fit_to_machine(config, process_group.world_size))[0]
+    if fitted.misfit and not run.step:
+        raise ConfigError(fitted.misfit)
+    if fitted.config != config:
+        run.store_config(fitted.config)
+    return fitted

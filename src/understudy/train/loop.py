@@ -31,12 +31,12 @@ from understudy.runs.trackers import TrackerProcesses
 from understudy.train.background import BackgroundWriter
 from understudy.train.certify import RunCertifier, make_certification_target
 from understudy.train.checkpointing import finish_checkpoint, load_checkpoint, start_checkpoint, stop_run
-from understudy.train.completion import complete_run_config
+from understudy.train.completion import complete_run_config, fit_run
 from understudy.train.data_files import DataFiles
 from understudy.train.evaluation import evaluate_step
 from understudy.train.phases.phases import TrainPhase, make_phases
 from understudy.train.phases.sft import play_gold
-from understudy.train.planning.memory import GIB
+from understudy.train.planning.memory import GIB, format_measured_peak, summarize_memory_plan
 from understudy.train.preparation import PreparedRun, config_warnings, context_warnings, prepare_run
 from understudy.train.state import ProgressReporter, TrainingContext, TrainingProgress
 from understudy.train.step_records import has_eval_record, log_eval, log_step, report_issues, stop_unhealthy_run
@@ -71,6 +71,8 @@ async def train_async(
     raise RolloutError.
     """
     config, completed = complete_run_config(config, run)
+    fitted = fit_run(config, run, process_group)
+    config, plan = fitted.config, fitted.plan
     tracker = CostTracker(file=run.folder / COST_FILE)
     prepared = await prepare_run(config, run.created_at, run.step, tracker)
     prepared.data_files.validate_unchanged(run)
@@ -79,7 +81,8 @@ async def train_async(
     gold = await play_gold(config, prepared.domain, prepared.format) if run.step < config.sft.steps else []
     machine = detect_machine(config.engine.export_engine_config)
     notes = (*machine.warnings, *config_warnings(config), *prepared.notes, *shared.find_changed())
-    for line in (*run.warnings, *completed, *notes):
+    planned = [line for line in (fitted.changes, plan and summarize_memory_plan(plan)) if line]
+    for line in (*run.warnings, *completed, *planned, *notes):
         report(line, 0, 0, {})
     engine = open_engine(
         prepared.model_folder,
@@ -123,7 +126,10 @@ async def train_async(
                 cost_tracker=prepared.cost_tracker,
                 writer=writer,
             )
-            return await _train(context, prepared.data_files, gold)
+            result = await _train(context, prepared.data_files, gold)
+            if plan:
+                report(format_measured_peak(plan, peak_memory_bytes(plan.device)), 0, 0, {})
+            return result
     finally:
         engine.close()
 

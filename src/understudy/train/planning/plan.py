@@ -18,7 +18,6 @@ from understudy.core.errors import ConfigError
 from understudy.core.records import Record
 from understudy.core.tasks import Task
 from understudy.engines.factory import open_engine
-from understudy.engines.local.machine import detect_machine
 from understudy.evaluation.evaluate import play_episodes, replace_users
 from understudy.evaluation.result import EvalResult, summarize_episodes
 from understudy.evaluation.statistics import MeanEstimate
@@ -28,7 +27,7 @@ from understudy.runs.config import TrainConfig
 from understudy.train.completion import complete_config
 from understudy.train.eval_sets import base_eval_sets
 from understudy.train.planning import forecast
-from understudy.train.planning.fitting import fit_to_memory
+from understudy.train.planning.fitting import fit_to_machine
 from understudy.train.planning.forecast import RunForecast, format_duration
 from understudy.train.planning.preflight import measure_gold_episodes, measured_speeds
 from understudy.train.preparation import PreparedRun, prepare_run
@@ -118,8 +117,7 @@ async def plan_training(config: TrainConfig, target: float, seconds: float = 60.
         raise ConfigError(f"engine.kind = {config.engine.kind!r}: a plan is measured on this machine; leave it out")
     config, completed = complete_config(config)
     prepared = await prepare_run(config)
-    machine = detect_machine(config.engine.export_engine_config)
-    fitted = fit_to_memory(config, prepared.model_folder, machine)
+    fitted = fit_to_machine(config)
     if fitted.misfit:
         raise ConfigError(fitted.misfit)
     config = fitted.config
