@@ -398,6 +398,8 @@ def test_detected_machine_is_the_configured_device(folder: Path) -> None:
         ({"model_type": "llama"}, {"has_kernels": True, "has_plain_head": True, "stores_scores": False}),
         ({"model_type": "gemma2", "attn_logit_softcapping": 50.0}, {"stores_scores": True, "pads_rows": False}),
         ({"model_type": "gemma2", "final_logit_softcapping": 30.0}, {"has_kernels": False, "has_plain_head": False}),
+        ({"model_type": "gemma3n_text", "intermediate_size": [48, 96]}, {"intermediate": 96, "pads_rows": False}),
+        ({"model_type": "falcon_h1"}, {"pads_rows": True}),
         ({"model_type": "qwen3_moe", "num_experts_per_tok": 4}, {"used_experts": 4, "has_kernels": False}),
         (
             {

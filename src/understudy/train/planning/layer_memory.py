@@ -73,11 +73,11 @@ def _measure(folder: Path, tokens: int, dtype: torch.dtype) -> tuple[LayerMemory
         return ()
 
 
-class _LiveBytes(TorchDispatchMode):
+class _LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Counts the bytes of the tensors that were made in the block and are still referenced."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.now = self.peak = 0
         self._known: set[int] = set()
 
@@ -121,7 +121,7 @@ class _LayerCall:
         args, named = list(self._args), dict(self._named)
         hidden = (args.pop(0) if args else named.pop("hidden_states")).detach().requires_grad_()
         for parameter in layer.parameters():  # a gradient is added to that of the optimizer as soon as it is complete
-            parameter.register_post_accumulate_grad_hook(lambda each: setattr(each, "grad", None))
+            parameter.register_post_accumulate_grad_hook(lambda each: setattr(each, "grad", None))  # type: ignore[no-untyped-call]
         before = live.now
         out = _first(layer(hidden, *args, **named))
         stored = live.now - before

@@ -414,7 +414,7 @@ def _shape(config: Mapping[str, Any], shapes: Mapping[str, list[int]]) -> ModelS
         ),
         layers=layers,
         hidden=hidden,
-        intermediate=max(config.get("intermediate_size") or 4 * hidden, _expert_size(config)),
+        intermediate=max(_largest(config.get("intermediate_size")) or 4 * hidden, _expert_size(config)),
         heads=heads,
         key_heads=config.get("num_key_value_heads") or heads,
         head_dim=_head_dim(config) or hidden // heads,
@@ -455,9 +455,13 @@ def _size(config: Mapping[str, Any], name: str) -> int:
 def _expert_size(config: Mapping[str, Any]) -> int:
     """Return the intermediate numbers of a token in the experts that it uses. It is 0 without experts."""
     used = config.get("num_experts_per_tok") or 0
-    return int(used * (config.get("moe_intermediate_size") or config.get("intermediate_size") or 0)) + int(
-        config.get("shared_expert_intermediate_size") or 0
-    )
+    size = _largest(config.get("moe_intermediate_size") or config.get("intermediate_size"))
+    return int(used * size) + int(config.get("shared_expert_intermediate_size") or 0)
+
+
+def _largest(size: int | list[int] | None) -> int:
+    """Return a size, or the largest one if the layers differ, as in Gemma 3n. It is 0 without one."""
+    return max(size) if isinstance(size, list) else int(size or 0)
 
 
 def _adapted(shape: ModelShape, config: LocalEngineConfig) -> list[LinearShape]:
