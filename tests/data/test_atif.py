@@ -60,7 +60,6 @@ def test_labels_survive(label: bool, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("step", "named"),
     [
-        ({"is_copied_context": True}, "is_copied_context"),
         ({"source": "robot"}, "source"),
         ({"message": [{"type": "image", "source": {"path": "x.png"}}]}, "images"),
         ({"observation": {"results": [{"subagent_trajectory_ref": [{}]}]}}, "other agents"),

@@ -125,7 +125,7 @@ def test_preference_pairs_share_the_task_and_the_prompt() -> None:
 
 
 def test_each_sequence_of_an_episode_is_a_conversation_with_its_own_tools() -> None:
-    """A sequence with replies from elsewhere is left out: training would imitate them again."""
+    """Replies from elsewhere are not trained on. Pairs and labeled examples leave such a sequence out."""
     episode = make_episode("a")
     helper = [Message(role="system", content="Help."), Message(role="assistant", content="helped")]
     rewritten = [*make_episode("b").messages, Message(role="user", content="more"), Message(role="assistant")]
@@ -135,9 +135,31 @@ def test_each_sequence_of_an_episode_is_a_conversation_with_its_own_tools() -> N
     ]
     rewritten[-1] = Message(role="assistant", content="c")
     found = build_demonstrations([episode], tools_of)
-    assert [example.messages[-1].content for _, example in found.examples] == ["a", "helped"]
-    assert [[tool.name for tool in example.tools] for _, example in found.examples] == [[SPEC.name], ["other"]]
-    assert found.skipped == {"with replies that were sampled elsewhere": 1}
+    assert [example.messages[-1].content for _, example in found.examples] == ["a", "helped", "c"]
+    assert [[tool.name for tool in example.tools] for _, example in found.examples] == [[SPEC.name], ["other"], []]
+    assert [message.weight for message in found.examples[2][1].messages] == [1, 1, 0, 1, 1]
+    assert not found.skipped
+    labeled = build_labeled_examples([episode], tools_of)
+    assert [example.messages[-1].content for _, example in labeled.examples] == ["a", "helped"]
+    assert [*labeled.skipped.values()] == [1]
+
+
+@pytest.mark.parametrize(
+    "history",
+    [
+        [Message(role="assistant", content="a"), Message(role="assistant", content="b")],
+        [Message(role="assistant", tool_calls=(ToolCall(name="find", id="c"),))],
+        [Message(role="tool", content="found", tool_call_id="c")],
+    ],
+)
+def test_history_that_cannot_be_read_back_is_left_out(history: list[Message]) -> None:
+    episode = make_episode("a")
+    begin, given = episode.messages[:2], [2 + i for i, message in enumerate(history) if message.role == "assistant"]
+    end = [Message(role="user", content="more"), Message(role="assistant", content="c")]
+    episode.branches = [Branch(messages=[*begin, *history, *end], tools=[], given_replies=given)]
+    found = build_demonstrations([episode], tools_of)
+    assert [example.messages[-1].content for _, example in found.examples] == ["a"]
+    assert [*found.skipped.values()] == [1]
 
 
 def test_balance_examples_caps_each_group_by_seed() -> None:

@@ -134,9 +134,13 @@ def test_every_labeled_example_format_reads_the_same(tmp_path: Path, label: bool
         ([], ""),
         ({"messages": "hello"}, "messages: "),
         ({"messages": [7]}, "messages.0: "),
-        ({"messages": [*PROMPT, DONE | {"weight": 0}]}, "messages.2.weight: "),
+        ({"messages": [*PROMPT, DONE | {"weight": 0.5}]}, "messages.2.weight: "),
+        ({"messages": [*PROMPT, DONE | {"weight": 0}]}, "messages: "),
+        ({"messages": [*PROMPT, DONE | {"weight": 0}], "label": True}, "messages.2.weight: "),
+        ({"prompt": PROMPT, "chosen": [DONE | {"weight": 0}], "rejected": [NO]}, "messages.2.weight: "),
+        ({"messages": [*PROMPT, DONE], "weight": 0}, "weight: "),
         ({"messages": [*PROMPT, DONE | {"content": [{"type": "image_url", "image_url": {}}]}]}, "messages.2.content"),
-        ({"conversations": [*SHAREGPT[:1], {"from": "gpt", "value": "a", "loss": False}]}, "conversations.1.loss: "),
+        ({"conversations": [*SHAREGPT[:1], {"from": "gpt", "value": "a", "loss": 0.5}]}, "conversations.1.loss: "),
         ({"messages": [*PROMPT, DONE | {"content": "<tool_call>find()</tool_call>"}]}, "messages.2: .*not JSON"),
         (
             {"messages": [*PROMPT, DONE | {"content": '<tool_call>{"name": "f"}</tool_call>'}]},
@@ -188,6 +192,25 @@ def test_invalid_row_gives_an_error_with_its_field(tmp_path: Path, row: Any, pro
     (found,) = read_values(tmp_path / "rows.jsonl", row)
     assert isinstance(found, RowError)
     assert re.search(rf"rows\.jsonl:1: .*{problem}", str(found))
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"messages": [*PROMPT, calling_message("{}") | {"weight": 0}, AFTER_CALL[3], DONE, PROMPT[1], DONE]},
+        {
+            "conversations": [SHAREGPT[0], SHAREGPT[1] | {"loss": False}, *SHAREGPT[2:], SHAREGPT[0], SHAREGPT[3]],
+            "system": PROMPT[0]["content"],
+        },
+    ],
+)
+def test_replies_of_a_demonstration_may_be_left_out(tmp_path: Path, row: dict[str, Any]) -> None:
+    (found,) = read_values(tmp_path / "rows.jsonl", row)
+    assert [m.weight for m in found.messages] == [1, 1, 0, 1, 1, 1, 1]
+    assert found.messages[2].tool_calls
+    again = json.loads(found.model_dump_json(exclude_defaults=True))
+    assert [m.get("weight") for m in again["messages"]] == [None, None, 0, *[None] * 4]
+    assert read_values(tmp_path / "again.jsonl", again) == [found]
 
 
 @pytest.mark.parametrize(

@@ -344,6 +344,17 @@ def test_options_of_another_trainer_are_rejected(tmp_path: Path) -> None:
     assert (code, "--model" in err) == (2, True)
 
 
+@pytest.mark.parametrize("name", SFT_TARGETS)
+def test_replies_that_are_left_out_survive_or_are_refused(name: str, tmp_path: Path) -> None:
+    given, last = calling_reply("find").replace(content="I look.", weight=0), reply_with("Done.")
+    example = Demonstration(messages=conversation(given, tool_result("L7"), last), tools=TOOLS)
+    if name in ("openai", "atif"):
+        assert round_trip(SFT_TARGETS[name], example, tmp_path / "rows.jsonl") == [example]
+    else:
+        with pytest.raises(UnsupportedExample, match="weight 0"):
+            list(SFT_TARGETS[name].rows(example))
+
+
 def test_trl_tool_names_are_right_if_call_ids_repeat() -> None:
     first, second = (calling_reply(name).replace(content="") for name in ("find", "cancel"))
     messages = conversation(first, tool_result("L7"), second, tool_result("gone"), reply_with("Done."))

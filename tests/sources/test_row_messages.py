@@ -178,6 +178,37 @@ def test_what_is_not_supported_is_named(message: Any, field: str) -> None:
         normalize_messages([ASKED, message, ASKED, SAID])
 
 
+@pytest.mark.parametrize("untrained", [{"weight": 0}, {"loss": False}, {"train": False}, {"loss_mask": 0}])
+def test_replies_of_demonstrations_may_be_left_out(untrained: dict[str, Any]) -> None:
+    """Neighbouring replies are one reply only if both are trained on, or neither."""
+    other = THOUGHT | untrained
+    messages = [ASKED | {"weight": 0}, SAID | untrained, other, ASKED, SAID | untrained, SAID | {"weight": 1}, SAID]
+    found = normalize_messages(messages, allow_weights=True)
+    assert [(message["role"], message.get("weight")) for message in found] == [
+        ("user", None),
+        ("assistant", 0),
+        ("user", None),
+        ("assistant", 0),
+        ("assistant", None),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("message", "field"),
+    [
+        (SAID | {"weight": 0.5}, r"messages\.1\.weight: 0\.5 .*\b1, or 0\b"),
+        (SAID | {"weight": "0"}, r"messages\.1\.weight: '0'"),
+        (SAID | {"loss_mask": [0, 1]}, r"messages\.1\.loss_mask"),
+        (SAID | {"mask": 1}, r"messages\.1\.mask"),
+        (SAID | {"train_on_history": True}, r"messages\.1\.train_on_history"),
+        (ASKED | {"weight": 1}, r"messages\.1\.weight: .*only replies"),
+    ],
+)
+def test_other_weights_of_demonstrations_are_refused(message: Any, field: str) -> None:
+    with pytest.raises(InvalidField, match=field):
+        normalize_messages([ASKED, message, ASKED, SAID], allow_weights=True)
+
+
 def test_usual_weights_and_elements_of_xml_are_read() -> None:
     asked = ASKED | {"weight": 0, "content": "<image>lamp.png</image> Is this it?"}
     said = SAID | {"weight": 1, "loss": True, "masked": False, "trainable": 1}

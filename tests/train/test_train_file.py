@@ -12,11 +12,14 @@ from support.tiny_runs import load_checkpoint_files, step_metrics, tiny_config, 
 from support.tiny_runs import tiny as tiny  # a fixture
 from toy import DOMAIN
 from understudy import formats
+from understudy.algorithms.batch import collate
 from understudy.algorithms.preference_config import PreferenceConfig
 from understudy.core.errors import ConfigError, TaskError
 from understudy.core.items import Item
 from understudy.core.messages import Message, ToolCall
-from understudy.core.trajectory import Trajectory
+from understudy.core.tasks import Score
+from understudy.core.trajectory import StopReason, Trajectory
+from understudy.data.collect.collect import SelectionConfig, write_examples
 from understudy.data.conversations.examples import Demonstration
 from understudy.envs.task_source import Slice
 from understudy.runs.config import SFTConfig
@@ -100,6 +103,43 @@ def test_files_of_other_trainers_give_the_same_demonstrations(tiny: Path, tmp_pa
         (other,), notes = load_demonstrations(tiny, tmp_path / folder / "sft.jsonl")
         assert (other.tokens, other.mask, other.reward) == (own.tokens, own.mask, 1.0)
         assert notes == []
+
+
+def test_exactly_the_sampled_replies_of_a_program_are_trained_on(tiny: Path, tmp_path: Path) -> None:
+    """A program goes on with its history, then summarizes it, and writes a reply of its own."""
+    format, tools = formats.load_chat_format(tiny), DOMAIN.tool_specs
+    episode = Trajectory("t", score=Score(reward=1.0), stop_reason=StopReason.DONE)
+    call = ToolCall(name=tools[0].name, arguments={"a": 1}, id="c")
+
+    def sample(messages: list[Message], reply: Message) -> list[Message]:
+        last = next((one for one in episode.sequences if one.messages == messages[: len(one.messages)]), Trajectory(""))
+        known = len(last.messages) if last.tokens else 0
+        prompt = [*last.tokens, *format.encode(messages[known:], tools, last.tokens)]
+        tokens = format.encode_reply(reply)
+        episode.add_call(messages, tools, prompt, known, reply, tokens, [0.0] * len(tokens))
+        return [*messages, reply]
+
+    asked = [Message(role="system", content="Be brief."), Message(role="user", content="Find it.")]
+    called = sample(asked, Message(role="assistant", tool_calls=(call,)))
+    sample([*called, Message(role="tool", content="L7", tool_call_id="c")], Message(role="assistant", content="L7"))
+    summary = [asked[0], Message(role="user", content="Summary"), *called[2:]]
+    short = sample(
+        [*summary, Message(role="tool", content="7", tool_call_id="c")], Message(role="assistant", content="Seven.")
+    )
+    own = [Message(role="assistant", content="I am sure."), Message(role="user", content="Really?")]
+    sample([*short, *own], Message(role="assistant", content="Yes."))
+    assert [len(sequence.reply_indices) for sequence in episode.sequences] == [2, 2]
+    assert [len(sequence.given_replies) for sequence in episode.sequences] == [0, 2]
+    demos = tmp_path / "demos.jsonl"
+    text, _ = write_examples([episode], lambda _: tools, {"sft": demos}, SelectionConfig())
+    assert "left out" not in text
+    found, _ = load_demonstrations(tiny, demos)
+    assert [(each.tokens, each.mask) for each in found] == [(each.tokens, each.mask) for each in episode.sequences]
+    batch = collate(found)
+    sampled = [batch.tokens[row][batch.mask[row]].tolist() for row in range(2)]
+    assert sampled == [
+        [token for start, end in each.reply_spans() for token in each.tokens[start:end]] for each in episode.sequences
+    ]
 
 
 def test_failed_episodes_are_imitated_only_if_asked_for(tiny: Path, tmp_path: Path) -> None:

@@ -71,6 +71,8 @@ class Message(Record):
     reasoning_content: SkipJsonSchema[str] = Field(default="", exclude_if=lambda text: not text)
     """The model's thoughts, if its endpoint wants them back, such as DeepSeek's. As with `ToolCall.extra_content`, only
     `ChatModel` reads them: users, templates and training data do not get them."""
+    weight: SkipJsonSchema[Literal[0, 1]] = Field(default=1, exclude_if=lambda weight: weight == 1)
+    """0 for a reply in a file of demonstrations that is not trained on, as in OpenAI's fine-tuning."""
 
 
 def assign_call_ids(message: Message, turn: int) -> Message:

@@ -43,7 +43,9 @@ def append_rendered_turn(
 def build_supervised_example(
     messages: Sequence[Message], tools: Sequence[ToolSpec], format: ChatFormat, task_id: str = ""
 ) -> Trajectory:
-    """Return the trajectory of a conversation. Messages after the last reply have no tokens and are not trained on.
+    """Return the trajectory of a conversation. Replies with `weight` 0 are part of the prompt.
+
+    Messages after the last other reply have no tokens and are not trained on.
 
     Raise ConfigError if a tool call has a parse error, if the chat template cannot render a message, or if the format
     does not read the calls that it writes.
@@ -51,7 +53,7 @@ def build_supervised_example(
     episode = Trajectory(task_id)
     new_messages: list[Message] = []
     for message in messages:
-        if message.role != "assistant":
+        if message.role != "assistant" or not message.weight:
             new_messages.append(message)
             continue
         for call in message.tool_calls:

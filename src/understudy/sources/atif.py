@@ -1,7 +1,7 @@
 """Reads ATIF, the format of agent trajectories of Harbor, NeMo Gym and OpenEnv, as conversations.
 
 A step of the agent is a reply, and the results of its observation are those of its calls. A result without a call is a
-message of the user.
+message of the user. A reply that is copied from another trajectory is not trained on.
 """
 
 from collections.abc import Iterator, Mapping
@@ -27,10 +27,10 @@ def _to_messages(number: int, step: Any) -> Iterator[dict[str, Any]]:
     where = f"steps.{number}"
     if not isinstance(step, dict) or step.get("source") not in ("system", "user", "agent"):
         raise InvalidField(f"{where}.source", "system, user or agent is needed")
-    if step.get("is_copied_context"):
-        raise InvalidField(f"{where}.is_copied_context", "a step of another trajectory would be trained twice")
     role = "assistant" if step["source"] == "agent" else step["source"]
     message: dict[str, Any] = {"role": role, "content": _text(step.get("message"), f"{where}.message")}
+    if step.get("is_copied_context") and role == "assistant":
+        message["weight"] = 0
     if step.get("reasoning_content"):
         message["reasoning_content"] = step["reasoning_content"]
     if calls := step.get("tool_calls"):

@@ -89,21 +89,23 @@ def parse_field(text: str, field: str, problem: str) -> Any:
         raise InvalidField(field, f"{problem}: {e}") from e
 
 
-def normalize_messages(messages: Sequence[Any], *, allow_empty_replies: bool = False) -> list[WireMessage]:
-    """Return messages without null columns and weights. Calls without ids get ids, and so do their results.
+def normalize_messages(
+    messages: Sequence[Any], *, allow_empty_replies: bool = False, allow_weights: bool = False
+) -> list[WireMessage]:
+    """Return messages without null columns. Calls without ids get ids, and so do their results.
 
     Thoughts of the assistant, `<think>…</think>`, become `reasoning_content`. Neighbouring messages of the assistant
     are one reply, whose texts are joined by an empty line. A thought that no reply follows at the end is left out.
+    With `allow_weights`, a reply that is not trained on has `weight` 0; no other message has a weight.
     Columns of messages that are not understood are left out; `unknown_message_keys` names them.
 
     Calls and results that are written as texts become calls and results: those in the tags of Hermes (`<tool_call>`,
     `<tool_response>`), and a text that is nothing but the JSON of a call, such as {"function_call": {name, arguments}}.
 
-    Raise InvalidField for a message of another form, for an empty reply unless it is allowed, and for a message that
-    should be trained on in another way than replies fully and others not.
+    Raise InvalidField for a message of another form, for an empty reply unless it is allowed, and for other weights.
     """
     located = [
-        (f"messages.{i}", _normalize_message(part, f"messages.{i}"))
+        (f"messages.{i}", _normalize_message(part, f"messages.{i}", allow_weights))
         for i, message in enumerate(messages)
         for part in _split_blocks(message, f"messages.{i}")
     ]
@@ -179,22 +181,29 @@ def _given(values: Mapping[Any, Any]) -> dict[str, Any]:
     return {str(key): value for key, value in values.items() if value is not None}
 
 
-def require_usual_training(values: Mapping[str, Any], is_reply: bool, field: str) -> None:
-    """Raise InvalidField if a message or a row asks for other training: replies are trained on fully, others are not.
+def read_weight(values: Mapping[str, Any], is_reply: bool, field: str, *, may_be_zero: bool = False) -> int:
+    """Return 1 for a row, or a reply that is trained on, and 0 for another message, or a reply that is left out.
 
-    `field` is the place of the message; it is empty for a row.
+    Raise InvalidField for another weight, and for a reply that is left out unless `may_be_zero`. `field` is the place
+    of the message; it is empty for a row.
     """
-    prefix = f"{field}." if field else ""
+    prefix, weight = f"{field}." if field else "", int(is_reply)
     for key, value in _given(values).items():
+        is_inverse = bool(_UNTRAINED.fullmatch(key))
         # Trainers differ in what `mask` says: here only false means nothing.
-        usual = False if key == "mask" else is_reply != bool(_UNTRAINED.fullmatch(key))
+        usual = False if key == "mask" else is_reply != is_inverse
         if not _TRAINING.fullmatch(key) or value == usual:
             continue
-        problem = "a reply is trained on with weight 1" if is_reply else "only replies are trained on"
+        if may_be_zero and is_reply and value == 0 and not is_inverse:
+            weight = 0
+            continue
+        allowed = "1, or 0 to leave it out" if may_be_zero else "1; only demonstrations may leave replies out"
+        problem = f"the weight of a reply is {allowed}" if is_reply else "only replies are trained on"
         raise InvalidField(f"{prefix}{key}", f"{value!r:.50} is not supported: {problem}")
+    return weight
 
 
-def _normalize_message(message: Any, field: str) -> WireMessage:
+def _normalize_message(message: Any, field: str, allow_weights: bool) -> WireMessage:
     if not isinstance(message, dict):
         raise InvalidField(field, "it is not an object")
     bare = {key: value for key, value in _given(message).items() if key not in _IGNORED}
@@ -202,7 +211,7 @@ def _normalize_message(message: Any, field: str) -> WireMessage:
     if isinstance(role, str):
         bare["role"] = _ROLES.get(role, role)
     is_reply = bare.get("role") == "assistant"
-    require_usual_training(bare, is_reply, field)
+    weight = read_weight(bare, is_reply, field, may_be_zero=allow_weights)
     for key in _IGNORED_IF_EMPTY:
         if not bare.get(key, True):
             del bare[key]
@@ -227,7 +236,7 @@ def _normalize_message(message: Any, field: str) -> WireMessage:
         _refuse_media(bare["content"], field)
     if is_reply and isinstance(bare.get("content"), str):
         bare = _normalize_reply(bare, field, is_call=role in _CALL_ROLES)
-    return {"content": ""} | bare
+    return {"content": ""} | bare | ({"weight": 0} if is_reply and not weight else {})
 
 
 def _text_of(content: Any, field: str) -> Any:
@@ -394,11 +403,12 @@ def _unwrap_result(text: str) -> str:
 
 
 def _merge_replies(located: Sequence[tuple[str, WireMessage]]) -> list[tuple[str, WireMessage]]:
-    """Return the messages with neighbouring replies as one. Raise InvalidField if a text follows a call."""
+    """Return the messages with neighbouring replies of one weight as one. Raise InvalidField if a text follows a call."""
     merged = list[tuple[str, WireMessage]]()
     for field, message in located:
         before = merged[-1][1] if merged else {}
-        if not (_is_readable_reply(before) and _is_readable_reply(message)):
+        is_weighed_alike = before.get("weight") == message.get("weight")
+        if not (is_weighed_alike and _is_readable_reply(before) and _is_readable_reply(message)):
             merged.append((field, message))
             continue
         texts = list(dict.fromkeys(each["content"] for each in (before, message) if each["content"]))
@@ -418,7 +428,7 @@ def _is_readable_reply(message: WireMessage) -> bool:
     listed = calls if isinstance(calls, list) else [calls]
     functions = [call.get("function", call) if isinstance(call, dict) else call for call in listed]
     are_calls = all(isinstance(function, dict) and "name" in function for function in functions)
-    is_known = message.keys() <= {"role", "content", "reasoning_content", "tool_calls"}
+    is_known = message.keys() <= {"role", "content", "reasoning_content", "tool_calls", "weight"}
     return message.get("role") == "assistant" and isinstance(message.get("content"), str) and are_calls and is_known
 
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from understudy.core.items import InvalidField
-from understudy.sources.row_messages import WireMessage, parse_field, require_usual_training, text_message
+from understudy.sources.row_messages import WireMessage, parse_field, read_weight, text_message
 
 RESULT_SEPARATOR = "\n</tool_response>\n<tool_response>\n"
 """Separates the results of several calls in one observation."""
@@ -36,9 +36,10 @@ def messages_from_sharegpt(turns: Sequence[Any]) -> list[WireMessage]:
             text = json.dumps(text, ensure_ascii=False)
         if not isinstance(text, str):
             raise InvalidField(field, "it is not an object with a string as value")
-        require_usual_training(turn, tag in _CALL_TAGS or _ROLES.get(str(tag)) == "assistant", field)
+        is_reply = tag in _CALL_TAGS or _ROLES.get(str(tag)) == "assistant"
+        weight = read_weight(turn, is_reply, field, may_be_zero=True)
         if tag in _CALL_TAGS:
-            messages.append(_calling_message(text, field))
+            messages.append(_calling_message(text, field) | ({} if weight else {"weight": 0}))
         elif tag in _RESULT_TAGS:
             messages += _result_messages(text, messages[-1] if messages else {}, field)
         elif isinstance(tag, str) and tag in _ROLES:

@@ -4,10 +4,11 @@ An episode is successful if it earned the full reward. Episodes with an unparsab
 conversation does not hold the original text. Episodes that failed because of a fault are left out too, and successful
 ones with an empty reply, which nothing should imitate.
 
-Each token sequence of an episode is a conversation with its own tools. A sequence of a program is left out if its
-history has replies that were not sampled there, because every reply of a conversation is trained on.
+Each token sequence of an episode is a conversation with its own tools. The history of a program may have replies that
+were not sampled there. In demonstrations they have `weight` 0; pairs and labeled examples leave such sequences out.
 """
 
+import itertools
 import random
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
@@ -16,7 +17,7 @@ from typing import Generic, Literal, TypeVar
 
 from understudy.core.messages import Message, ToolSpec, strip_endpoint_data
 from understudy.core.trajectory import StopReason, Trajectory
-from understudy.data.conversations.examples import Demonstration, LabeledExample, PreferencePair
+from understudy.data.conversations.examples import Demonstration, LabeledExample, PreferencePair, validate_conversation
 
 ExampleT = TypeVar("ExampleT", Demonstration, PreferencePair, LabeledExample)
 BalanceKey = Literal["domain", "family", "difficulty"]
@@ -45,7 +46,7 @@ class ExampleSet(Generic[ExampleT]):
 def build_demonstrations(episodes: Iterable[Trajectory], tools_of: ToolLookup) -> ExampleSet[Demonstration]:
     """Return the successful episodes as demonstrations."""
     result, seen = ExampleSet[Demonstration](), set[Hashable]()
-    for episode in _usable_episodes(episodes, result.skipped):
+    for episode in _usable_episodes(episodes, result.skipped, allow_weights=True):
         if not is_success(episode):
             result.skipped["lost"] += 1
         elif _new(episode, seen, result.skipped):
@@ -115,7 +116,9 @@ def is_success(episode: Trajectory) -> bool:
     return episode.score is not None and episode.score.reward >= 1.0 - 1e-9
 
 
-def _usable_episodes(episodes: Iterable[Trajectory], left: Counter[str]) -> Iterator[Trajectory]:
+def _usable_episodes(
+    episodes: Iterable[Trajectory], left: Counter[str], allow_weights: bool = False
+) -> Iterator[Trajectory]:
     """Yield each sequence of the usable episodes as an episode of its own."""
     for episode in episodes:
         messages = [message for sequence in episode.sequences for message in sequence.messages]
@@ -128,17 +131,30 @@ def _usable_episodes(episodes: Iterable[Trajectory], left: Counter[str]) -> Iter
         elif is_success(episode) and any(map(_is_empty_reply, messages)):
             left["with an empty reply"] += 1
         else:
-            yield from _conversations(episode, left)
+            yield from _conversations(episode, left, allow_weights)
 
 
-def _conversations(episode: Trajectory, left: Counter[str]) -> Iterator[Trajectory]:
+def _conversations(episode: Trajectory, left: Counter[str], allow_weights: bool) -> Iterator[Trajectory]:
     for sequence in episode.sequences:
-        if sequence.tools is not None and sequence.given_replies:
+        given = sequence.given_replies
+        untrained = set() if sequence.tools is None else {*given}
+        located = enumerate(map(strip_endpoint_data, sequence.messages))
+        shown = [message.replace(weight=0) if place in untrained else message for place, message in located]
+        if untrained and not allow_weights:
             left["with replies that were sampled elsewhere"] += 1
+        elif not _is_conversation(shown):
+            left["with a history that is no conversation"] += 1
         else:
-            shown = list(map(strip_endpoint_data, sequence.messages))
-            given = sequence.given_replies
             yield replace(episode, messages=shown, given_replies=given, tools=sequence.tools, branches=[])
+
+
+def _is_conversation(messages: Sequence[Message]) -> bool:
+    """Return whether messages can be read back. A program may send any history."""
+    try:
+        validate_conversation(tuple(messages))
+    except ValueError:
+        return False
+    return all(after.role == "tool" for before, after in itertools.pairwise(messages) if before.tool_calls)
 
 
 def _is_empty_reply(message: Message) -> bool:
@@ -147,7 +163,7 @@ def _is_empty_reply(message: Message) -> bool:
 
 def _new(episode: Trajectory, seen: set[Hashable], left: Counter[str]) -> bool:
     """Return whether no earlier episode had the same content."""
-    content = tuple(map(_content, episode.messages))
+    content = tuple((*_content(message), message.weight) for message in episode.messages)
     if content in seen:
         left["said before"] += 1
         return False

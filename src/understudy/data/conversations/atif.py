@@ -1,7 +1,7 @@
 """ATIF 1.7, the format of agent trajectories of Harbor, NeMo Gym and OpenEnv: one trajectory for each conversation.
 
-A reply and the results of its calls are one step. Tokens and log-probabilities are not part of conversations. Pairs are
-not supported, and a label is in `extra`.
+A reply and the results of its calls are one step. A reply that is not trained on is copied context. Tokens and
+log-probabilities are not part of conversations. Pairs are not supported, and a label is in `extra`.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -68,6 +68,8 @@ def _to_steps(messages: Sequence[Message]) -> list[dict[str, Any]]:
             continue
         source = "agent" if message.role == "assistant" else message.role
         step: dict[str, Any] = {"step_id": len(steps) + 1, "source": source, "message": message.content}
+        if not message.weight:
+            step["is_copied_context"] = True
         if message.reasoning_content:
             step["reasoning_content"] = message.reasoning_content
         calls = assign_call_ids(message, len(steps)).tool_calls

@@ -1,8 +1,8 @@
 """Read the rows of files and folders as training conversations. `shapes` lists the shapes of rows that are recognised.
 
-Replies that are not trained on, messages with images and unknown roles are not supported, and therefore errors. Failed
-episodes (`outcomes`) are left out of demonstrations and counted. Episodes with an outcome are labeled examples too, and
-a success and a failure that begin alike are a pair.
+Messages with images and unknown roles are errors, and so are replies that are not trained on, except in demonstrations.
+Failed episodes (`outcomes`) are left out of demonstrations and counted. Episodes with an outcome are labeled examples
+too, and a success and a failure that begin alike are a pair.
 """
 
 import contextlib
@@ -41,7 +41,7 @@ from understudy.sources.row_messages import (
     WireMessage,
     normalize_messages,
     normalize_tools,
-    require_usual_training,
+    read_weight,
 )
 from understudy.sources.task_files.rows import match_kind
 
@@ -191,7 +191,7 @@ def _read_row(
         if chosen == "sft" and not is_success:
             notes.failures[outcome.reason] += 1
             return None
-    columns = _conversation_columns(shape, row, is_failure=not is_success)
+    columns = _conversation_columns(shape, row, is_failure=not is_success, is_demonstration=chosen == "sft")
     columns["tools"] = columns["tools"] or tuple(tools)
     kind = KINDS[chosen]
     if kind is LabeledExample:
@@ -215,7 +215,7 @@ def _find_shape(value: Any, use: Use | None) -> tuple[RowShape, Row]:
         raise
 
 
-def _conversation_columns(shape: RowShape, row: Row, is_failure: bool) -> dict[str, Any]:
+def _conversation_columns(shape: RowShape, row: Row, is_failure: bool, is_demonstration: bool) -> dict[str, Any]:
     """Return the conversation or the two conversations of a row, its task and its tools."""
     parts = shape.split(row)
     if not parts.continuations:
@@ -223,7 +223,9 @@ def _conversation_columns(shape: RowShape, row: Row, is_failure: bool) -> dict[s
     # only a rejected continuation or an undesirable episode may have empty replies
     conversations = [
         normalize_messages(
-            with_system_message(row, [*parts.prompt, *end]), allow_empty_replies=number > 0 or is_failure
+            with_system_message(row, [*parts.prompt, *end]),
+            allow_empty_replies=number > 0 or is_failure,
+            allow_weights=is_demonstration,
         )
         for number, end in enumerate(parts.continuations)
     ]
@@ -243,7 +245,7 @@ def _require_results(messages: Sequence[WireMessage]) -> None:
 
 def _refuse_unsupported(row: Row) -> None:
     """Raise InvalidField for a row with files, or with a weight or a mask of what is trained on."""
-    require_usual_training(row, True, "")
+    read_weight(row, True, "")
     if name := next((name for name in _MEDIA_COLUMNS if row.get(name)), ""):
         raise InvalidField(name, "conversations with images, videos or sounds are not supported, only texts")
 

@@ -15,7 +15,7 @@ from pydantic import AfterValidator, BeforeValidator, model_validator
 from understudy.core.messages import Message, ToolSpec, message_from_openai, order_tool_results
 from understudy.core.records import Record
 
-_OF_API = {"role", "content", "tool_calls", "tool_call_id", "reasoning_content"}
+_OF_API = {"role", "content", "tool_calls", "tool_call_id", "reasoning_content", "weight"}
 
 
 def _message(value: Any) -> Any:
@@ -31,7 +31,7 @@ def _message(value: Any) -> Any:
         thoughts = value.get("reasoning_content") or ""
         if not isinstance(thoughts, str):
             raise ValueError("reasoning_content is not a text")
-        return message.replace(reasoning_content=thoughts)
+        return message.replace(reasoning_content=thoughts, weight=value.get("weight", 1))
     return value
 
 
@@ -43,17 +43,17 @@ def _spec(value: Any) -> Any:
     return value["function"] if isinstance(value, dict) and value.keys() == {"type", "function"} else value
 
 
-def _validate_conversation(messages: tuple["MessageField", ...]) -> tuple["MessageField", ...]:
+def validate_conversation(messages: tuple["MessageField", ...]) -> tuple["MessageField", ...]:
     """Return the messages with results in the order of their calls.
 
-    Raise ValueError unless there is a reply of the agent, something before each reply, and calls before each result.
+    Raise ValueError unless there is a reply to train on, something before each, and calls before each result.
     """
-    if all(message.role != "assistant" for message in messages):
+    if all(message.role != "assistant" or not message.weight for message in messages):
         raise ValueError("there is no message of the assistant to train on")
     for number, (before, message) in enumerate(zip([None, *messages], messages, strict=False)):
-        if message.role == "assistant" and before is None:
+        if message.role == "assistant" and message.weight and before is None:
             raise ValueError("message 0 is the assistant's, but there is no message before it to reply to")
-        if message.role == "assistant" and before and before.role == "assistant":
+        if message.role == "assistant" and before and (before.role, before.weight) == ("assistant", message.weight):
             raise ValueError(f"messages {number - 1} and {number} are both the assistant's; join them into one")
         if message.role == "tool" and not (before and (before.tool_calls or before.role == "tool")):
             raise ValueError(f"message {number} is the result of a tool, but there is no call before it")
@@ -61,7 +61,7 @@ def _validate_conversation(messages: tuple["MessageField", ...]) -> tuple["Messa
 
 
 MessageField = Annotated[Message, BeforeValidator(_message)]
-Conversation = Annotated[tuple[MessageField, ...], AfterValidator(_validate_conversation)]
+Conversation = Annotated[tuple[MessageField, ...], AfterValidator(validate_conversation)]
 """The messages, starting with the policy. Messages after the last reply are not trained on."""
 ToolSpecs = tuple[Annotated[ToolSpec, BeforeValidator(_spec)], ...]
 
@@ -72,6 +72,7 @@ class Demonstration(Record):
     task: str = ""
     """The id of its task, if known."""
     messages: Conversation
+    """Replies with `weight` 0 are not trained on."""
     tools: ToolSpecs = ()
     """The agent's tools."""
 
@@ -103,9 +104,9 @@ class LabeledExample(Record):
 
 
 def undescribed_tools(example: Demonstration | PreferencePair | LabeledExample) -> list[str]:
-    """Return the names of the tools that a conversation calls and does not describe."""
+    """Return the names of the tools that replies to train on call and the conversation does not describe."""
     both = (example.chosen, example.rejected) if isinstance(example, PreferencePair) else (example.messages,)
-    called = (call.name for messages in both for message in messages for call in message.tool_calls)
+    called = (call.name for messages in both for message in messages if message.weight for call in message.tool_calls)
     known = {tool.name for tool in example.tools}
     return [name for name in dict.fromkeys(called) if name not in known]
 

@@ -125,9 +125,14 @@ def create_output_folder(out: Path) -> Iterator[Path]:
         os.replace(folder, out)
 
 
-def split_last_reply(messages: Sequence[Message]) -> tuple[Sequence[Message], Message]:
-    """Return the last reply and the messages before it. Later messages are not trained on."""
-    last = max(i for i, message in enumerate(messages) if message.role == "assistant")
+def split_last_reply(messages: Sequence[Message], *, allow_weights: bool = False) -> tuple[Sequence[Message], Message]:
+    """Return the last reply to train on and the messages before it.
+
+    Raise UnsupportedExample if a reply before it has `weight` 0, unless `allow_weights` is set.
+    """
+    last = max(i for i, message in enumerate(messages) if message.role == "assistant" and message.weight)
+    if not allow_weights and not all(message.weight for message in messages[:last]):
+        raise UnsupportedExample("replies with weight 0, which this trainer does not read")
     return _validate_messages(messages[:last], messages[last])
 
 

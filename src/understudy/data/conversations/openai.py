@@ -4,9 +4,9 @@
     sft.jsonl  messages, tools, parallel_tool_calls
     dpo.jsonl  input {messages, tools, parallel_tool_calls}, preferred_output, non_preferred_output
 
-Each reply has `weight` 1: it is trained on. `parallel_tool_calls` says whether any reply of the row has several calls.
-Every result has the id of its call. Tools whose names the API does not accept are renamed, as `clients.chat` renames
-them for an endpoint.
+Each reply has a `weight`: 1 if it is trained on, else 0. `parallel_tool_calls` says whether any reply of the row has
+several calls. Every result has the id of its call. Tools whose names the API does not accept are renamed, as
+`clients.chat` renames them for an endpoint.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -64,7 +64,7 @@ class OpenAITarget:
         tools = names.rename_specs(example.tools)
         self._renamed |= {a.name: b.name for a, b in zip(example.tools, tools, strict=True) if a.name != b.name}
         if isinstance(example, Demonstration):
-            before, reply = split_last_reply(example.messages)
+            before, reply = split_last_reply(example.messages, allow_weights=True)
             yield SFT_FILE, _input(map(names.to_endpoint, [*before, reply]), tools, weighed=True)
         elif isinstance(example, PreferencePair):
             before, *sides = split_first_difference(example)
@@ -89,7 +89,7 @@ def _input(
     """Return messages and tools. `replies`, stored elsewhere in the row, count for `parallel_tool_calls` only."""
     said = list(messages)
     api_messages = tuple(
-        _to_api_message(m) | ({"weight": 1} if weighed and m.role == "assistant" else {}) for m in said
+        _to_api_message(m) | ({"weight": m.weight} if weighed and m.role == "assistant" else {}) for m in said
     )
     if not tools:
         return OpenAIInputWithoutTools(messages=api_messages)

@@ -26,7 +26,7 @@ from pydantic_core import from_json
 
 from understudy.core.items import InvalidField, RowError
 from understudy.core.messages import Message, ToolCall, order_tool_results
-from understudy.sources.row_messages import ROLES, WireMessage, find_system, normalize_messages, require_usual_training
+from understudy.sources.row_messages import ROLES, WireMessage, find_system, normalize_messages, read_weight
 from understudy.sources.sharegpt import messages_from_sharegpt
 from understudy.sources.task_files.call_matching import NO_ANSWER, NO_FACTS
 from understudy.sources.task_files.call_rows import field_of, parts_of, read_call_row
@@ -63,7 +63,7 @@ def read_conversation_row(row: Mapping[str, Any], identity: str) -> TaskRow:
     """Return the task of a row. `identity` is the id of a task without one."""
     row = decode_columns(row)
     require_success(row)
-    require_usual_training(row, True, "")
+    read_weight(row, True, "")
     found = find_conversation(row)
     if found is None:
         column = next(name for part in _all_parts(row) for name in NAME_COLUMNS if _names(part.get(name)))
