@@ -161,6 +161,44 @@ def test_failure_of_a_program_is_a_fault_of_the_agent(code: str, named: str, tin
     assert re.search(named, episode.error), episode.error
 
 
+LOOK_UP = ToolCall(name="look_up", arguments={"name": "a"})
+
+
+@pytest.mark.parametrize(
+    ("call", "goes_on", "fault"),
+    [
+        (LOOK_UP.replace(name="search"), False, None),
+        (LOOK_UP.replace(arguments={}), False, None),
+        (LOOK_UP.replace(arguments={"name": "a", "limit": 3}), False, None),
+        ("<tool_call>{oops</tool_call>", False, None),
+        (LOOK_UP, False, "agent"),
+        (LOOK_UP.replace(name="search"), True, "agent"),  # the program has had an answer to a further request
+    ],
+)
+def test_failure_directly_after_a_wrong_call_is_graded(
+    call: ToolCall | str, goes_on: bool, fault: str | None, tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = () if isinstance(call, str) else (call,)
+    replies = iter(
+        [
+            Message(role="assistant", content="" if calls else str(call), tool_calls=calls),
+            Message(role="assistant", content="42"),
+        ]
+    )
+
+    async def program(given: ProgramEpisode) -> None:
+        await ask_with_tools(given)
+        if goes_on:
+            await ask_with_tools(given)
+        raise KeyError("search")
+
+    episode = run_function(monkeypatch, tiny, program, lambda prompt, seed: next(replies))
+    assert (episode.fault, "KeyError: 'search'" in episode.error) == (fault, True)
+    assert episode.event_counts.get("program/wrong_call", 0) == int(fault is None)
+    if fault is None:
+        assert (episode.stop_reason, episode.reward, episode.num_turns) == (StopReason.DONE, 0.0, 1)
+
+
 def test_what_a_command_leaves_running_is_killed(tiny: Path, tmp_path: Path) -> None:
     code = "ask(prompt); import subprocess; print(subprocess.Popen(['sleep', '600']).pid, file=open('pid', 'w'))"
     code = code.replace("'pid'", repr(str(tmp_path / "pid")))
@@ -421,7 +459,8 @@ def test_calls_of_one_reply_are_one_reply_of_the_transcript(tiny: Path, monkeypa
 
 async def ask_with_tools(given: ProgramEpisode) -> Any:
     """Request a reply with the tools of the episode. Return its message."""
-    tool = {"type": "function", "function": {"name": "look_up", "parameters": {"type": "object", "properties": {}}}}
+    schema = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
+    tool = {"type": "function", "function": {"name": "look_up", "parameters": schema}}
     async with httpx2.AsyncClient(verify=False, trust_env=False, timeout=60) as client:
         answer = await client.post(
             f"{given.base_url}/chat/completions",

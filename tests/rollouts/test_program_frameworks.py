@@ -52,7 +52,18 @@ class TwoCalls(ScriptedModel):
         return Message(role="assistant", content="" if calls else "42", tool_calls=tuple(called))
 
 
-def play(python: str, command: str, monkeypatch: pytest.MonkeyPatch, folder: Path) -> tuple[Trajectory, str]:
+class InventedTool(TwoCalls):
+    """A model that first calls a tool which does not exist."""
+
+    def _reply(self, request: ChatCompletionRequest) -> Message:
+        if all(message.role != "assistant" for message in request.conversation):
+            return Message(role="assistant", tool_calls=(ToolCall(name="invented"),))
+        return TwoCalls._reply(self, request)
+
+
+def play(
+    python: str, command: str, monkeypatch: pytest.MonkeyPatch, folder: Path, kind: type[ScriptedModel] = TwoCalls
+) -> tuple[Trajectory, str]:
     """Play one episode. Return it, and for each call whether it has opened a sequence (N) or continues one (E)."""
     marks, add = list[str](), Trajectory.add_call
 
@@ -64,7 +75,7 @@ def play(python: str, command: str, monkeypatch: pytest.MonkeyPatch, folder: Pat
     monkeypatch.setattr(Trajectory, "add_call", add_marked)
     sampler = ReplySampler(folder, say(""))
     vocabulary = FormatTokenizer.load(folder / "tokenizer.json")
-    model = TwoCalls("tiny", sampler, sampler.format, vocabulary)
+    model = kind("tiny", sampler, sampler.format, vocabulary)
     name, *arguments = command.split()
     config = ProgramConfig(command=" ".join([python, str(PROGRAMS / f"{name}.py"), *arguments]))
     agent = ProgramAgent(config, model, SamplingParams(max_response_tokens=500))
@@ -112,6 +123,33 @@ def test_framework(command: str, marks: str, tiny: Path, monkeypatch: pytest.Mon
     assert counts.get("program/mcp_sessions", 0) == int(command in ("pydantic_agent", "mcp_chat"))
     assert counts.get("program/own_calls", 0) == 0
     assert counts.get("program/unconstrained", 0) == (3 if command == "smol_agent" else 0)
+
+
+@pytest.mark.programs
+@pytest.mark.parametrize(
+    ("command", "fails"),
+    [
+        ("langgraph_agent", False),
+        ("openai_agents", True),
+        ("openai_agents chat", True),
+        ("openai_agents handoff", True),
+        ("openai_agents tools", True),
+        ("openai_chat", False),
+        ("openai_responses", False),
+        ("pydantic_agent", False),
+        ("mcp_chat", False),
+        ("smol_agent", False),
+        ("autogen_agent", False),
+    ],
+)
+def test_model_that_invents_a_tool_is_told_or_fails(
+    command: str, fails: bool, tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The framework tells the model, or ends: then the episode is graded."""
+    episode, _ = play(agent_frameworks_python(), command, monkeypatch, tiny, InventedTool)
+    assert (episode.reward, "ModelBehaviorError" in episode.error) == (float(not fails), fails)
+    assert episode.event_counts.get("program/wrong_call", 0) == int(fails)
+    assert (episode.num_turns > 1) is not fails
 
 
 def _sorted_if_parallel(command: str, marks: Sequence[str]) -> str:

@@ -19,7 +19,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from understudy.clients.chat import ChatModel
 from understudy.core.errors import ConfigError, RolloutError, ToolError
 from understudy.core.imports import import_object
+from understudy.core.json_values import replace_surrogates
 from understudy.core.messages import Message, message_to_openai
+from understudy.core.secrets import mask_secrets
 from understudy.core.tasks import Score, Task
 from understudy.core.trajectory import StopReason, Stopwatch, Trajectory
 from understudy.core.user_code import user_code, wait_limit
@@ -37,6 +39,8 @@ from understudy.serve.server import serve_in_loop
 from understudy.serve.sessions import RESULT_PATH, SessionServer
 from understudy.sources.mcp.server import PATH, ServedSession, ServerDefinition, build_http_app
 
+WRONG_CALL = "program/wrong_call"
+"""Event: the program failed directly after a call of the model that is malformed, or that no tool describes."""
 MAX_MCP_SESSIONS = 4096
 """Largest number of MCP sessions of all programs. Some clients open one for each call."""
 
@@ -116,16 +120,21 @@ class ProgramAgent:
     async def _run(self, given: ProgramEpisode, session: Session, tools: EpisodeTools) -> str | None:
         """Run the program to its end. Return the answer that it gives itself, or None.
 
-        A failure after a limit or the end of the episode is no fault: the program was refused a reply.
+        A failure after a limit or the end of the episode is no fault: the program was refused a reply. One directly
+        after a wrong call is the model's failure, which is graded.
         """
         try:
             async with wait_limit(self._config.max_seconds, "agent.max_seconds"):
                 with user_code("agent", f"the program {self._config.name}"):
                     text = await self._start(given)
-        except RolloutError:
+        except RolloutError as e:
             if session.stop_reason or tools.score or session.failure or tools.failure:
                 return None
-            raise
+            if not session.has_wrong_call:
+                raise
+            session.count(WRONG_CALL)
+            session.stop_reason, session.episode.error = StopReason.DONE, replace_surrogates(mask_secrets(str(e)))
+            return None
         if not session.num_requests:
             raise RolloutError(
                 f"the program {self._config.name} sent no request to the model; it must call {given.base_url}, the "

@@ -77,7 +77,7 @@ class RelaySession(Session):
         text = raw.content[: min(stops)] if stops else raw.content
         calls = (call if call.id else call.replace(id=f"call_{number}_{i}") for i, call in enumerate(raw.tool_calls))
         sent = raw.replace(content=text, tool_calls=tuple(calls))
-        self._note_reply(raw, sent)
+        self._note_reply(request, raw, sent)
         _, num_known = self._cache.find_prefix(request.conversation, request.callable_tools)
         self._append(request, (), num_known, sent)
         return sent

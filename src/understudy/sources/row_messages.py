@@ -403,7 +403,7 @@ def _unwrap_result(text: str) -> str:
 
 
 def _merge_replies(located: Sequence[tuple[str, WireMessage]]) -> list[tuple[str, WireMessage]]:
-    """Return the messages with neighbouring replies of one weight as one. Raise InvalidField if a text follows a call."""
+    """Return the messages, neighbouring replies of one weight as one. Raise InvalidField if a text follows a call."""
     merged = list[tuple[str, WireMessage]]()
     for field, message in located:
         before = merged[-1][1] if merged else {}

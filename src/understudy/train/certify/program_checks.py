@@ -191,7 +191,7 @@ def _calls(episode: Trajectory) -> list[tuple[int, list[int]]]:
 
 
 def _describe_malformed(episode: Trajectory) -> str:
-    if episode.fault:
+    if episode.error:
         return f"program: after a malformed call it fails: {episode.error}"
     replies = episode.num_turns - 1
     return f"program: after a malformed call it {f'gets {replies} further replies' if replies else 'ends'}"
