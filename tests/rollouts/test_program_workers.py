@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_program import COMMAND, SUMS, TASK
+from test_program import COMMAND, SUMS, TASK, SumEpisode
 
 from support.replying import ReplySampler, say
 from support.tiny_runs import make_tiny_model
 from understudy.core.errors import ConfigError
 from understudy.core.event_loop import gather_or_cancel, run_async
+from understudy.core.messages import Message
 from understudy.core.trajectory import Trajectory
 from understudy.engines.interface import SamplingParams
 from understudy.formats import FormatTokenizer
@@ -26,6 +27,7 @@ from understudy.rollouts.program import ProgramAgent, validate_program
 from understudy.rollouts.program_config import ProgramConfig
 from understudy.rollouts.rollout import EpisodeLimits, play_episode
 from understudy.serve.generation import ServedModel
+from understudy.sources.tool_dataset import ToolDataset, ToolExample
 
 ASK = COMMAND.replace('prompt = json.loads(os.environ["UNDERSTUDY_PROMPT"])\n', "")
 """The function `ask` of a module that reads the variables of its episode."""
@@ -235,6 +237,54 @@ def test_command_starts_anew_in_each_episode(tiny: Path, folder: Path) -> None:
     episodes = run_async(play(tiny, ProgramConfig(command=f"{sys.executable} agent.py"), 2))
     assert [episode.fault for episode in episodes] == [None, None]
     assert len(set(numbers(folder))) == 2
+
+
+MANY = 200
+ASK_TWICE = r"""
+address=${OPENAI_BASE_URL#http://} address=${address%/v1} content='"content": ?"([0-9]+)"'
+ask() {
+  local body='{"model": "any", "messages": '"${UNDERSTUDY_PROMPT%]}$1]}"
+  exec 3<>"/dev/tcp/${address%:*}/${address#*:}"
+  printf 'POST /v1/chat/completions HTTP/1.1\r\nHost: %s\r\nConnection: close\r\n' "$address" >&3
+  printf 'Content-Type: application/json\r\nAuthorization: Bearer %s\r\n' "$OPENAI_API_KEY" >&3
+  printf 'Content-Length: %d\r\n\r\n%s' "${#body}" "$body" >&3
+  IFS= read -r -d '' answer <&3
+  [[ $answer =~ $content ]]
+}
+ask "" && ask ', {"role": "assistant", "content": "'"${BASH_REMATCH[1]}"'"}, {"role": "user", "content": "Sure?"}'
+"""
+"""A program that starts in milliseconds. It sends its first reply back."""
+
+
+@pytest.mark.slow
+def test_many_programs_at_once_lose_no_request(tiny: Path, folder: Path) -> None:
+    """All have asked before the first one gets a reply. Each is recorded under its own task."""
+    (folder / "agent.sh").write_text(ASK_TWICE)
+    examples = [ToolExample(prompt=f"Question {number}?", split="train") for number in range(MANY)]
+    source = ToolDataset("many", "Be brief.", examples, SumEpisode)
+    sampler = ReplySampler(tiny, lambda prompt, seed: say_number(seed))
+    sampler.gate.clear()
+
+    def say_number(seed: int) -> Message:
+        if len(sampler.calls) + 1 == MANY:
+            sampler.gate.set()
+        return Message(role="assistant", content=str(seed))
+
+    async def playing() -> list[Trajectory]:
+        vocabulary = FormatTokenizer.load(tiny / "tokenizer.json")
+        model = ServedModel("tiny", sampler, sampler.format, vocabulary)
+        config = ProgramConfig(command="bash agent.sh", concurrency=MANY, max_seconds=120)
+        agent = ProgramAgent(config, model, SamplingParams(max_response_tokens=50))
+        limits = EpisodeLimits(max_retries=0)
+        return await gather_or_cancel(play_episode(source, task, agent, limits, 3) for task in source.tasks("train"))
+
+    episodes = run_async(playing())
+    assert [episode.error for episode in episodes] == [""] * MANY
+    assert sum(episode.event_counts["program/chat"] for episode in episodes) == len(sampler.calls) == 2 * MANY
+    texts = [[message.content for message in episode.messages] for episode in episodes]
+    assert [(text[1], text[3], len(text)) for text in texts] == [(each.prompt, "Sure?", 5) for each in examples]
+    assert len({text[place] for text in texts for place in (2, 4)}) == 2 * MANY
+    assert all(len(episode.sequences) == 1 and len(episode.reply_indices) == 2 for episode in episodes)
 
 
 @pytest.mark.parametrize(
