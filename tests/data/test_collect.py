@@ -66,13 +66,13 @@ EPISODES = [
     make_failed_episode("fault"),
     make_failed_episode("call"),
 ]
-SKIPPED = {"said before": 1, "failed by the user": 1, "with calls that could not be read": 1}
+SKIPPED = {"that repeat an earlier one": 1, "with a fault of the user": 1, "with calls that could not be parsed": 1}
 
 
 def test_demonstrations_are_distinct_solved_episodes() -> None:
     found = build_demonstrations(EPISODES, tools_of)
     assert [example.messages[-1].content for _, example in found.examples] == ["a", "b"]
-    assert found.skipped == SKIPPED | {"lost": 1}
+    assert found.skipped == SKIPPED | {"without the full reward": 1}
     assert found.examples[0][1].tools == (SPEC.replace(aliases={}),)
     assert str(found).splitlines()[0].split() == ["toy", "f", "easy", "2"]
 

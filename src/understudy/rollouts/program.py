@@ -11,7 +11,6 @@ import shlex
 import shutil
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from typing import Any
 
 import httpx2
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -87,32 +86,30 @@ class ProgramAgent:
                 session.sort_sequences()
         if failure := tools.failure or session.failure:
             raise failure
-        answer = session.final_text if text is None else text
-        episode.score = await self._score(task, environment, limits, episode, session, tools, answer)
+        recorded = RecordedEpisode(task, episode, session.final_text if text is None else text)
+        episode.score = await self._score(recorded, environment, limits, session, tools)
         repaired = episode.event_counts.get("repaired", 0)
         episode.penalty = min(MAX_REPAIR_PENALTY, repaired * self._repair_penalty)
         episode.stop_reason = StopReason.DONE if tools.score else session.stop_reason or StopReason.DONE
 
     async def _score(
         self,
-        task: Task,
+        recorded: RecordedEpisode,
         environment: EpisodeEnvironment,
         limits: EpisodeLimits,
-        episode: Trajectory,
         session: Session,
         tools: EpisodeTools,
-        answer: str,
     ) -> Score:
         """Return the score of a played episode (`program_reward`)."""
         if session.posted and (tools.was_used or self._config.reward):
             session.count(UNUSED_RESULT)
         if not tools.was_used and self._config.reward:
-            return await compute_reward(self._config.reward, RecordedEpisode(task, episode, answer), limits)
+            return await compute_reward(self._config.reward, recorded, limits)
         if not tools.was_used and session.posted:
             return session.posted
         if tools.score is None and session.stop_reason is None:
             with suppress(ToolError):
-                await tools.step(Message(role="assistant", content=answer))
+                await tools.step(Message(role="assistant", content=recorded.answer))
             if tools.failure:
                 raise tools.failure
         return tools.score or await environment.grade(ended=False)
@@ -147,11 +144,15 @@ class ProgramAgent:
         if self._config.command:
             await run_command(self._config, given)
             return None
-        if self._config.url:
-            return await _request(self._config.url, given)
         if self._config.python:
             return await run_in_worker(self._config, given)
-        return await _call_function(self._config.function, given)
+        if self._config.url:
+            answer = await _request(self._config.url, given)
+        else:
+            answer = await call_program(import_object(self._config.function), given)
+        if answer is None or isinstance(answer, str):
+            return answer
+        raise RolloutError(f"the program {self._config.name} returned {answer!r:.100}; return a text, or None", "agent")
 
     @asynccontextmanager
     async def _endpoint(self) -> AsyncIterator[str]:
@@ -189,11 +190,11 @@ def validate_program(config: ProgramConfig) -> None:
     """Raise ConfigError if the program cannot be found."""
     if config.command:
         try:
-            words = shlex.split(config.command)
+            name = next(iter(shlex.split(config.command)), "")
         except ValueError as e:
             raise ConfigError(f"agent.command = {config.command!r}: {e}") from e
-        if not words or not shutil.which(words[0]):
-            raise ConfigError(f"agent.command = {config.command!r}: there is no program {words[:1]} on the PATH")
+        if not shutil.which(name):
+            raise ConfigError(f"agent.command = {config.command!r}: there is no program {name!r} on the PATH")
     if config.python:
         validate_worker(config)
     elif config.function and not callable(import_object(config.function)):
@@ -202,25 +203,18 @@ def validate_program(config: ProgramConfig) -> None:
         validate_reward(config.reward)
 
 
-async def _request(url: str, given: ProgramEpisode) -> str | None:
+async def _request(url: str, given: ProgramEpisode) -> object:
     """Send an episode to a server. Return the `text` of its JSON response, if it has one."""
     async with httpx2.AsyncClient(timeout=None, trust_env=False, verify=False) as client:  # on this machine, as checked
         try:
             answer = await client.post(url, json=dataclasses.asdict(given))
         except httpx2.RequestError as e:
-            raise RolloutError(f"the program at {url} cannot be reached: {type(e).__name__} {e}", "agent") from e
+            problem = f"cannot be reached: {type(e).__name__} {e}; start it, or correct agent.url"
+            raise RolloutError(f"the program at {url} {problem}", "agent") from e
     if answer.is_error:
         raise RolloutError(f"the program at {url} answered {answer.status_code}: {answer.text[:300]}", "agent")
     try:
-        body: Any = answer.json() if answer.content else None
+        body = answer.json()
     except ValueError:
-        body = None
-    text = body.get("text") if isinstance(body, dict) else None
-    return text if isinstance(text, str) else None
-
-
-async def _call_function(reference: str, given: ProgramEpisode) -> str | None:
-    text = await call_program(import_object(reference), given)
-    if text is None or isinstance(text, str):
-        return text
-    raise RolloutError(f"the program {reference} returned {text!r:.100}; return a text, or None", "agent")
+        return None
+    return body.get("text") if isinstance(body, dict) else None

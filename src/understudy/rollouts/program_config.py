@@ -31,15 +31,14 @@ class ProgramConfig(Record):
     `RecordedEpisode` of `rollouts.program_reward`. Episodes in which the program uses the environment's tools or user
     are graded by the environment."""
     constraints: Literal["off", "mask"] = "off"
-    """What becomes of `tool_choice` and `response_format` of a program's requests. `off` drops and counts them. `mask`
-    samples under them, and trains with the log-probabilities over the tokens that they allowed. It needs
+    """Whether `tool_choice` and `response_format` of requests apply. `off` drops and counts them. `mask` samples under
+    them, and trains with the log-probabilities over the tokens that they allow. It needs
     `pip install 'understudy-rl[guided]'` and `engine.sampler=torch`. A model behind an API gets none."""
     variables: tuple[str, ...] = ()
-    """Names of environment variables with keys that `command` and `python` get. Other variables `*_API_KEY` are left
-    out."""
+    """Names of variables that `command` and `python` get although they end in `_API_KEY`. They get all that do not."""
     max_seconds: float = Field(default=600.0, gt=0.0)
-    """Time limit of an episode in seconds. A program that exceeds it is killed, which is a fault of the agent, unless
-    the episode had reached another limit."""
+    """Time limit of an episode in seconds. To exceed it is a fault of the agent, unless another limit was reached. A
+    process is killed then."""
     concurrency: int = Field(default=16, ge=1)
     """Maximum number of programs at once."""
 

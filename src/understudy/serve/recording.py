@@ -255,7 +255,7 @@ class Session:
             text = f'{where}: {first["msg"]}; post JSON such as {{"reward": 0.5}}, a number from 0 to 1'
             raise ApiError(text, where, "invalid_value") from e
         if self.posted:
-            raise ApiError("this episode has a result already; post one", code="already_posted", status=409)
+            raise ApiError("this episode has a result already; post only one", code="already_posted", status=409)
         self.posted = Score(reward=result.reward, parts=result.parts)
 
     @property
@@ -342,11 +342,8 @@ class Session:
             logprobs = [logprob for chunk in own for logprob in chunk.logprobs]
             if not all(map(math.isfinite, logprobs)):
                 raise RolloutError("the sampler gave a log-probability that is not a finite number", "engine")
-        except RolloutError as e:
-            self.failure = self.failure or e
-            raise ApiError(str(e), code="overloaded", status=503) from e
-        except ConfigError as e:
-            self.failure = self.failure or RolloutError(str(e), "engine")
+        except (ConfigError, RolloutError) as e:
+            self.failure = self.failure or (e if isinstance(e, RolloutError) else RolloutError(str(e), "engine"))
             raise ApiError(str(e), code="overloaded", status=503) from e
         if version is not None:
             self.episode.weights_version = version

@@ -21,10 +21,7 @@ _SEEDS = 2**31
 
 
 class RelaySession(Session):
-    """One episode of a program, with the replies of an endpoint.
-
-    The endpoint's own settings apply, as the run's do to a sampled model. Stop strings of the program cut the text.
-    """
+    """One episode of a program, with the replies of an endpoint, whose settings apply. Stop strings cut the text."""
 
     def __init__(self, model: ChatModel, episode: Trajectory, limits: SessionLimits) -> None:
         super().__init__(None, SamplingParams(), episode, limits)
@@ -55,15 +52,12 @@ class RelaySession(Session):
             conversation = [*known.messages, *conversation[num_known:]]
         try:
             return await self._endpoint.generate(conversation, tools, seed)
-        except RolloutError as e:
-            if e.context_full and self.episode.num_turns:
+        except (ConfigError, RolloutError) as e:
+            if isinstance(e, RolloutError) and e.context_full and self.episode.num_turns:
                 self.stop_reason = self.stop_reason or StopReason.MAX_TOKENS
                 raise ApiError(str(e), "messages", "context_length_exceeded") from e
             self.failure = self.failure or e
             raise ApiError("the endpoint failed; the episode has ended", code="overloaded", status=503) from e
-        except ConfigError as e:
-            self.failure = self.failure or e
-            raise ApiError("the endpoint cannot be used; the episode has ended", code="overloaded", status=503) from e
 
     def _record_reply(self, request: ChatCompletionRequest, reply: ChatCompletion, number: str) -> Message:
         """Append a reply to the episode, and return it as the program gets it."""

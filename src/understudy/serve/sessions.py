@@ -72,7 +72,8 @@ class SessionServer:
         """Return the session whose key a request has. Raise ApiError if there is none."""
         key = request.headers.get("authorization", "").removeprefix("Bearer ")
         if key not in self._sessions:
-            raise ApiError("no running episode has this API key", code="invalid_api_key", status=401)
+            text = "no running episode has this API key; send the value of OPENAI_API_KEY"
+            raise ApiError(text, code="invalid_api_key", status=401)
         return self._sessions[key]
 
     async def _take_result(self, request: Request) -> Response:

@@ -48,7 +48,7 @@ def build_demonstrations(episodes: Iterable[Trajectory], tools_of: ToolLookup) -
     result, seen = ExampleSet[Demonstration](), set[Hashable]()
     for episode in _usable_episodes(episodes, result.skipped, allow_weights=True):
         if not is_success(episode):
-            result.skipped["lost"] += 1
+            result.skipped["without the full reward"] += 1
         elif _new(episode, seen, result.skipped):
             example = Demonstration(
                 task=episode.task_id, messages=tuple(episode.messages), tools=_tools_as_shown(episode, tools_of)
@@ -123,9 +123,9 @@ def _usable_episodes(
     for episode in episodes:
         messages = [message for sequence in episode.sequences for message in sequence.messages]
         if episode.stop_reason is StopReason.FAULT or episode.score is None:
-            left[f"failed by the {episode.fault}"] += 1
+            left[f"with a fault of the {episode.fault}"] += 1
         elif any(call.parse_error for message in messages for call in message.tool_calls):
-            left["with calls that could not be read"] += 1
+            left["with calls that could not be parsed"] += 1
         elif not episode.num_turns:
             left["without a reply"] += 1
         elif is_success(episode) and any(map(_is_empty_reply, messages)):
@@ -143,7 +143,7 @@ def _conversations(episode: Trajectory, left: Counter[str], allow_weights: bool)
         if untrained and not allow_weights:
             left["with replies that were sampled elsewhere"] += 1
         elif not _is_conversation(shown):
-            left["with a history that is no conversation"] += 1
+            left["with a history that no row can hold"] += 1
         else:
             yield replace(episode, messages=shown, given_replies=given, tools=sequence.tools, branches=[])
 
@@ -165,7 +165,7 @@ def _new(episode: Trajectory, seen: set[Hashable], left: Counter[str]) -> bool:
     """Return whether no earlier episode had the same content."""
     content = tuple((*_content(message), message.weight) for message in episode.messages)
     if content in seen:
-        left["said before"] += 1
+        left["that repeat an earlier one"] += 1
         return False
     seen.add(content)
     return True
