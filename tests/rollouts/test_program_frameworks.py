@@ -56,7 +56,7 @@ class InventedTool(TwoCalls):
     """A model that first calls a tool which does not exist."""
 
     def _reply(self, request: ChatCompletionRequest) -> Message:
-        if all(message.role != "assistant" for message in request.conversation):
+        if len(request.conversation) <= 2:
             return Message(role="assistant", tool_calls=(ToolCall(name="invented"),))
         return TwoCalls._reply(self, request)
 

@@ -163,7 +163,7 @@ def _is_empty_reply(message: Message) -> bool:
 
 def _new(episode: Trajectory, seen: set[Hashable], left: Counter[str]) -> bool:
     """Return whether no earlier episode had the same content."""
-    content = tuple((*_content(message), message.weight) for message in episode.messages)
+    content = tuple((_content(message), message.weight) for message in episode.messages)
     if content in seen:
         left["that repeat an earlier one"] += 1
         return False
