@@ -56,7 +56,8 @@ class InventedTool(TwoCalls):
     """A model that first calls a tool which does not exist."""
 
     def _reply(self, request: ChatCompletionRequest) -> Message:
-        if len(request.conversation) <= 2:
+        told = any(each.role == "assistant" or "invented" in each.content for each in request.conversation)
+        if not told:
             return Message(role="assistant", tool_calls=(ToolCall(name="invented"),))
         return TwoCalls._reply(self, request)
 
