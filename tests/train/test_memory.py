@@ -193,6 +193,17 @@ def test_padded_rows_store_scores_and_linear_attention(folder: Path) -> None:
     assert activations(norms=4) - plain == shape.layers * 300 * 2 * shape.hidden * 8
 
 
+def test_scaled_or_capped_logits_are_stored_twice(folder: Path) -> None:
+    shape, load = read_model_shape(folder).replace(vocabulary=100_000), WORKLOAD.replace(prompt_tokens=0)
+    plain, capped = (
+        part_sizes(
+            plan_memory(shape.replace(has_plain_head=plain), config(), load, MACHINE.replace(fused_kernels=False))
+        )
+        for plain in (True, False)
+    )
+    assert capped["logits of a chunk"] == 2 * plain["logits of a chunk"]
+
+
 def test_measured_layers_replace_the_formulas(folder: Path) -> None:
     """Two rows of 300 tokens in a microbatch, eight sequences at once, and prefills of 4,096 tokens at most."""
     layers = (

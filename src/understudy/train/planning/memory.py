@@ -612,6 +612,7 @@ def _training_parts(
     has_kernel = machine.fused_kernels and shape.has_plain_head
     # With the kernel, those of the forward and the backward pass: the heap does not use the same memory for both.
     logits = positions * shape.vocabulary * (3 * item if has_kernel else item + 12)
+    logits *= 1 if shape.has_plain_head else 2  # autograd stores the scaled and capped ones too
     head = (4 + item) * shape.vocabulary * shape.hidden if config.train_embeddings and not config.uses_lora else 0
     beside = ("logits of a chunk", logits + head) if logits + head > backward else ("a layer's gradients", backward)
     yield MemoryPart(name=beside[0], phase="training", num_bytes=beside[1])
