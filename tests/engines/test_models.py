@@ -443,7 +443,9 @@ def test_model_of_another_task_is_refused(tiny: Path, tmp_path: Path, kind: str)
         validate_trainable(folder)
 
 
-@pytest.mark.parametrize(("key", "value"), [("hidden_size", 48), ("model_type", "no_such_type")])
+@pytest.mark.parametrize(
+    ("key", "value"), [("hidden_size", 48), ("model_type", "no_such_type"), ("hidden_act", "none"), ("dtype", "float7")]
+)
 def test_a_config_of_another_model_is_refused_in_one_line(tiny: Path, tmp_path: Path, key: str, value: object) -> None:
     from understudy.engines.factory import open_engine
     from understudy.engines.local.config import LocalEngineConfig
@@ -502,6 +504,10 @@ def test_folder_with_own_code_of_a_known_type_and_with_an_unused_token_beyond_th
     [
         *(({"quantization_config": {"quant_method": method}}, method) for method in ("gptq", "awq", "fp8", "mxfp4")),
         ({"compression_config": {"quant_method": "compressed-tensors"}}, "compressed-tensors"),
+        ({"quantization_config": {"quant_method": "fp8"}}, "FineGrainedFP8Config(dequantize=True)"),
+        ({"text_config": {"quantization_config": {"quant_method": "gptq"}}}, "gptq"),
+        ({"architectures": [1], "model_type": "wav2vec2"}, "'wav2vec2'"),
+        ({"dtype": "float7"}, "float7"),
         ({"model_type": "qwen2_5_vl", "vision_config": {}}, "images"),
         ({"model_type": "wav2vec2"}, "'wav2vec2'"),
     ],
@@ -520,6 +526,40 @@ def test_model_that_is_not_trainable_is_refused_without_its_weights(
             load(folder)
         assert str(folder) in str(caught.value)
         assert "\n" not in str(caught.value)
+
+
+def test_weights_that_no_index_names_are_refused(tiny: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(tiny, tmp_path / "model"))
+    (folder / "model.safetensors").rename(folder / "model-00001-of-00002.safetensors")
+    with pytest.raises(ConfigError, match=r"model\.safetensors\.index\.json"):
+        find_model(str(folder))
+
+
+@pytest.mark.parametrize(
+    ("file", "changes"),
+    [
+        ("config.json", {"dtype": "float7"}),
+        ("tokenizer_config.json", {"auto_map": {"AutoTokenizer": ["mine.Mine", None]}, "tokenizer_class": "Mine"}),
+    ],
+)
+def test_tokenizer_that_transformers_cannot_load_is_one_line(
+    tiny: Path, tmp_path: Path, file: str, changes: dict[str, Any]
+) -> None:
+    from understudy.train.certify.model_template import ModelTemplate
+
+    folder = Path(shutil.copytree(tiny, tmp_path / "model"))
+    (folder / file).write_text(json.dumps(json.loads((folder / file).read_text()) | changes))
+    with pytest.raises(ConfigError, match=re.escape(str(folder))) as caught:
+        ModelTemplate(folder)
+    assert "\n" not in str(caught.value)
+
+
+def test_chat_template_that_is_not_utf_8_is_named(tmp_path: Path) -> None:
+    from understudy.formats.jinja import read_chat_template
+
+    (tmp_path / "chat_template.jinja").write_bytes(b"\xff\xfe")
+    with pytest.raises(ConfigError, match=r"chat_template\.jinja"):
+        read_chat_template(tmp_path)
 
 
 def test_model_without_some_of_its_weights_is_refused(tiny: Path, tmp_path: Path) -> None:

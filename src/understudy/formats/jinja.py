@@ -21,11 +21,15 @@ turn."""
 def read_chat_template(folder: Path) -> str:
     """Return the Jinja source of a folder's chat template, from where transformers reads it.
 
-    Of several named templates, `tool_use` comes first, then `default`. Raise ConfigError if there is none.
+    Of several named templates, `tool_use` comes first, then `default`. Raise ConfigError if there is none
+    that can be read.
     """
     file = folder / "chat_template.jinja"
-    if file.is_file():
-        return file.read_text(encoding="utf-8")
+    try:
+        if file.is_file():
+            return file.read_text(encoding="utf-8")
+    except ValueError as error:
+        raise ConfigError(f"{file} is not UTF-8 ({error}); download it again") from error
     try:
         template = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8")).get("chat_template")
     except (OSError, ValueError) as error:

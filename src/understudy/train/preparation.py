@@ -12,6 +12,7 @@ from understudy.clients.chat import DEFAULT_ENDPOINT, Budget, find_endpoint, ope
 from understudy.clients.cost import CostTracker, validate_prices
 from understudy.core.errors import ConfigError
 from understudy.engines.models import find_model
+from understudy.engines.models.folder import validate_trainable
 from understudy.engines.unsupported import raise_unsupported
 from understudy.envs.task_source import TaskSource, list_file_summaries, list_notes
 from understudy.envs.users import UserSimulatorFactory
@@ -101,6 +102,8 @@ async def prepare_run(
     if config.data.reward:
         load_episode_class(config.data.reward)
     folder = find_model(config.model)
+    if config.engine.kind == "local":  # before the tasks are checked, which takes longer
+        validate_trainable(folder)
     domain = config.open_source()
     eval_sets = make_eval_sets(config, domain)
     validate_reference(config, folder)

@@ -304,6 +304,10 @@ def without_messages() -> Iterator[None]:
         transformers_logging.set_verbosity(shown)
 
 
+_CONFIG_ERRORS = (AttributeError, KeyError, OSError, TypeError, ValueError, StrictDataclassError)
+"""What transformers raises for values in config.json that it does not know."""
+
+
 def _load_network(folder: Path, dtype: torch.dtype, attention: str | None) -> PreTrainedModel | None:
     """Return a folder's model, or None if it does not take this implementation of attention.
 
@@ -321,11 +325,9 @@ def _load_network(folder: Path, dtype: torch.dtype, attention: str | None) -> Pr
             )
     except torch.OutOfMemoryError:
         raise
-    except KeyError as error:
-        if error.args != (ATTENTION_NAME,):
-            raise
-        return None
-    except (OSError, ValueError, RuntimeError, SafetensorError, StrictDataclassError) as error:
+    except (*_CONFIG_ERRORS, RuntimeError, SafetensorError) as error:
+        if isinstance(error, KeyError) and error.args == (ATTENTION_NAME,):
+            return None
         raise ConfigError(
             f"transformers cannot load the model in {folder}: {_reason(error)}; its config.json must be that of its "
             "weights"
@@ -347,7 +349,7 @@ def _read_config(folder: Path) -> PretrainedConfig:
     validate_trainable(folder)
     try:
         return AutoConfig.from_pretrained(folder)
-    except (OSError, ValueError, StrictDataclassError) as error:
+    except _CONFIG_ERRORS as error:
         raise ConfigError(f"transformers cannot read {folder / 'config.json'}: {_reason(error)}") from error
 
 

@@ -199,6 +199,8 @@ def validate_model_folder(folder: Path, name: str) -> Path:
         raise ConfigError(f"model {name!r}: {folder} has no config.json, so it is not a model folder{hint}")
     if not any(folder.glob("*.safetensors")):
         raise ConfigError(f"model {name!r}: {folder} has no *.safetensors, the only supported weight format")
+    if not any((folder / file).is_file() for file in ("model.safetensors", WEIGHTS_INDEX_FILE)):
+        raise ConfigError(f"model {name!r}: {folder} has no model.safetensors and no {WEIGHTS_INDEX_FILE}; add it")
     if not any(folder.glob("tokenizer*")):
         raise ConfigError(f"model {name!r}: {folder} has no tokenizer.json; save the model's tokenizer beside it")
     if cut := next(_truncated_files(folder), None):
@@ -216,6 +218,10 @@ _OTHER_TASKS = tuple(
     for task in ("MaskedLM", "SequenceClassification", "TokenClassification", "QuestionAnswering", "MultipleChoice")
 )
 """Ends of the names of classes in `architectures` that are no language models that write text."""
+_DEQUANTIZE = {
+    name: f"{cls}(dequantize=True)" for name, cls in (("fp8", "FineGrainedFP8Config"), ("mxfp4", "Mxfp4Config"))
+}
+"""How transformers loads the weights of a method unquantized."""
 
 
 def validate_trainable(folder: Path) -> None:
@@ -223,13 +229,15 @@ def validate_trainable(folder: Path) -> None:
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
     config = _read_json(folder / "config.json")
-    if quantization := config.get("quantization_config", config.get("compression_config")):
+    every = config.get("text_config", {}) | config
+    if quantization := every.get("quantization_config", every.get("compression_config")):
         method = quantization.get("quant_method", "an unknown method") if isinstance(quantization, dict) else ""
+        copy = f", or a copy that transformers wrote with {_DEQUANTIZE[method]}" if method in _DEQUANTIZE else ""
         raise ConfigError(
             f"{folder} has weights that are quantized with {method}, and training needs unquantized ones; give the "
-            "model they were made from (engine.finetune=qlora quantizes its weights in memory)"
+            f"model they were made from{copy} (engine.finetune=qlora quantizes its weights in memory)"
         )
-    other = next((name for name in config.get("architectures") or () if name.endswith(_OTHER_TASKS)), "")
+    other = next((name for name in config.get("architectures") or () if str(name).endswith(_OTHER_TASKS)), "")
     if other:
         raise ConfigError(f"{folder} is a {other}, which writes no text; choose a model with an output head for text")
     if config["model_type"] not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:

@@ -31,12 +31,20 @@ class ModelTemplate:
     """The chat template of a model folder. It uses only transformers and the tokenizer, and nothing of `formats`.
 
     `thinking` allows the model to think. `today` is the date that the template prints, by default the current one.
+    Raise ConfigError if transformers cannot load the tokenizer. Code in the folder is not run.
     """
 
     def __init__(self, folder: Path, thinking: bool = False, today: date | None = None) -> None:
+        from huggingface_hub.errors import StrictDataclassError
         from transformers import AutoTokenizer
 
-        self._tokenizer = AutoTokenizer.from_pretrained(folder)
+        try:
+            self._tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+        except (AttributeError, KeyError, OSError, TypeError, ValueError, StrictDataclassError) as error:
+            reason = " ".join(str(error).split())
+            raise ConfigError(
+                f"transformers cannot load the tokenizer of {folder}: {reason:.300}; correct the files of the model"
+            ) from error
         self._thinking = thinking
         self._day = today if today != date.today() else None
 

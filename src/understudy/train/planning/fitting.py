@@ -11,6 +11,7 @@ from pathlib import Path
 from understudy.engines.local.config import LocalEngineConfig
 from understudy.engines.local.machine import Machine, detect_machine
 from understudy.engines.models import find_model
+from understudy.engines.models.folder import validate_trainable
 from understudy.runs.config import TrainConfig
 from understudy.runs.model_format import choose_format
 from understudy.train.planning.memory import (
@@ -67,6 +68,7 @@ def fit_to_memory(config: TrainConfig, folder: Path, machine: Machine, processes
         return FittedRun(config, None)
     from understudy.train.planning.layer_memory import measure_shape  # imports torch
 
+    validate_trainable(folder)
     shape = measure_shape(read_model_shape(folder), folder, config.engine, _episode_tokens(config), machine)
     if config.engine.trainable_layers and choose_format(folder, config).trained_tokens:
         shape = shape.replace(trains_rows=True)
