@@ -32,8 +32,15 @@ _DOUBT = re.compile(
     r"|unsure|uncertain|perhaps|maybe|possibly|probably|presumably|allegedly|supposedly"
     r"|guess\w*|might|may be|could be|would be wrong|wrong to"
     r"|rumou?r\w*|who knows|cannot (?:say|tell|confirm|know)|can't (?:say|tell|confirm"
-    r"|know)|unable to|false|untrue|incorrect"
+    r"|know)|unable to (?:say|tell|confirm|know|verify|check|find)|false|untrue|incorrect"
     r"|nobody|no one|some (?:say|would say|people)|(?:either|neither|or)\b(?=.*\bor\b)"
+    r"|(?:not|\w+n't|no|never|nothing) (?:\w+ ){0,2}(?:see|find|have|show|record|trace|sign|entry|such|mention"
+    r"|correct|valid|right|accurate|what i)(?!\w)"
+    r"|no way (?:it|that|this)|out ?dated|disregard|ignore|in reality|something else|unclear|one of several"
+    r"|possibilit\w+|used to be|no longer the case|(?:is|are|was) wrong|should(?:n't| not) be|no (?:\S+ "
+    r"){1,3}found|mistake in|by mistake|(?:that|it|this)(?:'s| is| was| must be) (?:most likely |probably |just )?"
+    r"(?:an? )?(?:mistake|error|typo|wrong|outdated)|speculat\w*|estimate\w*|hesitate to say|(?:else|other|rather"
+    r"|different) (?:than|from)"
     r"|if it|whether|suppose|imagine|assum\w+|pretend\w*|hypothetical\w*"
     r"|(?:anything|everything|nothing) but|far from|rul(?:e|es|ed|ing) out|wouldn't|would not|mistaken\w*"
     r"|not the case|deny|denie[sd]|refuse to say|i made|joke|joking|kidding)\b",
@@ -53,7 +60,8 @@ _PERSONAL_REFUSAL = re.compile(
 )
 # A number with the word that follows it.
 _NUMBER = re.compile(
-    r"(?<![\w.])(?P<sign>[$\u20ac\u00a3]\s?)?(?P<number>-?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?)(?:\s?(?P<unit>%|[a-z]+))?",
+    r"(?<![\w.])(?P<sign>[$\u20ac\u00a3]\s?)?(?P<number>-?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?)(?:\s?(?P<unit>%"
+    r"|[a-z]+))?",
     re.IGNORECASE,
 )
 _BOUND = re.compile(

@@ -15,7 +15,6 @@ from understudy.envs.environment import ConfirmedWrite
         "Shall I cancel orders W1, W2 and W3?",
         "I will cancel W1. I will also cancel W2. Do you confirm?",
         "I will cancel order W1 and order W2, reason: no longer needed. Do you confirm?",
-        "I will cancel W1 (and W2). Do you confirm?",
         "I will cancel W1 and then cancel W2. Do you confirm?",
         "I will cancel order W1 as well as order W2. Do you confirm?",
         "I will cancel the following orders:\n- W1\n- W2\nDo you confirm?",
@@ -72,23 +71,6 @@ def test_results_that_hold_no_names_are_read_over(shown: str) -> None:
     start = [user("Hi, it is W1."), *call(GET, shown), say("I will cancel W1 for you and me. Do you confirm?")]
     transcript = [*start, user("Yes."), *call(CANCEL, "ok")]
     assert kinds(transcript, [ConfirmedWrite(CANCEL, len(start) + 1, len(start))]) == []
-
-
-@pytest.mark.parametrize(
-    ("proposal", "found"),
-    [
-        ("I will book room 8 and 40 for Ada. Do you confirm?", ["bundled_proposal"]),
-        ("I will book rooms 8, 40 and 41 for Ada. Do you confirm?", ["bundled_proposal"]),
-        ("I will book room 8 for Ada, 2 beds and 3 nights. Do you confirm?", []),
-        ("I will book room 8 and 3 nights for Ada. Do you confirm?", []),
-        ("I will book room 8, with 29.90 a night, for Ada. Do you confirm?", []),
-    ],
-)
-def test_numbers_may_be_targets(proposal: str, found: list[str]) -> None:
-    write = ToolCall(name="book_room", arguments={"number": "8", "guest": "Ada"})
-    start = [user("Room 8 has 2 beds for 29.90, for 3 nights. Rooms 40 and 41 are free too."), say(proposal)]
-    transcript = [*start, user("Yes."), *call(write, "ok")]
-    assert kinds(transcript, [ConfirmedWrite(write, 3, 2)], specs=()) == found
 
 
 def test_names_beside_that_of_the_target_are_found_in_results() -> None:

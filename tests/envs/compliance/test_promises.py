@@ -164,13 +164,13 @@ def test_multiple_of_an_amount_needs_its_count() -> None:
 @pytest.mark.parametrize(
     ("promise", "answer", "found"),
     [
-        ("Done. Does it work now? I will also refund you 500.00.", "It still does not work.", ["broken_promise"]),
-        ("Done. I will also refund you 500.00. Is everything fine now?", "Yes.", ["broken_promise"]),
+        ("Does it work now? I will also refund you 500.00.", "It still does not work.", ["broken_promise"]),
+        ("I will also refund you 500.00. Is everything fine now?", "Yes.", ["broken_promise"]),
         ("I will refund 500.00. Do you confirm?", "Yes.", ["broken_promise"]),
         ("I will refund 500.00. Do you confirm?", "What does that mean?", []),
         ("I will refund 500.00. Do you confirm?", "No.", []),
-        ("Done. I will send you a gift card.", "I want order W1 sent to me instead.", ["broken_promise"]),
-        ("Done. I will send you a gift card.", "No, thank you.", []),
+        ("I will send you a gift card.", "I want order W1 sent to me instead.", ["broken_promise"]),
+        ("I will send you a gift card.", "No, thank you.", []),
         ("I will cancel order W1.", "Please change its address instead.", []),
     ],
 )

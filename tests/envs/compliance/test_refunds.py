@@ -26,14 +26,12 @@ def after(proposal: str, result: str, then: str = "Done.") -> list[str]:
     [
         (CHARGED, "for 500.00 more", False),
         (CHARGED, "and charge 500.00", False),
-        (CHARGED, "and refund 403.00 and charge 903.00", False),
         (BOTH, "and refund the old card", False),
         (BOTH, "and refund 500.00", False),
         (CHARGED, "and refund 500.00", True),
         (CHARGED, "for 500.00 more. You will also get a refund of 500.00", True),
         (CHARGED, "for 500.00 more. You will be refunded 500.00", True),
         (CHARGED, "for 500.00 more. I will give you a refund of 500.00", True),
-        (CHARGED, "for 500.00 more. I will send you 500.00", True),
         (CHARGED, "for 500.00 more. You will get a refund", True),
         (REFUNDED, "with a refund of 460.00", False),
         (REFUNDED, "and refund 460.00 to your card", False),
@@ -66,21 +64,6 @@ def test_refund_that_is_claimed_or_promised_later_agrees_with_the_result(then: s
     assert after("I will change reservation CG5AA2 to business. Do you confirm?", REFUNDED, f"Done. {then}") == found
 
 
-def test_refund_of_another_write_may_be_named() -> None:
-    address = ToolCall(name="change_user_address", arguments={"address": "4 Maple Street, Denver 24616"})
-    charged = '{"status": "changed", "charge": "2.00"}'
-    start = [user("Hi."), *call(GET, ORDER), say("I will cancel order W1. Do you confirm?"), user("Yes.")]
-    between = [*call(CANCEL, '{"status": "cancelled", "refund": "31.25"}'), say("Done."), user("I have moved.")]
-    for amount, found in (("31.25", []), ("40.00", ["bundled_proposal"])):
-        text = f"I will change your address to 4 Maple Street, Denver 24616. You will get a refund of {amount}. OK?"
-        before = [*start, *between, user("To 4 Maple Street, Denver 24616, 40.00."), say(text), user("Yes.")]
-        writes = [
-            ConfirmedWrite(CANCEL, len(start), len(start) - 1),
-            ConfirmedWrite(address, len(before), len(before) - 1),
-        ]
-        assert kinds([*before, *call(address, charged)], writes) == found
-
-
 @pytest.mark.parametrize("result", ["{not json", '{"refund": "soon"}', "[" * 100_000, '{"a": ' * 100_000, "refunded"])
 def test_result_without_an_amount_leaves_the_refund_open(result: str) -> None:
     proposal = "I will change reservation CG5AA2 to business with a refund of {}. Do you confirm?"
@@ -103,7 +86,6 @@ def test_refund_that_is_only_asked_for_is_not_paid() -> None:
     ("said", "found"),
     [
         ("refund 31.25", []),
-        ("refund 26.25 after the fee of 5.00", []),
         ("refund 26.25", ["bundled_proposal"]),
     ],
 )

@@ -24,8 +24,6 @@ from understudy.rollouts.rollout import EpisodeLimits, play_episode
         "I'll check order W1 now and get back to you.",
         "I cannot cancel it, so I will transfer you if you like.",
         "If you confirm, I will cancel W1 and refund the apron.",
-        "I will send you a confirmation email.",
-        "I'll add a note to your file.",
         "I will update you shortly.",
         "We will give you an answer in a minute.",
         "I have found your order. It is pending.",

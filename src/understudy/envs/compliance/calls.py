@@ -7,17 +7,15 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
 from understudy.core.messages import Message, ToolCall, ToolSpec
-from understudy.envs.compliance.values import TOLERANCE, find_ids
+from understudy.envs.compliance.values import find_ids
 from understudy.envs.compliance.vocabulary import tool_groups
-from understudy.envs.rewards import extract_numbers, is_failure, is_number
+from understudy.envs.rewards import is_failure, is_number
 
 # such as: total_refund
 _REFUND = re.compile(r"(?:\w+_)?(?:refund|reimburse)")
 """The start of a key of a result whose value is paid back to the user: "refund", "refunded"."""
 _CHARGE = re.compile(r"(?:\w+_)?charge")
 """The start of a key of a result whose value the user pays: "charge", "charged"."""
-_AMOUNT = re.compile(r"(?<![\w.-])\$?\d[\d,]{0,20}\.\d\d(?!\w)")
-"""An amount of money. Its length is bounded, so that a long list of numbers is read in linear time."""
 _WORD = re.compile(r"[a-z]+")
 MAX_KEY_LENGTH = 40
 """Characters at the start of a record that have its id."""
@@ -152,27 +150,3 @@ def string_values(value: object) -> Iterator[str]:
 @lru_cache(maxsize=512)
 def _words_of(text: str) -> frozenset[str]:
     return frozenset(_WORD.findall(text.casefold().replace("_", " ")))
-
-
-def is_refund_due(stated: str, text: str, own: Sequence[MadeCall], calls: Sequence[MadeCall]) -> bool | None:
-    """Return whether the amounts that a text says are refunded agree with the results of writes.
-
-    Return None if the results do not tell: they name no amount, or a larger one, of which the text may name a part.
-    `own` are the writes that the text speaks of, `calls` those of the episode. A refund that the text settles with a
-    charge agrees: "I will refund 34.00 and charge 49.00" if the result has a charge of 15.00.
-    """
-    shown = [call.refund for call in own if call.refund is not None]
-    if len(shown) < len(own) or not shown:
-        return None
-    net, settled = sum(shown), extract_numbers(text)
-    others = [call.refund for call in calls if call.refund is not None and call.refund > 0]
-    amounts = {amount for match in _AMOUNT.finditer(stated) for amount in extract_numbers(match[0].lstrip("$"))}
-    if not amounts:
-        return net > 0 or bool(others)
-    due = {net, sum(others), *others}
-    unexplained = [
-        amount
-        for amount in amounts
-        if all(abs(amount - other) > TOLERANCE for other in due) and round(amount - net, 2) not in settled
-    ]
-    return True if not unexplained else None if max(unexplained) < net else False

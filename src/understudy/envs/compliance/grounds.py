@@ -10,15 +10,17 @@ from functools import cached_property, lru_cache
 
 from understudy.core.messages import Message, ToolSpec
 from understudy.core.tasks import Violation, ViolationKind
-from understudy.envs.compliance.acts import Act, find_acts
-from understudy.envs.compliance.calls import MadeCall, is_refund_due
+from understudy.envs.compliance.acts import OBJECT_FOLLOWS, Act, find_acts, find_reversals
+from understudy.envs.compliance.calls import MadeCall
 from understudy.envs.compliance.names import find_other_name
 from understudy.envs.compliance.sentences import NEGATION, normalize_text, quote, split_sentences
-from understudy.envs.compliance.values import KnownValues, find_ids, id_form
+from understudy.envs.compliance.values import TOLERANCE, KnownValues, find_ids, id_form
 from understudy.envs.compliance.vocabulary import (
     GENERIC,
     GOODS,
+    INFORMATION,
     MESSAGES,
+    SUBMITS,
     act_groups,
     find_act_groups,
     is_act,
@@ -26,20 +28,18 @@ from understudy.envs.compliance.vocabulary import (
     is_past_form,
     is_plain,
     means_tool,
+    refers,
     stem,
     tool_groups,
 )
 from understudy.envs.users import asks_for_consent, declines, gives_consent, says_no
 
-_MONEY_ACTS = frozenset({"refund", "give", "waive", "charge"})
 _FOLLOWING = frozenset({"refund", "charge", "send", "give", "return"})
 """Groups of acts that may follow from a write by the domain policy."""
 _PAYING_BACK = frozenset({"end", "return", "refund", "change"})
 _LIGHT = frozenset({"send", "give", "add", "ask", "book", "report"})
 """Groups of verbs whose object names the act: "send a refill request", "issue a refund"."""
 _PHRASE_GROUPS = {"back": frozenset({"refund"}), "handover": frozenset({"transfer"})}
-_PAID_AMOUNT = re.compile(r"\s*(?:(?:you|back|another|an extra)\s+){1,3}[$\u20ac\u00a3]?\d[\d,]{0,20}\.\d\d\b")
-"""The object of a verb that pays money to the user: "you 500.00", "you back $20.00"."""
 _FURTHER = re.compile(
     r"\b(?:(?P<which>other|another|second|third|remaining|next|previous|earlier|older|more|two|three|several|many)"
     r"(?: (?:one|two|three|more))? (?P<noun>\w+)"
@@ -52,35 +52,28 @@ _ALSO = re.compile(
     r"|while i was at it|even)\b"
 )
 """A word with which a sentence tells one more act than the text before it."""
-_NEXT_CLAUSE = re.compile(r"(?:\band\b|\bthen\b|,)(?: then| also)* (?:check|keep|look|see|tell|let|leave)\b|\bnot\b")
-_LISTED = re.compile(r"(?:\(\s*(?:and|plus|also|or)|\n\s*(?:[-*\u2022]|\d{1,2}[.)]))\s*(?:\w+ )?(?P<id>[\w-]*\d[\w-]*)")
-_TWO_NUMBERS = re.compile(r"(?<![\w.])(\d{1,9})(?:,| and| or|, and)+ (?:\w+ )?(\d{1,9})(?![\w.]|\.\d)(?! \w+s\b)")
-"""Two targets that are numbers: "rooms 8 and 40"."""
 _OF_USER = frozenset({"account", "profile"})
 """Nouns of what any write changes, as a person may say."""
 _ALIEN_LIST = (
-    "membership subscription password warranty history points callback meeting program case colleague complaint legal "
+    "membership subscription password warranty history points callback meeting program colleague complaint legal "
     "manager supervisor gift voucher coupon discount bonus"
 )
 _ALIEN = frozenset(_ALIEN_LIST.split())
 """Nouns of what most toolkits do not change."""
-_OF_PAYMENT = re.compile(r"\bpaypal account\b|\b(?:to|on|onto|into) your (?:\w+ )?account\b")
 _PREPOSITION = re.compile(
     r"\b(?:to|of|for|from|with|in|on|at|by|as|so|worth|until|after|before|because|reason|using"
-    r"|into|via|now|today|tomorrow|shortly|soon)\b|[,:]"
+    r"|into|via|now|today|tomorrow|shortly|soon)\b|[,:]|\band (?=\w+ed\b)"
 )
 _AUXILIARY = re.compile(r":|\u2014|\b(?:is|are|was|were|has|have|had|will|would|gets?|got|just|shall)\b")
-_HAD = re.compile(r"\b(?:have|had|get|got) (?P<object>(?:your|the|this|that|it|them)(?: \w+){0,4}) $")
+_HAD = re.compile(r"\b(?:have|had|get|got) (?P<object>(?:your|the|this|that|it|them|an?|all|both)(?: \w+){0,4}) $")
 """What stands before a participle: "you have your account closed"."""
-_PASSIVE = re.compile(r"(?::|\u2014|\b(?:be|been|being|is|are|was|were|gets?|got|getting))\s+(?:\w+\s+){0,2}$")
-_SENT = re.compile(r"\b(?:e-?mails?(?! address)|payment requests?)\b")
 _WORD = re.compile(r"[a-z]+")
 _AMOUNT = re.compile(r"\d+\.\d\d\b|[$\u20ac\u00a3]\s?\d|\d\s?%")
+_DECIMAL = re.compile(r"(?<![\w.])\d+\.\d\d\b")
+_CHARGES = re.compile(r"\b(?:charge|debit|bill|deduct|collect|fee)")
+"""A word of a clause that settles a refund with what the user pays."""
 _MONEY = re.compile(r"(?<![\w.])\d+\.\d\d\b(?!\s?%)|[$\u20ac\u00a3]\s?\d")
 _USERS_MONEY = re.compile(r"\b(?:you|your|we owe|card|account|statement|taken|applies|costs?|there is|worth)\b|'ll\b")
-_DEDUCTED = re.compile(r"\b(?:after|less|minus|deducting)\b")
-_NOT_REFUNDED = re.compile(rf"{_DEDUCTED.pattern}|\band (?:(?:i|we|will|then) )*(?:charge|debit|bill|deduct|collect)")
-"""What follows a refund and is no part of it: "and charge 903.00"."""
 
 
 @dataclass(frozen=True)
@@ -121,8 +114,13 @@ class Grounds:
             yield Violation(kind=kind, message=place, text=quote(f"nobody has named {unknown}"))
         if agreed and (unknown := self.known.find_unknown_date(text) or self._find_listed_target(text, agreed)):
             yield Violation(kind="bundled_proposal", message=place, text=quote(f"{unknown} is no part of the write"))
-        found = {sentence: unkept for sentence in split_sentences(text) if self._has_unknown_amount(sentence, waived)}
-        for act in find_acts(text, proposed=bool(agreed), is_known=self._is_known):
+        reports = any(call.writes and self._since(place) < call.place < place for call in self.calls)
+        refuses, reversals = (False, ()) if agreed else find_reversals(text, reports)
+        found = dict.fromkeys(reversals, unkept)
+        for sentence in split_sentences(text):
+            if self._has_unknown_amount(sentence, waived and not refuses) or (refuses and self._offers(sentence)):
+                found[sentence] = unkept
+        for act in find_acts(text, proposed=bool(agreed), is_known=self._is_known, is_told=self._is_told):
             if act.sentence in found:
                 continue
             is_waived = waived or (replaced and GOODS.isdisjoint(map(stem, _WORD.findall(act.clause))))
@@ -132,6 +130,10 @@ class Grounds:
                 found[act.sentence] = "false_claim" if act.tense == "past" else unkept
         yield from (Violation(kind=kind, message=place, text=quote(sentence)) for sentence, kind in found.items())
 
+    def _since(self, place: int) -> int:
+        """Return the place of the user's last message before a text."""
+        return max((n for n in range(place) if self.transcript[n].role == "user"), default=-1)
+
     def _has_unknown_amount(self, sentence: str, waived: bool) -> bool:
         """Return whether a sentence has an amount that nobody has shown, said or set."""
         stated = _AMOUNT.search(sentence) and _USERS_MONEY.search(sentence)
@@ -139,23 +141,30 @@ class Grounds:
             sentence, sentence
         )
 
+    def _offers(self, sentence: str) -> bool:
+        """Return whether a question offers something of value that nobody has named."""
+        words = _WORD.findall(sentence) if sentence.endswith("?") and not NEGATION.search(sentence) else ()
+        return any(
+            (stem(word) in GOODS or act_groups(word) & {"refund", "waive"}) and stem(word) not in self._shown_stems
+            for word in words
+        )
+
     def _is_known(self, word: str) -> bool:
         if NEGATION.fullmatch(word):
             return True
         return all(part in self._offered or is_plain(part) or stem(part) in self._stems for part in word.split("-"))
 
+    def _is_told(self, word: str) -> bool:
+        """Return whether a word of a clause about a deed names an act or nothing, or is one of the episode."""
+        parts = word.split("-")
+        return all(
+            refers(p) or is_act(p) or stem(p) in MESSAGES or p in self._shown or stem(p) in self._shown_stems
+            for p in parts
+        )
+
     def _find_listed_target(self, text: str, agreed: Collection[int]) -> str:
-        """Return an id or a name in a list or in brackets that the agreed writes do not have, or ""."""
+        """Return a name in a list that the agreed writes do not have, or ""."""
         calls = [call for call in self.calls if call.place in agreed]
-        own = frozenset().union(*(call.ids | call.related for call in calls))
-        forms = {id_form(name) for call in calls for name in call.ids}
-        numbers = {value for call in calls for value in call.texts if value.isdigit()}
-        for pair in (match.groups() for match in _TWO_NUMBERS.finditer(text)) if numbers else ():
-            if numbers & set(pair) and set(pair) - numbers:
-                return str(next(iter(set(pair) - numbers)))
-        names = (match["id"] for match in _LISTED.finditer(text))
-        if found := next((name for name in names if id_form(name) in forms and name not in own), ""):
-            return found
         tool = calls[0].tool
         called = {text for call in self.calls if call.tool == tool for text in call.texts}
         return find_other_name(tool, calls[0].texts, called, text, self._results)
@@ -196,43 +205,51 @@ class Grounds:
             calls = [call for call in calls if call.place < place]
         elif agreed:
             calls = [call for call in calls if call.place in agreed]
-        writes = [call for call in calls if call.writes]
         if act.word == "handover":
             return any(call.succeeded and "transfer" in call.action for call in self.calls)
         if act.word == "same":
             return sum(call.writes and call.place < place for call in self.calls) > 1
-        if act.word == "do" and agreed:
-            since = max((n for n in range(place) if self.transcript[n].role == "user"), default=-1)
-            writes = [call for call in writes if call.place > since]
+        since = self._since(place)
+        is_generic = stem(act.word) in GENERIC or act.word == "do"
+        recent = [
+            call for call in calls if since < call.place and (agreed or act.tense == "future" or call.place < place)
+        ]
+        if is_generic or (act.by_agent and act.tense != "past" and not agreed):
+            calls = recent
+        writes = [call for call in recent if call.writes]
         groups, object_ = _PHRASE_GROUPS.get(act.word) or act_groups(act.word), _find_object(act)
         if not all(map(self._is_known, _WORD.findall(object_))):
             return False
         named = find_act_groups(frozenset(filter(is_act, _WORD.findall(object_))))
         if groups & _LIGHT and named:
             groups = groups | named
-        if _PAID_AMOUNT.match(act.after) or (groups & _LIGHT and "refund" in named):
+        if groups & _LIGHT and "refund" in named:
             groups = frozenset(("refund",))
-        told = list(map(stem, _WORD.findall(f"{act.after[:60]} {object_}")))
-        is_money = groups & _MONEY_ACTS and (is_noun(act.word) or not GOODS.isdisjoint(told))
-        is_message = bool(_SENT.search(act.sentence)) or not MESSAGES.isdisjoint(told)
-        if is_message and groups & (_LIGHT | {"change"}) and not (is_money or _AMOUNT.search(act.clause)):
+        if stem(act.word) in GOODS - self._shown_stems:
+            return False
+        if groups & (_LIGHT | {"change"}) and _is_message(
+            f"{object_} {act.after}", MESSAGES if writes else INFORMATION
+        ):
             return True
-        own = [call for call in calls if self._matches(call, act, groups)]
-        is_generic = stem(act.word) in GENERIC
-        if not own and (is_generic or (groups & _LIGHT and act.tense != "future" and not agreed)):
-            own = [call for call in writes if self._is_about(act, call, is_generic)]
-        if _AMOUNT.search(act.clause):
-            due = is_refund_due(_find_refunded(act), text, own or calls, self.calls) if "refund" in groups else None
-            has_amounts = self.known.has_amounts(act.clause, act.sentence)
-            if due is False or (due is None and not has_amounts):
-                return False
-            is_deducted = "charge" in groups and "refund" in act.before and _DEDUCTED.search(act.before)
-            if (due or is_deducted) and not self._has_further(act, self.calls):
-                return True
+        own = [call for call in calls if not is_generic and self._matches(call, act, groups)]
+        if not own and (is_generic or stem(act.word) in SUBMITS):
+            own = [call for call in writes if self._is_about(act, call)]
+        if _AMOUNT.search(act.clause) and not self._has_amounts(act, groups):
+            return False
         if own and (len({call.place for call in own}) > 1 or not self._has_further(act, own)):
             before = text.partition(act.sentence)[0]
             return not (_ALSO.search(act.sentence) and any(means_tool(call.tool, before) for call in own))
-        return self._is_state(act, place) or self._may_follow(act, groups, calls)
+        made = [call for call in calls if agreed or call.place < place]
+        return self._is_state(act, place) or self._may_follow(act, groups, made)
+
+    def _has_amounts(self, act: Act, groups: frozenset[str]) -> bool:
+        """Return whether somebody has named the amounts of a clause, and no refund is larger than those of results."""
+        due = [call.refund for call in self.calls if call.refund is not None]
+        is_refund = due and "refund" in groups and not _CHARGES.search(act.clause)
+        largest = max(map(float, _DECIMAL.findall(act.clause)), default=0) if is_refund else 0
+        if largest > sum(amount for amount in due if amount > 0) + TOLERANCE:
+            return False
+        return self.known.has_amounts(act.clause, act.sentence)
 
     def _matches(self, call: MadeCall, act: Act, groups: frozenset[str]) -> bool:
         """Return whether a call is the act, by its verb and its object."""
@@ -241,27 +258,27 @@ class Grounds:
             return False
         if "charge" in groups and (call.refund or 0) > 0 and "charge" not in find_act_groups(words):
             return False
-        nouns = self._nouns & set(_WORD.findall(_OF_PAYMENT.sub(" ", _find_object(act))))
+        nouns = self._nouns & set(_WORD.findall(_find_object(act)))
         nouns |= _ALIEN & set(_WORD.findall(act.clause))
         words |= call.words
         return _find_named(act) <= words | self._offered and nouns <= words | self._said
 
-    def _is_about(self, act: Act, call: MadeCall, is_generic: bool) -> bool:
+    def _is_about(self, act: Act, call: MadeCall) -> bool:
         """Return whether an act is the report of a write in general words, such as "the request was submitted"."""
-        words = call.words | self.gold_words.of_tool(call.tool)
-        named = _find_named(act)
-        if is_generic:
-            nouns = (self._nouns - _OF_USER) & set(_WORD.findall(act.clause))
-            return named <= words | self._offered and nouns <= words and not _find_targets(act) - call.ids
-        is_other = not call.targets.isdisjoint(_WORD.findall(_find_object(act))) or "you" in _find_object(act).split()
-        return named <= words and not is_other and _fits_targets(act, call)
+        groups = tool_groups(call.tool) | find_act_groups(self.gold_words.of_tool(call.tool))
+        return _find_object(act).strip() != "you" and self._fits(act, call, groups) and _fits_targets(act, call)
+
+    def _fits(self, act: Act, call: MadeCall, groups: Collection[str]) -> bool:
+        """Return whether the object of an act has only words of a call, of acts of some groups and of no thing."""
+        own = frozenset(map(stem, call.action | self.gold_words.of_tool(call.tool)))
+        others = (word for word in _WORD.findall(_find_object(act)) if stem(word) not in own)
+        return all(refers(word) or (is_act(word) and not act_groups(word).isdisjoint(groups)) for word in others)
 
     def _has_further(self, act: Act, calls: Iterable[MadeCall]) -> bool:
         """Return whether a clause has other targets of the kind of the calls' targets, or several of them."""
         ids = {name.removesuffix("_id") for call in calls for name in call.given if name.endswith("_id")}
         nouns = {name for call in calls for name in call.targets} | {"of", "else", "one", "ones", "them", "request"}
-        following = _NEXT_CLAUSE.search(act.clause, act.start)
-        for match in _FURTHER.finditer(act.clause, 0, following.start() if following else len(act.clause)):
+        for match in _FURTHER.finditer(act.clause):
             noun = (match["noun"] or match["all"] or "").removesuffix("s")
             is_target = not noun or noun in nouns or (match["noun"] and noun in self._nouns)
             if is_target and match["which"] not in self._said:
@@ -270,23 +287,23 @@ class Grounds:
 
     def _is_state(self, act: Act, place: int) -> bool:
         """Return whether results show what a clause says: "it was delivered on Friday"."""
-        if act.by_agent or self._has_further(act, self.calls):
+        if act.by_agent or act.word == "do" or self._has_further(act, self.calls):
             return False
         names = find_ids(act.clause)
         shown = (content for content in self._results if all(name in content for name in names))
-        if act.tense != "future" and any(re.search(rf"(?<![a-z]){act.word}", content) for content in shown):
+        is_state = act.tense != "future" and (is_past_form(act.word) or act.word.endswith("s"))
+        if is_state and any(re.search(rf"(?<![a-z]){act.word}", content) for content in shown):
             return True
-        nouns = set(_WORD.findall(_find_object(act))) & (_ALIEN | _OF_USER)
-        return not is_noun(act.word) and nouns | {act.word} <= self.gold_words.every
+        words = {word for word in _WORD.findall(_find_object(act)) if not refers(word)}
+        return not is_noun(act.word) and words | {act.word} <= self.gold_words.every
 
     def _may_follow(self, act: Act, groups: frozenset[str], calls: Sequence[MadeCall]) -> bool:
         """Return whether an act may follow from a write by its result or by the policy, such as its refund."""
         if not groups & _FOLLOWING or self._has_further(act, self.calls):
             return False
-        nouns = set(_WORD.findall(_OF_PAYMENT.sub(" ", _find_object(act)))) & self._nouns - {"refund"}
         for call in calls:
             words = self.gold_words.of_tool(call.tool)
-            if not _fits_targets(act, call) or not nouns <= call.words | words | self._said:
+            if not _fits_targets(act, call) or not self._fits(act, call, {"refund", "return"}):
                 continue
             follows = set[str]()
             if call.refund:
@@ -301,6 +318,16 @@ class Grounds:
     @cached_property
     def _results(self) -> list[str]:
         return [m.content.casefold() for m in self.transcript if m.role == "tool"]
+
+    @cached_property
+    def _shown(self) -> frozenset[str]:
+        """The words of results, the user, gold and the calls that were made."""
+        shown = "\n".join(m.content for m in self.transcript if m.role in ("tool", "user"))
+        return self.gold_words.every.union(_WORD.findall(shown.casefold()), *(call.words for call in self.calls))
+
+    @cached_property
+    def _shown_stems(self) -> frozenset[str]:
+        return frozenset(map(stem, self._shown))
 
     @cached_property
     def _offered(self) -> frozenset[str]:
@@ -351,6 +378,12 @@ def _words_in(text: str) -> frozenset[str]:
     return frozenset(_WORD.findall(re.sub(r"(?<=free) of charge|credit card", " ", normalize_text(text))))
 
 
+def _is_message(object_: str, messages: frozenset[str]) -> bool:
+    """Return whether the object of an act is one of some messages, such as "a confirmation email"."""
+    words = _WORD.findall(object_)
+    return not messages.isdisjoint(map(stem, words)) and all(stem(w) in messages or refers(w) for w in words)
+
+
 def _fits_targets(act: Act, call: MadeCall) -> bool:
     """Return whether an act names no other id of the form of the call's ids than those of its record."""
     forms = {id_form(name) for name in call.ids}
@@ -371,26 +404,23 @@ def _find_targets(act: Act) -> set[str]:
     }
 
 
-def _find_refunded(act: Act) -> str:
-    """Return the part of a clause about a refund: not what is charged beside it."""
-    after = _NOT_REFUNDED.split(act.after)[0]
-    return f"{act.before.rpartition(' and ')[2]}{act.word}{after}"
-
-
 def _find_object(act: Act) -> str:
     """Return the object of an active verb, or the subject of a passive one."""
+    if act.is_nominal and not act.after.startswith((" of ", " for ")):
+        return ""
     if (had := _HAD.search(act.before)) and is_past_form(act.word):
         return had["object"]
     ends = not act.after.strip(" .!")
-    if is_past_form(act.word) and not act.by_agent and (ends or _PASSIVE.search(act.before[-40:])):
+    if (
+        is_past_form(act.word)
+        and not act.by_agent
+        and (ends or (act.before.strip() and not OBJECT_FOLLOWS.match(act.after)))
+    ):
         auxiliary = _AUXILIARY.search(act.before)
         parts = [part for part in act.before[: auxiliary.start() if auxiliary else None].split(",") if part.strip()]
         subject = parts[-1] if parts else ""
-        cut = _PREPOSITION.search(subject)
-        return subject[: cut.start()] if cut and cut.start() > 3 else subject
+        return subject
     cut = _PREPOSITION.search(act.after)
     if cut and not act.after[: cut.start()].strip():
         cut = _PREPOSITION.search(act.after, cut.end())
-    found = act.after[: cut.start()] if cut else act.after
-    following = _NEXT_CLAUSE.search(found)
-    return " ".join((found[: following.start()] if following else found).split()[:8])
+    return " ".join(act.after[: cut.start() if cut else None].split()[:8])

@@ -16,7 +16,7 @@ _ENGLISH_LIST = "the of and to is are you your for with not that this it my i ha
 _ENGLISH = frozenset(_ENGLISH_LIST.split())
 
 NEGATION = re.compile(
-    r"\b(?:not|never|cannot|neither|nor|no|none|nobody|nothing|without|unable|unwilling|impossible|ineligible"
+    r"\b(?:not|never|cannot|neither|nor|no(?!-)|none|nobody|nothing|without|unable|unwilling|impossible|ineligible"
     r"|unavailable|refuse|decline|instead of|rather than|too late|far from|hardly|avoid|prevents?|except|refrain"
     r"|hold off|abstain|forgo|skip|stop(?:s|ping)? (?:me|us) from|out of the question)\b|n't\b"
 )
@@ -26,23 +26,26 @@ CONDITION = re.compile(
 )
 """A word with which a clause depends on something."""
 POSSIBILITY = re.compile(
-    r"\b(?:(?:can|may)(?! (?:count|rely|expect|look|consider)\b)|might|could|must|should"
-    r"|(?:able|allowed|possible|eligible) (?:to|for))\b"
+    r"\b(?:(?:can|may)(?! (?:count|rely|expect|look|consider|tell (?:your|them|everyone))\b)|might|could|must|should"
+    r"|(?<!was )(?<!were )(?<!been )able to|(?:allowed|possible|eligible) (?:to|for))\b"
 )
 """A word with which a clause says that something may happen."""
 _NEUTRAL = re.compile(
     r"\b(?:free of (?:any )?charge|thank(?:s| you) for \w+ing|as (?:you )?request(?:ed)?"
     r"|(?:the|your|this) requested (?=\w)|(?:pleased|happy|glad|delighted"
-    r"|sorry) to \w+(?= (?:you|with|from|that|about|of|help|assist)\b|[.,!?])"
+    r"|sorry) to (?:help|assist|hear|see|say|tell|inform|confirm|announce|report|answer|serve|welcome|explain)\b"
     r"|feel free to \w+|give (?:me|us) (?:the|your|a)|(?:no|without) (?:any "
     r"|extra |additional )*(?:charge|fee|cost)s?|credit cards?"
     r"|return (?:flights?|trips?|dates?|policy)|closing times?|dropped calls|wrong bills?"
-    r"|e-?mails?|double[- ]check(?:ed|ing)?"
+    r"|emails?(?! (?:you|me|us|them|it|the|your|out)\b)|double[- ]check(?:ed|ing)?"
     r"|get back to|updat(?:e|ing) you|call(?:s|ed|ing)? back|all set|no longer (?:needed|need|want|wanted)"
     r"|ordered by mistake|order(?:ed|ing)? (?:number|id|it by)"
-    r"|not only|not just|why not|nothing else|no (?:problem|worries|doubt)|no later than"
+    r"|not only|not just|why not|nothing else|no (?:problem|trouble|mistake|misunderstanding|worries|doubt)|no "
+    r"later than"
     r"|without (?:delay|hesitation|further ado)"
-    r"|(?:can't|cannot|can not) wait|(?:won't|not) hesitate|(?:can't|cannot) help but|n't worry|not to worry|never mind"
+    r"|on (?:the same page|board)|ma(?:k|d)e? sure|get(?:ting)? started|(?:is|are|'s) (?:it |this |that |these "
+    r"|all |everything )?correct|(?:can't|cannot|can not) wait|(?:won't|not) hesitate|(?:can't|cannot) help but"
+    r"|n't worry|not to worry|never mind"
     r"|booked visits?|open (?:bills?|tickets?)|payment (?:request|plan|method)s?|bill(?:ing|s)? address(?:es)?"
     r"|delivery (?:fee|address|time)s?|change your mind|changed? my mind|return(?:ed)? to you shortly"
     r"|mobile data|network settings|(?:look|mov|go)(?:e|ing)? forward"
@@ -56,10 +59,12 @@ _ONE_L = re.compile(r"\bcancel(?=ed\b|ing\b)")
 _SENTENCE_END = re.compile(r"(?<=[.!?;])\s+|\n+")
 _CLAUSE_END = re.compile(
     r"[;()\n]|(?::|\s[-\u2013\u2014]+\s|\u2014)(?! ?(?:\w+ly )?\w+ed\b)|\s[+&]\s"
-    r"|\b(?:but|because|since|so that|so|which|while|whereas|although|though|instead"
-    r"|(?:note|be (?:aware|advised|informed)) that)\b"
+    r"|\b(?:but|because|since|so that|(?<!do )(?<!did )(?<!done )so|which|while|whereas|although|though|instead"
+    r"|as(?= (?:i|we)\b)"
+    r"|(?:note|be (?:aware|advised|informed)) that)\b|\bthat (?=(?:we|our|my)\b)"
     r"|,(?= (?:and |so |then |or |also )?(?:i|we|you|it|this|that|they|there|the|your|our"
     r"|my|an?|please|all|every|one|just)\b)"
+    r"|,? not (?=all\b)|(?:,| and)(?: then| also)* (?=(?:check|keep|look|see|tell|let|leave)\b)"
     r"|\b(?:and|or) (?=(?:i|we|you|it|this|that|they|there|will|have|am|shall)\b)"
 )
 
@@ -73,7 +78,7 @@ def normalize_text(text: str) -> str:
     """
     lines = (" ".join(line.split()) for line in text.casefold().splitlines())
     text = "\n".join(filter(None, lines)).replace("\N{RIGHT SINGLE QUOTATION MARK}", "'")
-    text = _ONE_L.sub("cancell", text)
+    text = _ONE_L.sub("cancell", text).replace("e-mail", "email")
     return _MONTH.sub(r"\1", _HALF_OF_DAY.sub(r"\1\2m", _TITLE.sub(r"\1", text)))
 
 

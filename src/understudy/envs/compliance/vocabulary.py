@@ -11,7 +11,8 @@ from functools import lru_cache
 
 _IRREGULAR_LIST = (
     "sent-send resent-resend gave-give given-give paid-pay repaid-repay withdrew-withdraw withdrawn-withdraw put-put "
-    "froze-freeze frozen-freeze bought-buy brought-bring forgave-forgive forgiven-forgive set-set reset-reset held-hold"
+    "actioned-process made-make began-begin begun-begin froze-freeze frozen-freeze bought-buy brought-bring "
+    "forgave-forgive forgiven-forgive set-set reset-reset held-hold"
 )
 _IRREGULAR = dict(pair.split("-") for pair in _IRREGULAR_LIST.split())
 """Past forms of acts, each with its verb."""
@@ -24,6 +25,7 @@ _DOUBLED = re.compile(r"([^aeiou])\1$")
 @lru_cache(maxsize=8192)
 def stem(word: str) -> str:
     """Return what all forms of a word share: "carri" of "carries", "carried" and "carrying"."""
+    word = word.replace("-", "")
     word = _IRREGULAR.get(word, word)
     if (ending := _ENDING.search(word)) and re.search("[aeiouy]", word[: ending.start()]):
         word = word[: ending.start()]
@@ -32,7 +34,7 @@ def stem(word: str) -> str:
 
 
 _GROUPS: Mapping[str, str] = {
-    "end": "cancel close void annul revoke nullify scrap | cancellation cancelation",
+    "end": "cancel close void annul revoke nullify scrap stop abort | cancellation cancelation",
     "refund": "refund reimburse repay credit return compensate | reimbursement compensation moneyback refund",
     "change": "exchange replace swap switch change update modify correct reschedule move fix amend adjust raise lower "
     "upgrade downgrade alter edit increase decrease reduce shift rename convert double triple redirect reroute "
@@ -47,70 +49,78 @@ _GROUPS: Mapping[str, str] = {
     "insure": "insure add | insurance",
     "give": "provide offer issue compensate give grant award credit gift reward | voucher coupon bonus discount "
     "compensation certificate freebie rebate",
-    "send": "ship send mail deliver redeliver dispatch resend address bring | redelivery",
+    "send": "ship send mail email deliver redeliver dispatch resend address bring | redelivery",
     "book": "book reserve hold schedule order place buy purchase arrange rebook |",
     "add": "add apply redeem attach include put |",
     "join": "sign enroll subscribe register |",
-    "ask": "request ask open reopen file create |",
+    "ask": "request open reopen file create |",
     "waive": "waive forgive | waiver",
     "return": "return |",
-    "do": "handle process complete fulfill execute perform accomplish resolve settle |",
+    "do": "handle process complete fulfill execute perform accomplish resolve settle start begin finish submit "
+    "initiate "
+    "finalize implement carry launch manage make action sort |",
     "release": "release approve authorize override save match cover record enter prescribe share limit restrict |",
     "report": "report notify alert contact sue flag blacklist |",
 }
 """Verbs by group and, after a bar, nouns."""
 _PLAIN = (
-    "spend spent dig load top deserve lend strive joy honest plain "
-    "agreed guaranteed going baggage disposal propose prepare aim have see look check find read review verify know "
-    "need want like help assist tell say explain answer inform note understand hear hope wish wait try let get come "
-    "keep stay remain leave last begin end expire arrive depart land show reflect appear receive believe think guess "
-    "mean happen work depend contain confirm clarify apologize apologise appreciate thank suggest recommend mention "
-    "notice locate retrieve pull fetch identify calculate compare count list describe discuss ensure guarantee assure "
-    "promise recall remember repeat respond reply listen speak talk call name consider decide agree accept allow "
-    "permit approve require expect support relate base regard concern please interest delight welcome search access "
-    "enter view browse examine inspect monitor track follow continue proceed start stop finish complete submit "
-    "process handle manage perform execute carry finalize finalise implement take make run act use pick choose select "
-    "prefer intend plan provide share point walk guide sell cost total amount equal serve deny refuse decline reject "
-    "avoid prevent limit restrict date spell reopen fit match belong worry matter own live lie sit stand wonder ask "
-    "learn figure determine double-check gather summarize summarise outline state specify quote measure test join "
-    "turn press tap restart reboot insert plug unplug toggle swipe scroll click feel sound seem become grow fall rise "
-    "drive fly travel pass miss lose break hurt cause cover reach delay involve entitle record save fulfill sort "
-    "accomplish resolve qualify solve meet enjoy celebrate rely action remind succeed fail rest settle lookup "
-    "prescribe release price rate was were been had did done saw seen found knew known told said understood heard "
-    "held kept left began begun shown thought meant came went gone took taken made got gotten ran lost chose chosen "
-    "spoke spoken sold felt became fell fallen drove flew broke broken stood sat lay wrote written pending "
+    "await hereby honest joy value protect treat spend spent dig load top deserve lend strive plain agreed "
+    "guaranteed going propose prepare aim have see look check find read review verify know need want like help assist "
+    "say explain answer inform note understand hear hope wish wait try let get come stay remain leave last end "
+    "expire arrive depart land show reflect appear receive believe think guess mean happen work depend contain "
+    "confirm clarify apologize appreciate thank suggest recommend mention notice locate retrieve pull fetch identify "
+    "calculate compare count list describe discuss ensure guarantee assure promise recall remember repeat respond "
+    "listen consider decide agree accept allow permit require expect support relate base regard concern please "
+    "interest delight welcome search access view browse examine inspect track follow continue proceed take prefer "
+    "intend plan point walk guide sell cost total equal deny refuse decline reject avoid date spell fit belong worry "
+    "matter own live lie sit stand wonder learn figure determine double-check gather summarize outline state specify "
+    "quote measure test join feel sound seem become grow fall rise miss lose break hurt cause reach delay involve "
+    "entitle qualify solve meet enjoy celebrate remind succeed fail rest was were been had did done saw seen found "
+    "knew known said understood heard left shown thought meant came went gone took taken got gotten ran lost "
+    "chose chosen sold felt became fell fallen drove flew broke broken stood sat lay wrote written pending "
     "outstanding willing ongoing tied mine myself our you your yourself him his she her its itself they them their "
     "this that these those one someone somebody anyone anybody everyone everybody nobody something anything "
     "everything nothing none all both each every either neither any some few many much more most least several other "
     "another same such enough whole couple bit lot plenty zero two three four five six seven eight nine ten eleven "
     "twelve once twice first second third next single pair for from with without within into onto upon over under "
     "above below between among through during before after until till since about around across along against toward "
-    "beside near behind beyond inside outside down off out away back forward per via than then and but nor yet unless "
-    "whether because while whereas although though however therefore thus hence otherwise instead except despite due "
-    "according can cannot could may might must shall should would ought are being has does doesn didn isn aren wasn "
-    "weren won wouldn couldn shouldn haven hasn hadn ain yes yep yeah okay alright sure sorry hello hey dear well now "
-    "today tonight tomorrow yesterday soon later already just still again always never often sometimes right straight "
-    "there where when what which who whom whose why how too also very quite rather even else almost perhaps maybe "
-    "together apart altogether overall indeed likewise furthermore moreover meanwhile good great fine nice perfect "
-    "happy glad afraid bad wrong true false clear certain able necessary important easy quick simple full partial "
-    "final effective additional further extra new old current present recent earlier late different similar general "
-    "usual normal standard regular long short big small large little far close high low better best worse worst "
-    "frustrating entire actual official affected valid invalid correct incorrect accurate original initial relevant "
-    "convenient time moment minute hour day week month year morning noon afternoon night deadline monday tuesday "
-    "wednesday thursday friday saturday sunday weekend january february march april june august september october "
-    "november december thing way fact part question problem issue trouble topic reason rule policy guideline "
-    "exception permission consent approval confirmation go-ahead ahead step task request situation patience trust "
-    "inconvenience apologies pleasure assistance customer desk side success progress result outcome effect value "
-    "number sum detail information info data file system database entry line overview summary status version form "
-    "option choice alternative chance update change message mail email text chat conversation contact sir madam luck "
-    "hand mind word sense doubt fault mistake error preference instruction item kind type difference copy breakdown "
-    "unit reference feedback subtotal aware sake account profile team colleague order appointment booking purchase "
-    "arrangement transaction modification correction cancellation adjustment slot experience assistant human user "
-    "active inactive afterwards ago special safe online background prof mrs recap realize regret sympathize empathize "
-    "assume hesitate hurry imagine love hate terms conditions restriction purpose tip example instance title "
-    "description response prompt fixed hard patient satisfied appropriate mandatory optional incomplete separate "
-    "anyway period heads bear common difficult moving resolution"
+    "beside near behind beyond inside outside down off out away back per via than then and but nor yet whether "
+    "because while whereas although though however therefore thus hence otherwise instead except despite due "
+    "according can cannot could might must shall should would ought are being has does doesn didn isn aren wasn weren "
+    "won wouldn couldn shouldn haven hasn hadn ain yes yep yeah okay alright sure sorry hello hey dear well now today "
+    "tonight tomorrow yesterday soon later already just still again always never often sometimes right straight there "
+    "where when what which who whom whose why how too also very quite rather even else almost perhaps maybe together "
+    "apart altogether overall indeed likewise furthermore moreover meanwhile good great fine nice perfect happy glad "
+    "afraid bad wrong true false clear certain necessary important easy quick simple full partial final effective "
+    "additional further extra new old current present recent earlier late different similar general usual normal "
+    "standard regular long short big small large little far high low better best worse worst frustrating entire "
+    "actual official affected valid invalid incorrect accurate original initial relevant convenient ahead copy aware "
+    "appointment arrangement transaction assistant active inactive afterwards ago special safe online background "
+    "realize regret sympathize empathize assume hesitate hurry imagine love hate hard patient satisfied appropriate "
+    "mandatory optional incomplete separate anyway bear common difficult resolution"
 )
+"""Words that name no thing, and verbs of what changes nothing: an agent looks, finds and explains."""
+_REFERRING = (
+    "keep kept time moment minute hour day week month year morning noon afternoon night monday tuesday wednesday "
+    "thursday "
+    "friday saturday sunday weekend january february march april june july august september october november december "
+    "thing way part question problem issue trouble step request situation patience inconvenience apologies success "
+    "detail approval consent permission instruction okay confirmation agreement convenience preference baggage "
+    "proposal fact reason answer policy information customer case card account payment profile system record trip "
+    "visit word tell told ask call speak spoke spoken talk"
+)
+"""Nouns of the request, of its times and of the conversation."""
+_NOUNS = (
+    "visit restart reboot insert plug unplug toggle swipe scroll click press tap turn drive travel run act use "
+    "pick choose "
+    "select prevent serve pass disposal name amount lookup price rate may deadline topic rule guideline exception "
+    "go-ahead task trust pleasure assistance desk side progress result outcome effect number sum info data database "
+    "entry line overview summary status version form option choice alternative chance message text chat conversation "
+    "sir madam luck hand mind sense doubt fault mistake error item kind type difference breakdown unit reference "
+    "feedback subtotal sake team colleague slot experience human user prof mrs recap terms conditions restriction "
+    "purpose tip example instance title description response prompt period heads"
+)
+"""Other words of any conversation of a service."""
 
 
 def _read_groups() -> Mapping[str, frozenset[str]]:
@@ -134,17 +144,22 @@ GOODS = _stems(f"{_GROUPS['give'].partition('|')[2]} gift reward replacement upg
 """Stems of what is given to a user: unlike other words of acts, they are not plain."""
 GENERIC = _stems(
     "update change modify adjust apply set put switch modification adjustment alteration correction do handle process "
-    "complete fulfill execute perform accomplish resolve settle"
+    "complete fulfill execute perform accomplish resolve settle start begin finish submit initiate finalize implement "
+    "carry make sort save"
 )
 """Stems of acts that any write may be: "your changes have been applied"."""
-MESSAGES = _stems(
-    "email mail receipt confirmation link message notification sms text summary reminder note feedback details "
-    "information copy system record file database answer update overview attention hand try look search status minute"
-)
-"""Stems of what a text may say that it sends or changes, because that is no act for the user."""
-PLAIN = (_stems(_PLAIN) | _ACTS.keys()) - GOODS
+SUBMITS = GENERIC | _stems("send request arrange place file open schedule register book issue add apply")
+"""Stems of acts whose object may be the request: "your request has been sent"."""
+INFORMATION = _stems("information detail answer help assistance overview summary explanation option name number")
+"""Stems of what an agent gives by saying it."""
+MESSAGES = _stems("email mail receipt confirmation message notification sms summary reminder details copy update")
+"""Stems of messages about a write, which a service sends without a call."""
+PLAIN = (_stems(f"{_PLAIN} {_REFERRING} {_NOUNS}") | _ACTS.keys()) - GOODS
 """Stems of words of any conversation of a service, which name no goods, persons or services."""
-_QUALITY = re.compile(r"(?:ful|less|ous|able|ible|ness|ity|ly)$")
+_HARMLESS = _stems(_PLAIN) - _ACTS.keys()
+"""Stems of verbs of what changes nothing, and of words that name no thing."""
+_REFERS = _stems(_REFERRING) | GENERIC
+_QUALITY = re.compile(r"(?:ful|less|ous|able|ible|ness|ity|(?<!fami)(?<!re)(?<!sup)ly)$")
 """The end of a word that names a quality or a manner."""
 _COMPARED = re.compile(r"(?:est|er)$")
 
@@ -156,6 +171,16 @@ def is_plain(word: str) -> bool:
         or _QUALITY.search(word) is not None
         or not PLAIN.isdisjoint((stem(word), stem(_COMPARED.sub("", word))))
     )
+
+
+def is_harmless(word: str) -> bool:
+    """Return whether a word is a verb of what changes nothing, or names nothing."""
+    return len(word) <= 2 or _QUALITY.search(word) is not None or stem(word) in _HARMLESS
+
+
+def refers(word: str) -> bool:
+    """Return whether a word names nothing, or the request, its time or the conversation."""
+    return is_harmless(word) or stem(word) in _REFERS
 
 
 def is_act(word: str) -> bool:
@@ -170,7 +195,7 @@ def is_past_form(word: str) -> bool:
 
 def is_noun(word: str) -> bool:
     """Return whether a word of an act is a noun, such as "refund" or "cancellation"."""
-    return stem(word) in _ACT_NOUNS and not word.endswith(("ed", "ing"))
+    return stem(word) in _ACT_NOUNS | GOODS and not word.endswith(("ed", "ing"))
 
 
 @lru_cache(maxsize=2048)

@@ -53,13 +53,15 @@ _INQUIRES = re.compile(
         r"(?:^|[,;:]|\b(?:and|or|so|but|also|then|please|first|yet|here)\b) *(?:(?:in|on|at|for"
         r"|from|to|by|with|about|over|after|until|since|of) )?"
         r"(?:what|which(?! (?:is|was|are|were|has|have)\b)|who|whom|whose|when|where|why|how)\b"
-        r"(?! (?:do|does) (?:that|this|it|you) (?:sound|look|say|think|feel)\b)",
+        r"(?! (?:do|does) (?:(?:that|this|it|you) (?:sound|look|say|think|feel)|[^?]{1,300} sound)\b)",
         r"\bconfirm(?: (?:to|with|for) me)? (?:your|the)"
         r" (?:(?:full|first|last) )?(?:name|e-?mail|identity|zip|phone|date of birth|(?:account"
         r"|order) (?:number|id))\b",
         r"\b(?:can|could|would|will) you (?>(?:please |also |just |kindly )*)"
-        rf"(?!(?:[\w-]+ ){{0,5}}(?:confirm|verify|approve|agree|authori)|{_GO}\b|mind\b|like\b|let me (?:{_GO}|know)"
-        rf"|give me (?:your|the|an?) (?:\w+ )?{_ASSENT}|be (?:ok|okay|fine|happy)|say yes)",
+        rf"(?!(?:[\w-]+ ){{0,5}}(?:confirm|verify|approve|agree|authori)|{_GO}\b|mind\b|like\b|prefer (?:that |if "
+        rf"|for )?(?:i|we|me|us)\b|let me (?:{_GO}|know)"
+        rf"|give me (?:your|the|an?) (?:\w+ )?{_ASSENT}|be (?:ok|okay|fine|happy|comfortable|willing|good)|tell me "
+        r"(?:if|whether) (?:i|we)\b|allow (?:me|us)\b|say yes)",
         rf"\b(?:may|can|could) i (?>(?:please )?)(?:have|get|ask|know|see)\b(?! (?:your|the|an?) (?:\w+ )?{_ASSENT}\b)",
         r"\bdo you (?:have|know|see|remember|recall|mean|use|need|still(?! (?:want|wish|agree))|think|notice)\b",
         r"\bdoes (?:it|that|this) (?:still |now )?work(?: (?:now"
