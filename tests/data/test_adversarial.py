@@ -125,7 +125,7 @@ def test_episodes_that_are_lost_are_counted_and_earn_nothing() -> None:
 
 
 def test_command_prints_the_table_and_its_exit_code_tells_of_problems(monkeypatch: pytest.MonkeyPatch) -> None:
-    unsound = dataclasses.replace(toy.DOMAIN, grade=generous)
+    unsound = dataclasses.replace(toy.DOMAIN, grade=generous, reward_policy="off")
     monkeypatch.setattr(toy, "DOMAIN", unsound)
     runner = CliRunner()
     result = runner.invoke(app, ["check", "toy:DOMAIN", "--adversarial", "--tasks", "3", "--json"])
@@ -170,7 +170,7 @@ DECLARED = Strategy("declared", "says hello", lambda task: [Message(role="assist
 
 
 def test_own_strategies_are_played_beside_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(toy, "DOMAIN", dataclasses.replace(toy.DOMAIN, grade=generous))
+    monkeypatch.setattr(toy, "DOMAIN", dataclasses.replace(toy.DOMAIN, grade=generous, reward_policy="off"))
     mine = [f"--strategy={__name__}:{name}" for name in ("says_done", "DECLARED", "applies_to_nothing")]
     result = CliRunner().invoke(app, ["check", "toy:DOMAIN", "--adversarial", "--tasks", "2", *mine, "--json"])
     (attack,) = json.loads(result.stdout)["adversarial"]
@@ -269,7 +269,7 @@ def test_a_strategy_is_found_by_its_name() -> None:
 
 
 def test_the_command_below_the_table_shows_the_strategy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(toy, "DOMAIN", dataclasses.replace(toy.DOMAIN, grade=generous))
+    monkeypatch.setattr(toy, "DOMAIN", dataclasses.replace(toy.DOMAIN, grade=generous, reward_policy="off"))
     runner = CliRunner()
     text = runner.invoke(app, ["check", "toy:DOMAIN", "--adversarial", "--tasks", "2"]).stdout
     commands = [line.partition("see it: understudy ")[2] for line in text.splitlines() if line.startswith("see it: ")]
