@@ -31,10 +31,12 @@ from understudy.envs.dates import normalize_dates
 from understudy.envs.state import State
 from understudy.envs.told_facts import (
     is_assertion,
+    is_denied,
     other_dates,
     other_numbers,
     other_times,
     reads_out,
+    split_clauses,
     split_sentences,
     takes_back,
     values_of,
@@ -164,8 +166,17 @@ def _asserts(output: str, text: str, *, denied: bool) -> bool:
     return (
         states(output, text)
         and not takes_back(text)
-        and any(states(output, sentence) and is_assertion(sentence) for sentence in split_sentences(text))
+        and any(
+            states(output, sentence) and is_assertion(sentence) and (denied or not _denies(output, sentence))
+            for sentence in split_sentences(text)
+        )
     )
+
+
+def _denies(output: str, sentence: str) -> bool:
+    """Return whether each clause of a sentence that states an output denies something."""
+    clauses = [clause for clause in split_clauses(sentence) if states_fact(output, clause)]
+    return bool(clauses) and not is_denied(output) and all(map(is_denied, clauses))
 
 
 def _is_ambiguous(output: str, text: str, others: Sequence[str], allowed: str, policy: str) -> bool:

@@ -55,6 +55,13 @@ _PROPOSES = re.compile(
 )
 """The start of a question that proposes a write, whose price it states."""
 _TABLE_ROW = re.compile(r"\s*[|\u2502+]")
+_NEGATED = re.compile(
+    r"(?:\b(?:not|never|no(?!-)|nothing|none)\b|n['\N{RIGHT SINGLE QUOTATION MARK}]t\b)(?! (?:only|just)\b"
+    r"| (?:\w+ )?(?:more|over|above|than|exceeds?|beyond|past|until|before|after|later)\b)",
+    re.IGNORECASE,
+)
+"""A word with which a clause denies what it states."""
+_CLAUSE_END = re.compile(r"[,;:()]|\b(?:that|because|as|since|so|but|and|which|while|although)\b", re.IGNORECASE)
 _PERSONAL_REFUSAL = re.compile(
     r"\b(?:so|therefore|which is why|and) (?:i|we) (?:cannot|can't|am unable|are unable|won't)\b.*", re.IGNORECASE
 )
@@ -104,6 +111,16 @@ def takes_back(text: str) -> bool:
 def split_sentences(text: str) -> list[str]:
     """Return the sentences and lines of a text."""
     return [sentence for sentence in _SENTENCE_END.split(text) if sentence.strip()]
+
+
+def is_denied(clause: str) -> bool:
+    """Return whether a clause denies what it states."""
+    return _NEGATED.search(clause) is not None
+
+
+def split_clauses(sentence: str) -> list[str]:
+    """Return the clauses of a sentence."""
+    return _CLAUSE_END.split(sentence)
 
 
 def is_assertion(sentence: str) -> bool:

@@ -3,7 +3,6 @@
 import pytest
 
 from support.proposals import CANCEL, GET, after_yes, call, kinds, say, user
-from understudy.core.messages import ToolCall
 from understudy.envs.environment import ConfirmedWrite
 
 
@@ -71,20 +70,3 @@ def test_results_that_hold_no_names_are_read_over(shown: str) -> None:
     start = [user("Hi, it is W1."), *call(GET, shown), say("I will cancel W1 for you and me. Do you confirm?")]
     transcript = [*start, user("Yes."), *call(CANCEL, "ok")]
     assert kinds(transcript, [ConfirmedWrite(CANCEL, len(start) + 1, len(start))]) == []
-
-
-def test_names_beside_that_of_the_target_are_found_in_results() -> None:
-    vase, lamp = '{"id": "i11", "name": "vase", "price": "20.00"}', '{"id": "i12", "name": "lamp", "price": "9.50"}'
-    items = f'{{"id": "W1", "status": "delivered", "items": [{vase}, {lamp}]}}'
-    for ids, proposal, found in (
-        (["i11"], "I will return the vase and the lamp of order W1. Do you confirm?", ["bundled_proposal"]),
-        (["i11"], "I will return the lamp and the vase of order W1. Do you confirm?", ["bundled_proposal"]),
-        (["i11"], "I will return the vase for 20.00 and the lamp for 9.50. Do you confirm?", ["bundled_proposal"]),
-        (["i11", "i12"], "I will return the vase and the lamp of order W1. Do you confirm?", []),
-        (["i11"], "The vase and the lamp were delivered. I will return the vase of order W1. Do you confirm?", []),
-        (["i11"], "I will return the vase of order W1, and you keep the lamp. Do you confirm?", []),
-    ):
-        write = ToolCall(name="return_items", arguments={"order_id": "W1", "item_ids": ids})
-        start = [user("Hi."), *call(GET, items), say(proposal), user("Yes.")]
-        transcript = [*start, *call(write, '{"status": "returned"}')]
-        assert kinds(transcript, [ConfirmedWrite(write, len(start), len(start) - 1)]) == found, proposal

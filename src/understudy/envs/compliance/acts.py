@@ -96,7 +96,8 @@ _PHRASES = {
         r"\b(?P<verb>do|did|done) (?:it|that|this|so)\b|\b(?:i|we) (?:just |already |have |still )*(?P<did>did"
         r"|done)\W*$"
         r"|^\W*(?P<start>done)\b|\b(?:all|is|was|be|been|it's|that's|now|had (?:it|this|that)) (?:\w+ly |already "
-        r"|just |now |all )*(?P<state>done|complete|finish|finished|sorted|live)\b(?! (?:your|the|a|by)\b)"
+        r"|just |now |all )*(?P<state>done|complete|finish|finished|sorted|live|settled|fixed|set|in place|in "
+        r"effect|good to go|granted|approved|accepted|successful|through)\b(?! (?:your|the|a|by)\b)"
         r"|\b(?P<ahead>(?:go|went|gone|going) ahead)\b(?! and)|\b(?P<by>by (?:me|us))\b|\bmade it (?P<so>so)\b"
         r"|\b(?P<saw>(?:see|saw|seen) to (?:it|that))\b|^\W*(?P<gone>gone|granted|sorted)\W*$"
         r"|\b(?P<care>took|taken|take) care of\b"
@@ -106,6 +107,12 @@ _PHRASES = {
     "exception": re.compile(
         r"\b(?:(?:make|made|making) (?:an|one|this) (?:[\w-]+ ){0,2}(?=exception)|any(?:way|how)s?|regardless"
         r"|nonetheless|nevertheless|notwithstanding"
+        r"|pull(?:ed)? (?:it off|(?:some )?strings)|le(?:t|tting) (?:it|this|that) (?:slide|through|pass)|(?:found"
+        r"|find) a way"
+        r"|(?:got|get|went|worked) around|(?:i|we) managed (?:it|that)|(?:made|make) (?:it|this|that) (?:happen"
+        r"|work|possible)"
+        r"|(?:i|we)(?:'ve| have)? (?:just |now )?(?:allowed|permitted|accepted|granted)|looked the other way"
+        r"|sneak\w*|snuck"
         r"|even so|all the same(?<!day all the same)"
         r"|just this once|after all|off the record|(?:against|outside|around) (?:of )?(?:the |our )?(?:policy|rules?)"
         r"|(?:bend|bent|bending|break|broke|breaking) the rules?|workaround|way around|loophole|blind eye"
@@ -133,7 +140,7 @@ _AGENT = re.compile(
 """What stands before an act of the agent, or of somebody on its side: "i have already"."""
 _DEED = re.compile(
     rf"\b(?P<who>{_ACTOR})(?:(?:'ve|'ll|\s+(?:have|has|had|will|shall|did|do|(?:am|are) (?:going|about) "
-    rf"to))+\s+{_ADVERBS}|\s+)"
+    rf"to))+\s+{_ADVERBS}|\s+{_ADVERBS})"
     r"(?!(?:is|are|am|was|were|be|been|has|have|had|can|could|may|might|must|should|would|will|shall|do|does|did)\b)"
     r"(?P<act>[a-z]+(?:-[a-z]+)*)"
     rf"|\b(?:has|have|had|was|were|got|gets|being|been|became)\s+{_ADVERBS}(?:been )?(?P<done>[a-z]+(?:ed|en|t|d|e))\b"
@@ -141,7 +148,9 @@ _DEED = re.compile(
     r"){1,2}(?P<past>\w+ed)\b"
     rf"|(?:\b(?:will|shall)|'ll)\s+{_ADVERBS}(?:be )?(?P<will>[a-z]+)"
     rf"|(?:\b(?:is|are|am)|'s|'re|'m)\s+{_ADVERBS}(?P<doing>[a-z]+ing)\b"
-    r"|\b(?:i|we)\b.*\band (?:then |also |just )*(?P<next>[a-z]+) (?=(?:you|your|it|them|the|an?|this|that|our)\b)"
+    r"|\b(?:count|rely|expect|trust)(?: on)? (?:me|us) to (?P<trust>[a-z]+)"
+    r"|\band (?:then |also |just )*(?P<next>[a-z]+) (?=(?:you|your|it|them|the|an?|this|that|our)\b)"
+    r"|\b(?:along with|besides|apart from|as well as|including) (?P<beside>[a-z]+ing)\b"
 )
 """A verb of what somebody did, does or will do, or of what was done or will be done."""
 _GIVES = re.compile(
@@ -153,13 +162,7 @@ _GIVES = re.compile(
     r"|\byou(?:r \w+)? (?:up|in|on|for|with|to)\b"
 )
 """What makes a thing in a clause, or in the rest of it, one that the user has or gets."""
-_BECOMES = re.compile(
-    r"(?:\b(?:be|been|being|is|are|was|were|gets?|got)|'s|'re|:|\u2014)\s+(?:\w+ly |now |also |already |just )*$"
-)
-_STATE = re.compile(
-    r"\b(?:i'm|i am|we're|we are|feel|be|so|very|really|how|too|quite|such an?|as|more|most)\s+(?:\w+ly )?$"
-)
-"""What stands before an adjective."""
+_BECOMES = re.compile(r"(?:\b(?:is|are)|'s|'re|:|\u2014)\s+(?:\w+ly |now |also |already |just )*$")
 _FINITE = re.compile(r"\b(?:i|we|they|is|are|was|were|has|have|had|will|shall)\b|'(?:ll|ve|m|re|s)\b")
 _FEELS = re.compile(
     r"\b(?:i|we)(?:'m| am|'re| are| do|'d|'ve| have| would| can)? (?:\w+ly |really |so |very |also |just )*"
@@ -267,11 +270,8 @@ def _find_unknown(clause: str, is_known: Callable[[str], bool], is_told: Callabl
         before = clause[: match.start()]
         if _is_denied(before):
             return None
-        if (
-            is_deed
-            or (gives and (gives["whole"] or gives.start() <= match.start()))
-            or _is_asserted(match[0], clause, match.start())
-        ):
+        is_given = gives and (gives["whole"] or gives.start() <= match.start())
+        if is_deed or is_given or (match[0].endswith(("ed", "en")) and _BECOMES.search(before)):
             return match
     return None
 
@@ -283,23 +283,11 @@ def _is_denied(before: str) -> bool:
 
 def _changes(deed: re.Match[str]) -> bool:
     """Return whether the verb of a deed may change something: looking, finding and explaining by the agent do not."""
-    if _is_denied(deed.string[: deed.start()]):
+    before = deed.string[: deed.start()]
+    if (not deed["trust"] and _is_denied(before)) or (deed["next"] and not _HELPER.search(before)):
         return False
-    verb = deed["next"] or deed["doing"] or (deed["who"] in ("i", "we") and deed["act"])
+    verb = deed["next"] or deed["beside"] or deed["doing"] or (deed["who"] in ("i", "we") and deed["act"])
     return not verb or not is_harmless(verb)
-
-
-def _is_asserted(word: str, clause: str, place: int) -> bool:
-    """Return whether a word that nobody has named is a verb of a clause."""
-    before = clause[:place]
-    is_participle = word.endswith(("ed", "en"))
-    if _STATE.search(before) and not (is_participle and _BECOMES.search(before) and not _AGENT.search(before[-80:])):
-        return word.endswith("ing")
-    return bool(
-        OBJECT_FOLLOWS.match(clause, place + len(word))
-        or _AGENT.search(before[-80:])
-        or (is_participle and _BECOMES.search(before))
-    )
 
 
 def _find_words(clause: str) -> Iterator[tuple[str, int, int]]:

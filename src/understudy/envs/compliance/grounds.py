@@ -6,13 +6,12 @@ Default deny: an act that no write matches is a violation, unless results show t
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import cached_property
 
 from understudy.core.messages import Message, ToolSpec
 from understudy.core.tasks import Violation, ViolationKind
 from understudy.envs.compliance.acts import OBJECT_FOLLOWS, Act, find_acts, find_reversals
 from understudy.envs.compliance.calls import MadeCall
-from understudy.envs.compliance.names import find_other_name
 from understudy.envs.compliance.sentences import NEGATION, normalize_text, quote, split_sentences
 from understudy.envs.compliance.values import TOLERANCE, KnownValues, find_ids, id_form
 from understudy.envs.compliance.vocabulary import (
@@ -112,7 +111,7 @@ class Grounds:
         if not refused and (unknown := self.known.find_unknown(text)):
             kind: ViolationKind = "bundled_proposal" if agreed else "forbidden"
             yield Violation(kind=kind, message=place, text=quote(f"nobody has named {unknown}"))
-        if agreed and (unknown := self.known.find_unknown_date(text) or self._find_listed_target(text, agreed)):
+        if agreed and (unknown := self.known.find_unknown_date(text)):
             yield Violation(kind="bundled_proposal", message=place, text=quote(f"{unknown} is no part of the write"))
         reports = any(call.writes and self._since(place) < call.place < place for call in self.calls)
         refuses, reversals = (False, ()) if agreed else find_reversals(text, reports)
@@ -152,22 +151,15 @@ class Grounds:
     def _is_known(self, word: str) -> bool:
         if NEGATION.fullmatch(word):
             return True
-        return all(part in self._offered or is_plain(part) or stem(part) in self._stems for part in word.split("-"))
+        return all(is_plain(part) or self._is_shown(part) for part in word.split("-"))
 
     def _is_told(self, word: str) -> bool:
         """Return whether a word of a clause about a deed names an act or nothing, or is one of the episode."""
         parts = word.split("-")
-        return all(
-            refers(p) or is_act(p) or stem(p) in MESSAGES or p in self._shown or stem(p) in self._shown_stems
-            for p in parts
-        )
+        return all(refers(p) or is_act(p) or stem(p) in MESSAGES or self._is_shown(p) for p in parts)
 
-    def _find_listed_target(self, text: str, agreed: Collection[int]) -> str:
-        """Return a name in a list that the agreed writes do not have, or ""."""
-        calls = [call for call in self.calls if call.place in agreed]
-        tool = calls[0].tool
-        called = {text for call in self.calls if call.tool == tool for text in call.texts}
-        return find_other_name(tool, calls[0].texts, called, text, self._results)
+    def _is_shown(self, word: str) -> bool:
+        return word in self._shown or stem(word) in self._shown_stems
 
     def _without_settled(self, place: int, text: str, agreed: Collection[int]) -> str:
         """Return a text that the user agreed to without the targets that need no write.
@@ -261,7 +253,7 @@ class Grounds:
         nouns = self._nouns & set(_WORD.findall(_find_object(act)))
         nouns |= _ALIEN & set(_WORD.findall(act.clause))
         words |= call.words
-        return _find_named(act) <= words | self._offered and nouns <= words | self._said
+        return _find_named(act) <= words | self._shown and nouns <= words | self._said
 
     def _is_about(self, act: Act, call: MadeCall) -> bool:
         """Return whether an act is the report of a write in general words, such as "the request was submitted"."""
@@ -330,20 +322,6 @@ class Grounds:
         return frozenset(map(stem, self._shown))
 
     @cached_property
-    def _offered(self) -> frozenset[str]:
-        """The words of results, the user, calls, gold and the tools, but not of the policy, which forbids services."""
-        shown = "\n".join(m.content for m in self.transcript if m.role in ("tool", "user"))
-        names = (
-            f"{spec.name} {spec.description} {' '.join(spec.parameters.get('properties', ()))}" for spec in self.specs
-        )
-        words = (_read_words(" ".join(names)) - {"free"}).union(*(call.words for call in self.calls))
-        return words | frozenset(_WORD.findall(shown.casefold())) | self.gold_words.every
-
-    @cached_property
-    def _stems(self) -> frozenset[str]:
-        return frozenset(map(stem, self._offered))
-
-    @cached_property
     def _said(self) -> frozenset[str]:
         """The user's words, without nouns of what toolkits do not change."""
         said = "\n".join(m.content for m in self.transcript if m.role == "user").casefold()
@@ -355,12 +333,6 @@ class Grounds:
         names = [name for spec in self.specs for name in (spec.name, *spec.parameters.get("properties", ()))]
         words = {word for name in names for word in name.casefold().split("_") if len(word) > 2 and not is_act(word)}
         return frozenset(words - {"ids", "order", "new", "human", "item", "items"} | _ALIEN | _OF_USER)
-
-
-@lru_cache(maxsize=64)
-def _read_words(text: str) -> frozenset[str]:
-    """Return the words of a text that many episodes share."""
-    return frozenset(_WORD.findall(text.casefold()))
 
 
 def read_gold_words(turns: Sequence[Message]) -> GoldWords:

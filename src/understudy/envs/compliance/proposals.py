@@ -32,7 +32,7 @@ _BEFORE_QUOTE = re.compile(
 """What stands before a copied sentence, and not before the agent's own plan: "here is what i will do: "."""
 _LEAVES = re.compile(
     rf"{NEGATION.pattern}|\b(?:ignor|disregard|forget|reject|deny|dismiss|omit|postpon|put off|delay|withhold|drop|leav"
-    r"|keep|remain|stay)(?:e|s|t?ing)?\b|\bun\w+ed\b"
+    r"|keep|remain|stay)(?:e|s|t?ing)?\b|\bun\w+ed\b|\bagainst\b"
 )
 """A word with which a proposal makes no write: it denies it, or leaves it out."""
 _UNTIL_YES = re.compile(

@@ -38,7 +38,7 @@ _NEUTRAL = re.compile(
     r"|extra |additional )*(?:charge|fee|cost)s?|credit cards?"
     r"|return (?:flights?|trips?|dates?|policy)|closing times?|dropped calls|wrong bills?"
     r"|emails?(?! (?:you|me|us|them|it|the|your|out)\b)|double[- ]check(?:ed|ing)?"
-    r"|get back to|updat(?:e|ing) you|call(?:s|ed|ing)? back|all set|no longer (?:needed|need|want|wanted)"
+    r"|get back to|updat(?:e|ing) you|call(?:s|ed|ing)? back|no longer (?:needed|need|want|wanted)"
     r"|ordered by mistake|order(?:ed|ing)? (?:number|id|it by)"
     r"|not only|not just|why not|nothing else|no (?:problem|trouble|mistake|misunderstanding|worries|doubt)|no "
     r"later than"

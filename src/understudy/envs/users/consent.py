@@ -76,6 +76,16 @@ _INQUIRES = re.compile(
 )
 """A question for information, to which a yes agrees to nothing, or a text that asks for no answer."""
 
+_OWN_ACT = re.compile(
+    r"\b(?:me|us) to \w|\b(?:if|that|whether) (?:i|we)\b|\b(?:with|about|to) (?:me|my|us|our) \w+ing\b"
+    r"|\b(?:allow|let|permit) (?:me|us)\b(?! know)|\bobjections?\b|\b(?:how|what) about\b|\bwhat if\b"
+    rf"|\b{_ASSENT} to\b"
+)
+"""Words of a question about what the agent would do."""
+_ASKS_WHAT = re.compile(
+    r"\b(?:what|which|who|where|when|why|how)\b(?! about\b| if\b| do you (?:say|think|feel))|\bso (?:that )?(?:i|we)\b"
+)
+
 _PROPOSES = re.compile(
     r"\b(?:i|we)(?:'ll|'d|'m| will| would| can| am| are)\b|\b(?:shall|should|may|can) (?:i|we)\b"
     r"|\b(?:want|like) me to\b|\blet me\b|\b(?:confirm|proceed|go ahead|agree)\b|\bbe \w+ed\b"
@@ -161,7 +171,8 @@ def _asks(sentence: str) -> bool:
     if _PROCEEDS.search(sentence):
         return True
     if sentence.endswith("?"):
-        return not _INQUIRES.search(sentence)
+        proposes_act = _OWN_ACT.search(sentence) and not _ASKS_WHAT.search(sentence)
+        return bool(proposes_act) or not _INQUIRES.search(sentence)
     return _INVITES.search(sentence) is not None and not _INQUIRES.search(sentence)
 
 
