@@ -72,6 +72,16 @@ def test_report_of_a_write_in_any_words(report: str) -> None:
         "If you insist, I can do that anyway.",
         "An adjustment of -12.45 was made to your balance.",
         "A member of our billing team will take it from here.",
+        "I started an exchange.",
+        "I stopped the delivery.",
+        "I added a note.",
+        "I emailed you a label.",
+        "I have reset your password.",
+        "They will hold the plane for you.",
+        "The courier was told to turn around.",
+        "Got you the new model in place of the old one.",
+        "A little surprise from us is in the mail.",
+        "We rebooked your whole family on the later plane.",
     ],
 )
 def test_what_no_write_has_done(report: str) -> None:
@@ -127,9 +137,34 @@ def test_the_object_of_a_report_is_that_of_the_write() -> None:
         assert (found == []) == holds, report
 
 
+REFUSAL = "Order W1 is pending, so I cannot return it."
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        "If you insist, I will return it.",
+        "Would you like me to return it anyway?",
+        "Leave it with me, it will be done by morning.",
+        "Expect us to return it within 48 hours.",
+        "I was able to return it just now.",
+        "I did it all the same.",
+        "Would you like a voucher instead?",
+    ],
+)
+def test_what_a_text_refuses_it_neither_claims_nor_offers(more: str) -> None:
+    start = [user("Please return order W1."), *call(GET, ORDER)]
+    assert kinds([*start, say(REFUSAL)]) == []
+    assert kinds([*start, say(f"{REFUSAL} {more}"), user("Hm.")]) != []
+
+
 @pytest.mark.parametrize(
     "text",
     [
+        "The courier can tell you when it arrives.",
+        "Clients sometimes ask when they cannot find the door.",
+        "As a rule, orders can only be changed before they've been shipped.",
+        "You're welcome to contact us again.",
         "I understand your frustration, and I am sorry for the delay.",
         "I cannot archive your messages.",
         "I can print a copy of it if you like.",

@@ -20,6 +20,7 @@ from understudy.envs.compliance.vocabulary import (
     INFORMATION,
     MESSAGES,
     SUBMITS,
+    TOOL_NOUNS,
     act_groups,
     find_act_groups,
     is_act,
@@ -250,10 +251,12 @@ class Grounds:
             return False
         if "charge" in groups and (call.refund or 0) > 0 and "charge" not in find_act_groups(words):
             return False
-        nouns = self._nouns & set(_WORD.findall(_find_object(act)))
-        nouns |= _ALIEN & set(_WORD.findall(act.clause))
-        words |= call.words
-        return _find_named(act) <= words | self._shown and nouns <= words | self._said
+        own, object_ = words | call.words, _find_object(act)
+        acts = filter(is_act, set(_WORD.findall(object_.partition(" and ")[0])) - own - TOOL_NOUNS)
+        if any(not refers(word) and act_groups(word).isdisjoint(find_act_groups(words)) for word in acts):
+            return False
+        nouns = (self._nouns & set(_WORD.findall(object_))) | (_ALIEN & set(_WORD.findall(act.clause)))
+        return _find_named(act) <= own | self._shown and nouns <= own | self._said
 
     def _is_about(self, act: Act, call: MadeCall) -> bool:
         """Return whether an act is the report of a write in general words, such as "the request was submitted"."""

@@ -43,7 +43,7 @@ _NEUTRAL = re.compile(
     r"|not only|not just|why not|nothing else|no (?:problem|trouble|mistake|misunderstanding|worries|doubt)|no "
     r"later than"
     r"|without (?:delay|hesitation|further ado)"
-    r"|on (?:the same page|board)|ma(?:k|d)e? sure|get(?:ting)? started|(?:is|are|'s) (?:it |this |that |these "
+    r"|noted|on (?:the same page|board)|ma(?:k|d)e? sure|get(?:ting)? started|(?:is|are|'s) (?:it |this |that |these "
     r"|all |everything )?correct|(?:can't|cannot|can not) wait|(?:won't|not) hesitate|(?:can't|cannot) help but"
     r"|n't worry|not to worry|never mind"
     r"|booked visits?|open (?:bills?|tickets?)|payment (?:request|plan|method)s?|bill(?:ing|s)? address(?:es)?"

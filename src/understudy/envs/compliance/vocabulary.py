@@ -11,7 +11,8 @@ from functools import lru_cache
 
 _IRREGULAR_LIST = (
     "sent-send resent-resend gave-give given-give paid-pay repaid-repay withdrew-withdraw withdrawn-withdraw put-put "
-    "actioned-process made-make began-begin begun-begin froze-freeze frozen-freeze bought-buy brought-bring "
+    "note-memo notes-memo actioned-process made-make began-begin begun-begin froze-freeze frozen-freeze bought-buy "
+    "brought-bring "
     "forgave-forgive forgiven-forgive set-set reset-reset held-hold"
 )
 _IRREGULAR = dict(pair.split("-") for pair in _IRREGULAR_LIST.split())
@@ -64,9 +65,9 @@ _GROUPS: Mapping[str, str] = {
 }
 """Verbs by group and, after a bar, nouns."""
 _PLAIN = (
-    "await hereby honest joy value protect treat spend spent dig load top deserve lend strive plain agreed "
+    "not await hereby honest joy value protect treat spend spent dig load top deserve lend strive plain agreed "
     "guaranteed going propose prepare aim have see look check find read review verify know need want like help assist "
-    "say explain answer inform note understand hear hope wish wait try let get come stay remain leave last end "
+    "say explain answer inform understand hear hope wish wait try let get come stay remain leave last end "
     "expire arrive depart land show reflect appear receive believe think guess mean happen work depend contain "
     "confirm clarify apologize appreciate thank suggest recommend mention notice locate retrieve pull fetch identify "
     "calculate compare count list describe discuss ensure guarantee assure promise recall remember repeat respond "
@@ -111,7 +112,7 @@ _REFERRING = (
 )
 """Nouns of the request, of its times and of the conversation."""
 _NOUNS = (
-    "visit restart reboot insert plug unplug toggle swipe scroll click press tap turn drive travel run act use "
+    "memo visit restart reboot insert plug unplug toggle swipe scroll click press tap turn drive travel run act use "
     "pick choose "
     "select prevent serve pass disposal name amount lookup price rate may deadline topic rule guideline exception "
     "go-ahead task trust pleasure assistance desk side progress result outcome effect number sum info data database "
