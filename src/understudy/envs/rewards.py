@@ -235,8 +235,12 @@ def find_fact_rules(
 
 def find_denied(texts: Iterable[str], outputs: Sequence[str]) -> list[str]:
     """Return the outputs that gold's texts state in negations only, such as "available" in "it is not available"."""
-    said = list(texts)
-    return [output for output in outputs if not any(affirms_fact(output, text) for text in said)]
+    sentences = [sentence for text in texts for sentence in split_sentences(text)]
+    return [
+        output
+        for output in outputs
+        if not any(affirms_fact(output, sentence) and not _denies(output, sentence) for sentence in sentences)
+    ]
 
 
 def calls_match(made: Iterable[ToolCall], gold: Iterable[ToolCall]) -> float:

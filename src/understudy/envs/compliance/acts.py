@@ -79,6 +79,8 @@ _STAFF = (
 """Somebody else than the agent."""
 _ACTOR = rf"(?:i|we|they|he|she|somebody|someone|(?:\w+ )?(?:system|{_STAFF})(?: of mine)?)"
 _HELPER = re.compile(rf"\b(?:{_ACTOR}|me|us|there(?: is|'s))\b")
+_HELPS = re.compile(rf"{_HELPER.pattern}(?: (?:is|are|was|were)\b)?(?!.*\b(?:is|are|was|were)\b)")
+"""A helper who is the subject, if no other one follows: "i looked and line 1 is set to change" has another one."""
 _INFINITIVE = re.compile(rf"(?:{_HELPER.pattern}|\b(?:my|our) (?:intention|plan|aim|goal|job))(?: \S+){{0,4}} to $")
 """What stands before what the agent manages or wants to do."""
 _WISHES = re.compile(r"\b(?:like|love|wish|want|hoped?) to $")
@@ -255,7 +257,7 @@ def find_reversals(text: str, reports: bool) -> tuple[bool, set[str]]:
                 is_wish = not sentence.endswith("?") and (_USER.search(before) or _WISHES.search(before))
                 if NEGATION.search(before):
                     refused.add(stem(word))
-                elif not is_wish and (_HELPER.search(before) or (word == "do" and not _is_denied(before))):
+                elif not is_wish and (_HELPS.search(before) or (word == "do" and not _is_denied(before))):
                     offered.setdefault(stem(word), set()).add(sentence)
     reversed_ = (refused if reports else refused | {"do"}) & offered.keys() if refused else set()
     return bool(refused), {sentence for word in reversed_ for sentence in offered[word]}

@@ -226,7 +226,7 @@ class Grounds:
             return True
         own = [call for call in calls if not is_generic and self._matches(call, act, groups)]
         if not own and (is_generic or stem(act.word) in SUBMITS):
-            own = [call for call in writes if self._is_about(act, call)]
+            own = [call for call in writes if self._is_about(act, call)] or self._find_reported(act, object_, place)
         if _AMOUNT.search(act.clause) and not self._has_amounts(act, groups):
             return False
         if own and (len({call.place for call in own}) > 1 or not self._has_further(act, own)):
@@ -261,12 +261,25 @@ class Grounds:
     def _is_about(self, act: Act, call: MadeCall) -> bool:
         """Return whether an act is the report of a write in general words, such as "the request was submitted"."""
         groups = tool_groups(call.tool) | find_act_groups(self.gold_words.of_tool(call.tool))
-        return _find_object(act).strip() != "you" and self._fits(act, call, groups) and _fits_targets(act, call)
+        object_ = _find_object(act)
+        return object_.strip() != "you" and self._fits(object_, call, groups) and _fits_targets(act, call)
 
-    def _fits(self, act: Act, call: MadeCall, groups: Collection[str]) -> bool:
-        """Return whether the object of an act has only words of a call, of acts of some groups and of no thing."""
+    def _find_reported(self, act: Act, object_: str, place: int) -> list[MadeCall]:
+        """Return the writes that a clause reports together, such as "the refund and the exchange", if all were made."""
+        writes = [call for call in self.calls if call.succeeded and call.writes and call.place < place]
+        names = set(find_ids(act.clause))
+        parts = [
+            [call for call in writes if self._fits(part, call, tool_groups(call.tool) | find_act_groups(call.action))]
+            for part in object_.split(" and ")
+        ]
+        if len(parts) < 2 or act.tense != "past" or not names <= {name for call in writes for name in call.ids}:
+            return []
+        return [call for part in parts for call in part] if all(parts) else []
+
+    def _fits(self, object_: str, call: MadeCall, groups: Collection[str]) -> bool:
+        """Return whether an object of an act has only words of a call, of acts of some groups and of no thing."""
         own = frozenset(map(stem, call.action | self.gold_words.of_tool(call.tool)))
-        others = (word for word in _WORD.findall(_find_object(act)) if stem(word) not in own)
+        others = (word for word in _WORD.findall(object_) if stem(word) not in own)
         return all(refers(word) or (is_act(word) and not act_groups(word).isdisjoint(groups)) for word in others)
 
     def _has_further(self, act: Act, calls: Iterable[MadeCall]) -> bool:
@@ -284,13 +297,14 @@ class Grounds:
         """Return whether results show what a clause says: "it was delivered on Friday"."""
         if act.by_agent or act.word == "do" or self._has_further(act, self.calls):
             return False
-        names = find_ids(act.clause)
+        names = set(find_ids(act.clause))
         shown = (content for content in self._results if all(name in content for name in names))
         is_state = act.tense != "future" and (is_past_form(act.word) or act.word.endswith("s"))
         if is_state and any(re.search(rf"(?<![a-z]){act.word}", content) for content in shown):
             return True
-        words = {word for word in _WORD.findall(_find_object(act)) if not refers(word)}
-        return not is_noun(act.word) and words | {act.word} <= self.gold_words.every
+        said = act.clause if is_noun(act.word) else _find_object(act)
+        words = {word for word in _WORD.findall(said) if not refers(word)}
+        return words | {act.word} <= self.gold_words.every
 
     def _may_follow(self, act: Act, groups: frozenset[str], calls: Sequence[MadeCall]) -> bool:
         """Return whether an act may follow from a write by its result or by the policy, such as its refund."""
@@ -298,7 +312,7 @@ class Grounds:
             return False
         for call in calls:
             words = self.gold_words.of_tool(call.tool)
-            if not _fits_targets(act, call) or not self._fits(act, call, {"refund", "return"}):
+            if not _fits_targets(act, call) or not self._fits(_find_object(act), call, {"refund", "return"}):
                 continue
             follows = set[str]()
             if call.refund:
