@@ -351,12 +351,11 @@ def _is_exempt(act: Act, proposed: bool) -> bool:
     is_gift = act.by_agent and not GOODS.isdisjoint(map(stem, _WORD.findall(act.clause)))
     if _ABILITY.search(before) and not is_gift and (not (proposed and act.by_agent) or _OFFER.search(act.sentence)):
         return True
-    listed = re.search(rf"\bmy\b[^:]*:\W*{re.escape(act.clause.strip())}", act.sentence)
     if (
         _IMPERATIVE.match(before)
         and act.word not in _PHRASES
-        and not listed
         and not (act.word.endswith(("ed", "ing")) or is_noun(act.word))
+        and not re.search(rf"\bmy\b[^:]*:\W*{re.escape(act.clause.strip())}", act.sentence)
     ):
         return not proposed or "please" in before
     if _INSTRUCTS.match(act.sentence) and not act.by_agent and act.tense != "past":
