@@ -26,6 +26,7 @@ from pydantic_core import PydanticSerializationError
 import understudy
 from support.program import Call, call
 from understudy.cli import main as cli
+from understudy.engines.models import find_model
 from understudy.runs.storage.checkpoints import list_checkpoints
 from understudy.runs.storage.status import read_run_status
 
@@ -96,6 +97,12 @@ def commands(group: Any, path: str = "") -> Iterator[str]:
             yield from commands(command, f"{path}{name} ")
         else:
             yield f"{path}{name}"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _model() -> None:
+    """The model is converted before the tests, because this is said on standard error."""
+    find_model("smollm2-135m")
 
 
 @pytest.fixture

@@ -194,7 +194,7 @@ def test_required_verbs_may_have_any_form(name: str) -> None:
     goals = [goal for split in SPLITS for task in domain.tasks(split) for goal in task.scenario.goals]
     terms = {frozenset(term.split("|")) for goal in goals for term in sum(goal.accepted_steps, goal.required_terms)}
     actions = [forms for forms in terms if any(word.endswith(("ed", "ing")) for word in forms)]
-    verbs = [(word, forms) for forms in actions for word in forms if is_act(word) and is_base(word)]
+    verbs = [(w, forms) for forms in actions for w in forms if "-" not in w and is_act(w) and is_base(w)]
     lacking = {verb for verb, forms in verbs if not all(map(forms.intersection, other_forms(verb)))}
     assert verbs
     assert lacking == set()

@@ -52,6 +52,8 @@ _ALSO = re.compile(
     r"|while i was at it|even)\b"
 )
 """A word with which a sentence tells one more act than the text before it."""
+_TWO_NUMBERS = re.compile(r"(?<![\w.])(\d{1,9})(?:,| and| or|, and)+ (?:\w+ )?(\d{1,9})(?![\w.]|\.\d)(?! \w+s\b)")
+"""Two targets that are numbers: "rooms 8 and 40"."""
 _OF_USER = frozenset({"account", "profile"})
 """Nouns of what any write changes, as a person may say."""
 _ALIEN_LIST = (
@@ -112,6 +114,8 @@ class Grounds:
         if not refused and (unknown := self.known.find_unknown(text)):
             kind: ViolationKind = "bundled_proposal" if agreed else "forbidden"
             yield Violation(kind=kind, message=place, text=quote(f"nobody has named {unknown}"))
+        if other := self._find_other_number(text, agreed):
+            yield Violation(kind="bundled_proposal", message=place, text=quote(f"{other} is no target of the write"))
         if agreed and (unknown := self.known.find_unknown_date(text)):
             yield Violation(kind="bundled_proposal", message=place, text=quote(f"{unknown} is no part of the write"))
         reports = any(call.writes and self._since(place) < call.place < place for call in self.calls)
@@ -129,6 +133,12 @@ class Grounds:
             if not self._is_grounded(act, text, place, agreed):
                 found[act.sentence] = "false_claim" if act.tense == "past" else unkept
         yield from (Violation(kind=kind, message=place, text=quote(sentence)) for sentence, kind in found.items())
+
+    def _find_other_number(self, text: str, agreed: Collection[int]) -> str:
+        """Return a number beside one that is a target of the writes at the places `agreed`, or ""."""
+        numbers = {value for call in self.calls if call.place in agreed for value in call.texts if value.isdigit()}
+        pairs = map(set, _TWO_NUMBERS.findall(text)) if numbers else ()
+        return next((other for pair in pairs if numbers & pair for other in pair - numbers), "")
 
     def _since(self, place: int) -> int:
         """Return the place of the user's last message before a text."""
