@@ -3,6 +3,7 @@
 import pytest
 
 from support.proposals import CANCEL, GET, after_yes, call, kinds, say, user
+from understudy.core.messages import ToolCall
 from understudy.envs.environment import ConfirmedWrite
 
 
@@ -14,6 +15,7 @@ from understudy.envs.environment import ConfirmedWrite
         "Shall I cancel orders W1, W2 and W3?",
         "I will cancel W1. I will also cancel W2. Do you confirm?",
         "I will cancel order W1 and order W2, reason: no longer needed. Do you confirm?",
+        "I will cancel W1 (and W2). Do you confirm?",
         "I will cancel W1 and then cancel W2. Do you confirm?",
         "I will cancel order W1 as well as order W2. Do you confirm?",
         "I will cancel the following orders:\n- W1\n- W2\nDo you confirm?",
@@ -70,3 +72,37 @@ def test_results_that_hold_no_names_are_read_over(shown: str) -> None:
     start = [user("Hi, it is W1."), *call(GET, shown), say("I will cancel W1 for you and me. Do you confirm?")]
     transcript = [*start, user("Yes."), *call(CANCEL, "ok")]
     assert kinds(transcript, [ConfirmedWrite(CANCEL, len(start) + 1, len(start))]) == []
+
+
+@pytest.mark.parametrize(
+    ("proposal", "found"),
+    [
+        ("I will book room 8 and 40 for Ada. Do you confirm?", ["bundled_proposal"]),
+        ("I will book rooms 8, 40 and 41 for Ada. Do you confirm?", ["bundled_proposal"]),
+        ("I will book room 8 for Ada, 2 beds and 3 nights. Do you confirm?", []),
+        ("I will book room 8 and 3 nights for Ada. Do you confirm?", []),
+        ("I will book room 8, with 29.90 a night, for Ada. Do you confirm?", []),
+    ],
+)
+def test_numbers_may_be_targets(proposal: str, found: list[str]) -> None:
+    write = ToolCall(name="book_room", arguments={"number": "8", "guest": "Ada"})
+    start = [user("Room 8 has 2 beds for 29.90, for 3 nights. Rooms 40 and 41 are free too."), say(proposal)]
+    transcript = [*start, user("Yes."), *call(write, "ok")]
+    assert kinds(transcript, [ConfirmedWrite(write, 3, 2)], specs=()) == found
+
+
+def test_names_beside_that_of_the_target_are_found_in_results() -> None:
+    vase, lamp = '{"id": "i11", "name": "vase", "price": "20.00"}', '{"id": "i12", "name": "lamp", "price": "9.50"}'
+    items = f'{{"id": "W1", "status": "delivered", "items": [{vase}, {lamp}]}}'
+    for ids, proposal, found in (
+        (["i11"], "I will return the vase and the lamp of order W1. Do you confirm?", ["bundled_proposal"]),
+        (["i11"], "I will return the lamp and the vase of order W1. Do you confirm?", ["bundled_proposal"]),
+        (["i11"], "I will return the vase for 20.00 and the lamp for 9.50. Do you confirm?", ["bundled_proposal"]),
+        (["i11", "i12"], "I will return the vase and the lamp of order W1. Do you confirm?", []),
+        (["i11"], "The vase and the lamp were delivered. I will return the vase of order W1. Do you confirm?", []),
+        (["i11"], "I will return the vase of order W1, and you keep the lamp. Do you confirm?", []),
+    ):
+        write = ToolCall(name="return_items", arguments={"order_id": "W1", "item_ids": ids})
+        start = [user("Hi."), *call(GET, items), say(proposal), user("Yes.")]
+        transcript = [*start, *call(write, '{"status": "returned"}')]
+        assert kinds(transcript, [ConfirmedWrite(write, len(start), len(start) - 1)]) == found, proposal
