@@ -14,8 +14,8 @@ from understudy.envs.users import consent, draft
 from understudy.envs.users.scripted import ScriptedUser
 
 SIZE = 1_000_000
-SECONDS = 90.0
-"""More than linear time needs on a slow machine, and less than quadratic time needs: many minutes."""
+SECONDS = 6.0
+"""More than linear time needs on a slow machine, and far less than quadratic time needs: minutes."""
 SENTENCES = "".join(f"I cannot do {k}. " for k in range(40_000))
 """Different refusals."""
 STARTS = ("", "Please confirm: ", "Please tell me ", "I cannot ")

@@ -270,11 +270,9 @@ def _find_unknown(clause: str, is_known: Callable[[str], bool], is_told: Callabl
         if (is_told if is_deed else is_known)(match[0]):
             continue
         before = clause[: match.start()]
-        if _is_denied(before):
-            return None
         is_given = gives and (gives["whole"] or gives.start() <= match.start())
         if is_deed or is_given or (match[0].endswith(("ed", "en")) and _BECOMES.search(before)):
-            return match
+            return None if _is_denied(before) else match
     return None
 
 
@@ -285,11 +283,13 @@ def _is_denied(before: str) -> bool:
 
 def _changes(deed: re.Match[str]) -> bool:
     """Return whether the verb of a deed may change something: looking, finding and explaining by the agent do not."""
-    before = deed.string[: deed.start()]
-    if (not deed["trust"] and _is_denied(before)) or (deed["next"] and not _HELPER.search(before)):
-        return False
     verb = deed["next"] or deed["beside"] or deed["doing"] or (deed["who"] in ("i", "we") and deed["act"])
-    return not verb or not is_harmless(verb)
+    if verb and is_harmless(verb):
+        return False
+    before = deed.string[: deed.start()]
+    if deed["next"] and not _HELPER.search(before):
+        return False
+    return bool(deed["trust"]) or not _is_denied(before)
 
 
 def _find_words(clause: str) -> Iterator[tuple[str, int, int]]:
@@ -321,7 +321,7 @@ def _is_act_here(word: str, clause: str, match: re.Match[str], is_deed: bool) ->
 
 
 def _find_tense(clause: str, place: int) -> Tense:
-    before = clause[:place]
+    before = clause[max(0, place - 120) : place]
     if _ASKED.search(before):
         return "future"
     past, future = (max((m.end() for m in marks.finditer(before)), default=0) for marks in (_PAST, _FUTURE))
