@@ -172,6 +172,7 @@ LOOK_UP = ToolCall(name="look_up", arguments={"name": "a"})
         (LOOK_UP.replace(arguments={"name": "a", "limit": 3}), False, None),
         ("<tool_call>{oops</tool_call>", False, None),
         (LOOK_UP, False, "agent"),
+        (LOOK_UP.replace(name="note"), False, "agent"),  # whose schema allows any arguments
         (LOOK_UP.replace(name="search"), True, "agent"),  # the program has had an answer to a further request
     ],
 )
@@ -460,11 +461,13 @@ def test_calls_of_one_reply_are_one_reply_of_the_transcript(tiny: Path, monkeypa
 async def ask_with_tools(given: ProgramEpisode) -> Any:
     """Request a reply with the tools of the episode. Return its message."""
     schema = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
-    tool = {"type": "function", "function": {"name": "look_up", "parameters": schema}}
+    open_schema = {"type": "object", "additionalProperties": True}
+    described = {"look_up": schema, "note": open_schema}
+    tools = [{"type": "function", "function": {"name": k, "parameters": v}} for k, v in described.items()]
     async with httpx2.AsyncClient(verify=False, trust_env=False, timeout=60) as client:
         answer = await client.post(
             f"{given.base_url}/chat/completions",
-            json={"model": "any", "messages": given.prompt, "tools": [tool]},
+            json={"model": "any", "messages": given.prompt, "tools": tools},
             headers={"Authorization": f"Bearer {given.api_key}"},
         )
     return answer.raise_for_status().json()["choices"][0]["message"]

@@ -93,12 +93,13 @@ class PostedResult(Record):
 
 
 def _is_described(call: ToolCall, tools: Sequence[ToolSpec]) -> bool:
-    """Return whether a call is of one of the tools, with all arguments that it requires and no others than its own."""
+    """Return whether a call is of one of the tools, with all arguments that it requires and no others than it has."""
     schema = next((tool.parameters for tool in tools if tool.name == call.name), None)
     if schema is None:
         return False
     required, own = schema.get("required") or (), schema.get("properties") or {}
-    return {*required} <= call.arguments.keys() <= own.keys()
+    has_others = not schema.get("additionalProperties") and not call.arguments.keys() <= own.keys()
+    return {*required} <= call.arguments.keys() and not has_others
 
 
 @dataclass(slots=True)
