@@ -240,7 +240,7 @@ def assert_trained_model_chats(exported: Exported) -> None:
     given, _, command = chat.partition(" | ")
     (text,) = re.findall(r"printf '(.*)'", given)
     words = [*command.split(), "max_new_tokens=8"]
-    printed = llamafactory_cli.run_llamafactory(*words, cwd=exported.folder, stdin=text.replace("\\n", "\n"))
+    printed = llamafactory_cli.chat(*words, cwd=exported.folder, stdin=text.replace("\\n", "\n"))
     assert printed.count("User:") == 2
     assert "Assistant:" in printed
     schema = {"type": "object", "properties": {"order_id": {"type": "string"}}, "required": ["order_id"]}

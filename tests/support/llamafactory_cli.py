@@ -67,10 +67,30 @@ def _fill(python: Path, pip: Pip) -> None:
         compiled.unlink()
 
 
-def run_llamafactory(*arguments: str, cwd: Path, timeout: float = 1500.0, stdin: str = "") -> str:
+def run_llamafactory(*arguments: str, cwd: Path, timeout: float = 1500.0) -> str:
     """Return the output of a program of the environment. Raise RuntimeError with the end of the output if it fails."""
     program = str(install() / arguments[0])
-    return run_command(program, *arguments[1:], cwd=cwd, env=_environment(), timeout=timeout, input=stdin)
+    return run_command(program, *arguments[1:], cwd=cwd, env=_environment(), timeout=timeout)
+
+
+def chat(*arguments: str, cwd: Path, stdin: str, timeout: float = 600.0) -> str:
+    """Return what a chat in the terminal printed.
+
+    Its exit code is not looked at: the thread that generates still runs when the interpreter ends, and now and then
+    that aborts the process after the last output.
+    """
+    program = str(install() / arguments[0])
+    done = subprocess.run(
+        [program, *arguments[1:]],
+        cwd=cwd,
+        env=_environment(),
+        input=stdin,
+        timeout=timeout,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return done.stdout
 
 
 @contextmanager
