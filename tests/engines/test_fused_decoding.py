@@ -12,7 +12,6 @@ from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from support.cpu_kernels import needs_kernels
-from support.machine import ELSEWHERE
 from understudy.algorithms.batch import Batch
 from understudy.engines.interface import SamplingParams
 from understudy.engines.local.config import LocalEngineConfig
@@ -95,8 +94,6 @@ def decoded(engine: LocalEngine, *, fused: bool) -> tuple[Tensor, Tensor]:
 def test_hidden_states_and_cache_are_those_of_the_other_passes(
     family: str, dtype: str, settings: dict[str, Any], folders: dict[str, Path]
 ) -> None:
-    if fuse.uses_onednn(getattr(torch, dtype)):
-        pytest.skip(f"{ELSEWHERE}oneDNN multiplies here")
     engine = engine_of(folders[family], dtype=dtype, **settings)
     pairs = zip(decoded(engine, fused=True), decoded(engine, fused=False), strict=True)
     tolerance = 1e-4 if dtype == "float32" else 2**-5

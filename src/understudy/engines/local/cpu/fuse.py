@@ -22,8 +22,6 @@ from understudy.engines.local.attention_interface import attention_spec
 from understudy.engines.local.cpu import kernel_library, kernels
 
 _FAMILIES = ("Llama", "Mistral", "Qwen2", "Qwen3")
-_ROWS = 32
-"""Rows for which oneDNN chooses a layout."""
 
 
 def fuse_modules(network: nn.Module, recompute: bool = True) -> None:
@@ -175,17 +173,9 @@ def should_pack_weights(dtype: torch.dtype) -> bool:
     return kernel_library.kernels_available(dtype)
 
 
-@functools.cache
-def uses_onednn(dtype: torch.dtype) -> bool:
-    """Return True if oneDNN packs the weights, because it has kernels for the processor's tiles (AMX)."""
-    return dtype == torch.bfloat16 and torch.cpu._is_amx_tile_supported()
-
-
 def _multiplied(owner: Any, x: Tensor, linears: tuple[Any, ...]) -> Tensor:
     """Return x times the concatenated weights."""
     weight, bias = packed_weights(owner, linears)
-    if uses_onednn(x.dtype):
-        return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")  # type: ignore[no-any-return]
     return kernels.packed_linear(x, weight, sum(linear.out_features for linear in linears), bias)
 
 
@@ -198,10 +188,7 @@ def packed_weights(owner: Any, linears: tuple[Any, ...]) -> tuple[Tensor, Tensor
     if getattr(owner, "_packed_stamp", None) != stamp:
         with torch.no_grad():
             weight, bias = _concatenated(linears)
-        if uses_onednn(weight.dtype):
-            packed = torch.ops.mkldnn._reorder_linear_weight(weight.detach(), _ROWS)
-        else:
-            packed = kernels.pack_weights_(owner._packed[0] if hasattr(owner, "_packed") else None, weight)
+        packed = kernels.pack_weights_(owner._packed[0] if hasattr(owner, "_packed") else None, weight)
         owner._packed_stamp, owner._packed = stamp, (packed, bias)
     return owner._packed  # type: ignore[no-any-return]
 

@@ -12,14 +12,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-#ifdef __AVX512BF16__
-#include <immintrin.h>
-#endif
-
 #ifdef FP32
 typedef float real;
+#undef __AMX_BF16__ /* so it says whether products are computed by AMX */
 #else
 typedef uint16_t real; /* bfloat16 */
+#endif
+
+#if defined __AVX512BF16__ || defined __AMX_BF16__
+#include <immintrin.h>
 #endif
 
 #define LOG2E 1.44269504088896341f
@@ -157,7 +158,8 @@ static inline void store(real *x, lanes first, lanes second) {
 
 /* A packed matrix [n, k] consists of panels of WIDTH of its n rows. A panel is [words, WIDTH]: a word has one column of
    k, or two in bfloat16, because processors multiply pairs. So a product reads a panel from start to end, once for each
-   TILE rows of the other matrix, and after the first time from the cache. Missing rows and columns are 0. */
+   TILE rows of the other matrix, and after the first time from the cache. Missing rows and columns are 0. With AMX, the
+   words of STEP columns and half of a panel are one tile of the processor. */
 #ifdef FP32
 typedef float word;
 enum { PAIR = 1 };
@@ -165,7 +167,12 @@ enum { PAIR = 1 };
 typedef uint32_t word;
 enum { PAIR = 2 };
 #endif
-enum { VECTORS = 3, WIDTH = VECTORS * LANES, TILE = VECTOR == 64 ? 8 : 4, BLOCK = 1 << 18 /* elements */, LINE = 64 };
+#ifdef __AMX_BF16__
+enum { VECTORS = 2, TILE_ROWS = 16, STEP = 32 };
+#else
+enum { VECTORS = 3 };
+#endif
+enum { WIDTH = VECTORS * LANES, TILE = VECTOR == 64 ? 8 : 4, BLOCK = 1 << 18 /* elements */, LINE = 64 };
 
 typedef word words __attribute__((vector_size(VECTOR), aligned(2), may_alias));
 
@@ -233,10 +240,24 @@ typedef struct {
     float scale;
 } Product;
 
+/* Write the sums [rows, WIDTH] of panel p for the rows of y from `row` on. */
+static INLINE void write_sums(const Product *m, int64_t row, int64_t p, const float *sums, int64_t rows) {
+    int64_t columns = least(m->n - p * WIDTH, WIDTH);
+    real *y = m->y + row * m->y_stride + p * WIDTH;
+    for (int64_t r = 0; r < rows; r++, sums += WIDTH, y += m->y_stride)
+        if (m->adds)
+            for (int64_t i = 0; i < columns; i++) y[i] = narrow(wide(y[i]) + rounded(rounded(sums[i]) * m->scale));
+        else if (m->bias)
+            for (int64_t i = 0; i < columns; i++) y[i] = narrow(sums[i] + wide(m->bias[p * WIDTH + i]));
+        else if (columns == WIDTH)
+            for (int64_t i = 0; i < WIDTH; i++) y[i] = narrow(sums[i]);
+        else
+            for (int64_t i = 0; i < columns; i++) y[i] = narrow(sums[i]);
+}
+
 static INLINE void multiply_tile(const Product *m, int64_t row, int64_t p, const char *next, int64_t ahead, int rows) {
     const real *x = m->x + row * m->x_stride;
     const word *panel = (const word *)m->packed + p * WIDTH * (m->k / PAIR);
-    int64_t columns = least(m->n - p * WIDTH, WIDTH);
     lanes sums[TILE][VECTORS] = {0};
     for (int64_t c = 0; c < m->k / PAIR; c++) {
         if (c < ahead) __builtin_prefetch(next + c * LINE, 0, 2); /* into the second-level cache */
@@ -246,21 +267,77 @@ static INLINE void multiply_tile(const Product *m, int64_t row, int64_t p, const
                 sums[r][v] = add_product(sums[r][v], (const words *)(panel + c * WIDTH + v * LANES), pair);
         }
     }
-    for (int r = 0; r < rows; r++) {
-        real *y = m->y + (row + r) * m->y_stride + p * WIDTH;
-        float sum[WIDTH];
-        memcpy(sum, sums[r], sizeof sum);
-        if (m->adds)
-            for (int64_t i = 0; i < columns; i++) y[i] = narrow(wide(y[i]) + rounded(rounded(sum[i]) * m->scale));
-        else if (m->bias)
-            for (int64_t i = 0; i < columns; i++) y[i] = narrow(sum[i] + wide(m->bias[p * WIDTH + i]));
-        else
-            for (int64_t i = 0; i < columns; i++) y[i] = narrow(sum[i]);
-    }
+    float stored[TILE * WIDTH];
+    memcpy(stored, sums, sizeof stored);
+    write_sums(m, row, p, stored, rows);
 }
+
+#ifdef __AMX_BF16__
+/* Tiles 0 and 1 are sums of `upper` rows x 16 columns, 2 and 3 of `lower` rows; 4 and 5 are these rows of x, 6 and 7 are
+   of the panel. */
+static void configure_tiles(int64_t upper, int64_t lower) {
+    struct {
+        uint8_t palette, start_row, reserved[14];
+        uint16_t row_bytes[16];
+        uint8_t rows[16];
+    } config = {.palette = 1};
+    for (int t = 0; t < 8; t++) config.row_bytes[t] = LINE;
+    config.rows[0] = config.rows[1] = config.rows[4] = (uint8_t)upper;
+    config.rows[2] = config.rows[3] = config.rows[5] = (uint8_t)(lower ? lower : 1);
+    config.rows[6] = config.rows[7] = TILE_ROWS;
+    _tile_loadconfig(&config);
+}
+
+/* Multiply 1 to 32 rows by panel p. */
+static INLINE void multiply_tiles(const Product *m, int64_t row, int64_t p, int64_t rows) {
+    int64_t stride = m->x_stride * (int64_t)sizeof(real);
+    const real *x = m->x + row * m->x_stride, *x_lower = x + TILE_ROWS * m->x_stride;
+    const word *panel = (const word *)m->packed + p * WIDTH * (m->k / PAIR);
+    float sums[2 * TILE_ROWS * WIDTH];
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
+    for (int64_t c = 0; c < m->k; c += STEP, panel += WIDTH * STEP / PAIR) {
+        _tile_loadd(6, panel, WIDTH * sizeof(word));
+        _tile_loadd(4, x + c, stride);
+        _tile_loadd(7, panel + LANES, WIDTH * sizeof(word));
+        _tile_dpbf16ps(0, 4, 6);
+        _tile_dpbf16ps(1, 4, 7);
+        if (rows <= TILE_ROWS) continue;
+        _tile_loadd(5, x_lower + c, stride);
+        _tile_dpbf16ps(2, 5, 6);
+        _tile_dpbf16ps(3, 5, 7);
+    }
+    _tile_stored(0, sums, WIDTH * sizeof *sums);
+    _tile_stored(1, sums + LANES, WIDTH * sizeof *sums);
+    if (rows > TILE_ROWS) {
+        _tile_stored(2, sums + TILE_ROWS * WIDTH, WIDTH * sizeof *sums);
+        _tile_stored(3, sums + TILE_ROWS * WIDTH + LANES, WIDTH * sizeof *sums);
+    }
+    write_sums(m, row, p, sums, rows);
+}
+
+static void multiply_panel_by_tiles(const Product *m, int64_t first, int64_t end, int64_t p) {
+    int64_t size = 2 * TILE_ROWS, rest = (end - first) % size, row = first;
+    if (end - first >= size) configure_tiles(TILE_ROWS, TILE_ROWS);
+    for (; row < end - rest; row += size) multiply_tiles(m, row, p, size);
+    if (rest) {
+        configure_tiles(least(rest, TILE_ROWS), rest - least(rest, TILE_ROWS));
+        multiply_tiles(m, row, p, rest);
+    }
+    _tile_release();
+}
+#endif
 
 /* Multiply rows [first, end) by panel p, and prefetch the next one of `panels`. */
 static void multiply_panel(const Product *m, int64_t first, int64_t end, int64_t p, int64_t panels) {
+#ifdef __AMX_BF16__
+    if (m->k % STEP == 0) {
+        multiply_panel_by_tiles(m, first, end, p);
+        return;
+    }
+#endif
     int64_t size = WIDTH * m->k * (int64_t)sizeof(real), part = parts_of(size / LINE, parts_of(end - first, TILE));
     const char *next = (const char *)m->packed + (p + 1) * size;
     for (int64_t row = first; row < end; row += TILE, next += part * LINE) {

@@ -20,7 +20,7 @@ from understudy.engines.local.kept_tokens import KeptTokens, keep_tokens
 
 _MOST_DIM = 256  # maximum head dimension
 _MOST_KEPT = 1024  # tokens of a row that the kernel `sample_likely` lists
-_PANEL = 48  # a multiple of the rows of a panel of packed weights
+_PANEL = 96  # a multiple of the rows of a panel of packed weights
 
 
 def _apply(function: type[Function], *arguments: Any) -> Any:

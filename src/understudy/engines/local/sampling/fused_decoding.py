@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from understudy.engines.local.cpu import kernels
-from understudy.engines.local.cpu.fuse import base_linear, is_fused, packed_weights, should_pack_weights, uses_onednn
+from understudy.engines.local.cpu.fuse import base_linear, is_fused, packed_weights, should_pack_weights
 from understudy.engines.local.cpu.kernel_library import call_kernel
 from understudy.engines.local.gradient_checkpointing import decoder_layers
 from understudy.engines.local.model import LocalModel
@@ -56,7 +56,7 @@ def supports_fused_decoding(model: LocalModel) -> bool:
     """Return True if `kernels.c` can compute all layers of the model: they are those of Llama and the like."""
     if model.device.type != "cpu" or model.padded or model.fsdp_shards:
         return False
-    if not should_pack_weights(model.dtype) or uses_onednn(model.dtype) or model.head_dim not in _DIMS:
+    if not should_pack_weights(model.dtype) or model.head_dim not in _DIMS:
         return False
     layers = decoder_layers(model.network)
     names = "self_attn", "mlp", "input_layernorm", "post_attention_layernorm"
