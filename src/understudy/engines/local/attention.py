@@ -44,7 +44,7 @@ class AttentionSpec(NamedTuple):
 
     def visible(self, positions: Tensor, skipped: int = 0) -> Visible:
         """Return the columns that queries at positions [b, L] of their rows see, without the first `skipped` ones."""
-        starts = (self.first_visible(positions) - skipped).int() if self.window or self.chunk else None
+        starts = (self.first_visible(positions) - skipped).int() if self.is_local else None
         return Visible(starts, (positions + (1 - skipped)).int())
 
     def first_visible(self, position: _Position) -> _Position:
@@ -54,9 +54,14 @@ class AttentionSpec(NamedTuple):
         return position - self.window + 1 if self.window else position * 0
 
     @property
+    def is_local(self) -> bool:
+        """Whether a token does not see all tokens before it."""
+        return bool(self.window or self.chunk)
+
+    @property
     def is_plain(self) -> bool:
         """Whether this is scaled causal attention and nothing else."""
-        return not (self.softcap or self.window or self.chunk) and self.sinks is None
+        return not (self.softcap or self.is_local) and self.sinks is None
 
 
 class AttentionShape(NamedTuple):

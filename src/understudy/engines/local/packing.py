@@ -134,6 +134,7 @@ class PackedLayout:
         self._device = device
         flat = FlatRows(batch, rows)
         self._known, self._places = flat.known, flat.places
+        self._subtree_end, self._row_positions = flat.subtree_end, flat.positions.int()
         self.num_tokens = len(flat.tokens)
         self.places = _padded(flat.places)  # [R, T] flat positions of each row's tokens, padded
         self.tokens, self.positions = (to_device(x[None], device) for x in (flat.tokens, flat.positions))  # [1, N]
@@ -144,6 +145,10 @@ class PackedLayout:
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, spec: AttentionSpec) -> Tensor:
         """Return causal attention [N, Hq, dv] of queries [N, Hq, d] over keys [N, H, d] and values [N, H, dv]."""
+        if kernels.fits_tree_attention(q, k, v):
+            window = (self._row_positions, spec.first_visible(self._row_positions)) if spec.is_local else None
+            how = spec.scale, self._subtree_end, window, spec.softcap
+            return CpuTreeAttention.apply(q, k, v, spec.sinks, *how)  # type: ignore[no-any-return, no-untyped-call]
         return PackedAttention.apply(q, k, v, spec.sinks, self, spec)  # type: ignore[no-any-return, no-untyped-call]
 
     def _piece(self, rows: Sequence[int], prefix: int) -> PrefixGroup:
@@ -175,6 +180,22 @@ def _padded(rows: Sequence[Tensor]) -> Tensor:
     """Return rows of flat positions as [b, longest], padded by repeating the last position of each row."""
     longest = max(map(len, rows))
     return torch.stack([torch.cat([row, row[-1:].expand(longest - len(row))]) for row in rows])
+
+
+class CpuTreeAttention(torch.autograd.Function):
+    """Attention over a tree of tokens by one call of the C kernels. It stores a number per query head and token."""
+
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None, *how: Any) -> Tensor:  # noqa: D102
+        out, lse = kernels.tree_attention(q, k, v, *how, sinks)
+        ctx.save_for_backward(out, lse, q, k, v, sinks)
+        ctx.how = how
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:  # noqa: D102
+        *saved, sinks = ctx.saved_tensors
+        return *kernels.tree_attention_backward(grads[0], *saved, *ctx.how, sinks), *(None for _ in ctx.how)
 
 
 class PackedAttention(torch.autograd.Function):

@@ -22,6 +22,10 @@ QUERY_CHUNK = 128
 
 def causal_attention(q: Tensor, k: Tensor, v: Tensor, spec: AttentionSpec) -> Tensor:
     """Return causal attention of the queries, [M, Hq, dv]."""
+    if kernels.fits_tree_attention(q, k, v):
+        places = torch.arange(len(k), dtype=torch.int32)
+        window = (places, spec.first_visible(places[len(k) - len(q) :])) if spec.is_local else None
+        return kernels.tree_attention(q, k, v, spec.scale, None, window, spec.softcap, spec.sinks)[0]
     if not _in_strips(q, spec):
         return _whole(q, k, v, spec.scale)
     keys, values = _heads_first(k), _heads_first(v)

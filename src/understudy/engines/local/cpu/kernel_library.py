@@ -34,6 +34,8 @@ _SIGNATURES = {  # p: tensor or None, i: integer, f: float
     "add_heads": "pppiii",
     "decode_attention": "pppppppppiiiiiiiiiiff",
     "decode_layers": "pp",
+    "tree_attention": "pppppppppiiiiiiiiiff",
+    "tree_attention_backward": "ppppppppppppiiiiiiiiiff",
     "linear": "ppppiii",
     "pack": "ppii",
     "rms_norm": "ppppppiif",

@@ -27,6 +27,7 @@ typedef uint16_t real; /* bfloat16 */
 #define LOWEST -1e30f
 #define FLOOR -100.0f
 #define INLINE inline __attribute__((always_inline))
+#define ALIGNED _Alignas(64) /* to lines of the cache: tiles are loaded from what was just stored */
 #define PRAGMA(text) _Pragma(#text)
 #define PARALLEL(work) PRAGMA(omp parallel for schedule(static) if ((work) > GRAIN))
 
@@ -208,34 +209,37 @@ static INLINE lanes add_product(lanes sum, const words *w, word x) {
 #endif
 }
 
-static void pack_panel(const real *x, word *panel, int64_t n, int64_t k) {
+/* Pack the n rows of a panel, `stride` apart. */
+static void pack_panel(const real *x, int64_t stride, word *panel, int64_t n, int64_t k) {
     for (int64_t c = 0; c < k / PAIR; c++)
-        for (int64_t j = 0; j < WIDTH; j++) panel[c * WIDTH + j] = j < n ? word_at(x + j * k + c * PAIR) : 0;
+        for (int64_t j = 0; j < WIDTH; j++) panel[c * WIDTH + j] = j < n ? word_at(x + j * stride + c * PAIR) : 0;
 }
 
 /* Pack x [n, k]. k is even. */
 void pack(const real *x, real *packed, int64_t n, int64_t k) {
     PARALLEL(n * k)
     for (int64_t p = 0; p < parts_of(n, WIDTH); p++)
-        pack_panel(x + p * WIDTH * k, (word *)(packed + p * WIDTH * k), least(n - p * WIDTH, WIDTH), k);
+        pack_panel(x + p * WIDTH * k, k, (word *)(packed + p * WIDTH * k), least(n - p * WIDTH, WIDTH), k);
 }
 
-/* Pack the transpose of x [k, n]. If k is odd, a column of zeros is added. */
-static void pack_transposed(const real *x, word *packed, int64_t n, int64_t k) {
+/* Pack the transpose of x [k, n], whose rows are `stride` apart, with zeros for the rows from k to `padded`. */
+static void pack_transposed(const real *x, int64_t stride, word *packed, int64_t n, int64_t k, int64_t padded) {
     for (int64_t start = 0; start < n; start += WIDTH)
-        for (int64_t c = 0; c < k; c += PAIR, packed += WIDTH) {
-            int64_t columns = least(n - start, WIDTH), is_pair = c + 1 < k;
-            const real *first = x + c * n + start, *second = is_pair ? first + n : first;
+        for (int64_t c = 0; c < padded; c += PAIR, packed += WIDTH) {
+            int64_t columns = c < k ? least(n - start, WIDTH) : 0, is_pair = c + 1 < k;
+            const real *first = x + c * stride + start, *second = first + stride;
             for (int64_t i = 0; i < columns; i++) packed[i] = joined(first[i], is_pair ? second[i] : 0);
             for (int64_t i = columns; i < WIDTH; i++) packed[i] = 0;
         }
 }
 
 /* y [rows, n] = x [rows, k] times a packed matrix [n, k], + bias unless it is NULL. With `adds`, y += scale * (x times
-   the matrix), where each result is rounded first, as in separate operations. */
+   the matrix), where each result is rounded first, as in separate operations. If `wide` is given, it is y in fp32, and
+   what is added is neither scaled nor rounded. */
 typedef struct {
     const real *x, *packed, *bias;
     real *y;
+    float *wide;
     int64_t n, k, x_stride, y_stride, adds;
     float scale;
 } Product;
@@ -243,6 +247,12 @@ typedef struct {
 /* Write the sums [rows, WIDTH] of panel p for the rows of y from `row` on. */
 static INLINE void write_sums(const Product *m, int64_t row, int64_t p, const float *sums, int64_t rows) {
     int64_t columns = least(m->n - p * WIDTH, WIDTH);
+    if (m->wide) {
+        float *wide = m->wide + row * m->y_stride + p * WIDTH;
+        for (int64_t r = 0; r < rows; r++, sums += WIDTH, wide += m->y_stride)
+            for (int64_t i = 0; i < columns; i++) wide[i] = sums[i] + (m->adds ? wide[i] : 0.0f);
+        return;
+    }
     real *y = m->y + row * m->y_stride + p * WIDTH;
     for (int64_t r = 0; r < rows; r++, sums += WIDTH, y += m->y_stride)
         if (m->adds)
@@ -273,9 +283,14 @@ static INLINE void multiply_tile(const Product *m, int64_t row, int64_t p, const
 }
 
 #ifdef __AMX_BF16__
-/* Tiles 0 and 1 are sums of `upper` rows x 16 columns, 2 and 3 of `lower` rows; 4 and 5 are these rows of x, 6 and 7 are
-   of the panel. */
-static void configure_tiles(int64_t upper, int64_t lower) {
+static _Thread_local int64_t configured_rows; /* 0: the thread's tiles are not ours */
+
+/* Tiles 0 and 1 are sums of the first 16 rows x 16 columns, 2 and 3 of the others; 4 and 5 are these rows of x, 6 and 7
+   are of the panel. A configuration takes as long as a small product, so it is kept. */
+static INLINE void configure_tiles(int64_t rows) {
+    int64_t upper = least(rows, TILE_ROWS), lower = rows - upper;
+    if (configured_rows == rows) return;
+    configured_rows = rows;
     struct {
         uint8_t palette, start_row, reserved[14];
         uint16_t row_bytes[16];
@@ -293,11 +308,24 @@ static INLINE void multiply_tiles(const Product *m, int64_t row, int64_t p, int6
     int64_t stride = m->x_stride * (int64_t)sizeof(real);
     const real *x = m->x + row * m->x_stride, *x_lower = x + TILE_ROWS * m->x_stride;
     const word *panel = (const word *)m->packed + p * WIDTH * (m->k / PAIR);
-    float sums[2 * TILE_ROWS * WIDTH];
-    _tile_zero(0);
-    _tile_zero(1);
-    _tile_zero(2);
-    _tile_zero(3);
+    ALIGNED float buffer[2 * TILE_ROWS * WIDTH];
+    int is_direct = m->wide && (p + 1) * WIDTH <= m->n;
+    float *sums = is_direct ? m->wide + row * m->y_stride + p * WIDTH : buffer;
+    int64_t sums_stride = is_direct ? m->y_stride : WIDTH;
+    float *lower = sums + TILE_ROWS * sums_stride;
+    if (is_direct && m->adds) {
+        _tile_loadd(0, sums, sums_stride * sizeof *sums);
+        _tile_loadd(1, sums + LANES, sums_stride * sizeof *sums);
+        if (rows > TILE_ROWS) {
+            _tile_loadd(2, lower, sums_stride * sizeof *sums);
+            _tile_loadd(3, lower + LANES, sums_stride * sizeof *sums);
+        }
+    } else {
+        _tile_zero(0);
+        _tile_zero(1);
+        _tile_zero(2);
+        _tile_zero(3);
+    }
     for (int64_t c = 0; c < m->k; c += STEP, panel += WIDTH * STEP / PAIR) {
         _tile_loadd(6, panel, WIDTH * sizeof(word));
         _tile_loadd(4, x + c, stride);
@@ -309,26 +337,32 @@ static INLINE void multiply_tiles(const Product *m, int64_t row, int64_t p, int6
         _tile_dpbf16ps(2, 5, 6);
         _tile_dpbf16ps(3, 5, 7);
     }
-    _tile_stored(0, sums, WIDTH * sizeof *sums);
-    _tile_stored(1, sums + LANES, WIDTH * sizeof *sums);
+    _tile_stored(0, sums, sums_stride * sizeof *sums);
+    _tile_stored(1, sums + LANES, sums_stride * sizeof *sums);
     if (rows > TILE_ROWS) {
-        _tile_stored(2, sums + TILE_ROWS * WIDTH, WIDTH * sizeof *sums);
-        _tile_stored(3, sums + TILE_ROWS * WIDTH + LANES, WIDTH * sizeof *sums);
+        _tile_stored(2, lower, sums_stride * sizeof *sums);
+        _tile_stored(3, lower + LANES, sums_stride * sizeof *sums);
     }
-    write_sums(m, row, p, sums, rows);
+    if (!is_direct) write_sums(m, row, p, sums, rows);
 }
 
 static void multiply_panel_by_tiles(const Product *m, int64_t first, int64_t end, int64_t p) {
     int64_t size = 2 * TILE_ROWS, rest = (end - first) % size, row = first;
-    if (end - first >= size) configure_tiles(TILE_ROWS, TILE_ROWS);
+    if (row < end - rest) configure_tiles(size);
     for (; row < end - rest; row += size) multiply_tiles(m, row, p, size);
-    if (rest) {
-        configure_tiles(least(rest, TILE_ROWS), rest - least(rest, TILE_ROWS));
-        multiply_tiles(m, row, p, rest);
-    }
-    _tile_release();
+    if (!rest) return;
+    configure_tiles(rest);
+    multiply_tiles(m, row, p, rest);
 }
 #endif
+
+/* End a thread's products. Other libraries may use the tiles in another way. */
+static void release_tiles(void) {
+#ifdef __AMX_BF16__
+    if (configured_rows) _tile_release();
+    configured_rows = 0;
+#endif
+}
 
 /* Multiply rows [first, end) by panel p, and prefetch the next one of `panels`. */
 static void multiply_panel(const Product *m, int64_t first, int64_t end, int64_t p, int64_t panels) {
@@ -360,14 +394,17 @@ static void multiply_panel(const Product *m, int64_t first, int64_t end, int64_t
 static void multiply(const Product *m, int64_t rows) {
     int64_t panels = parts_of(m->n, WIDTH), block = parts_of(BLOCK / m->k + 1, TILE) * TILE;
     for (int64_t first = 0; first < rows; first += block) {
-        PARALLEL(least(rows, block) * m->n * m->k)
-        for (int64_t p = 0; p < panels; p++) multiply_panel(m, first, least(first + block, rows), p, panels);
+        PRAGMA(omp parallel if (least(rows, block) * m->n * m->k > GRAIN)) {
+            PRAGMA(omp for schedule(static))
+            for (int64_t p = 0; p < panels; p++) multiply_panel(m, first, least(first + block, rows), p, panels);
+            release_tiles();
+        }
     }
 }
 
 /* y [rows, n] = x [rows, k] times a packed matrix [n, k], + bias unless it is NULL. */
 void linear(const real *x, const real *packed, const real *bias, real *y, int64_t rows, int64_t n, int64_t k) {
-    Product m = {x, packed, bias, y, .n = n, .k = k, .x_stride = k, .y_stride = n};
+    Product m = {x, packed, bias, .y = y, .n = n, .k = k, .x_stride = k, .y_stride = n};
     multiply(&m, rows);
 }
 
@@ -471,6 +508,349 @@ void add_heads(const real *x, const int64_t *index, float *total, int64_t heads,
             for (int64_t c = start; c < stop; c++) to[c] += wide(from[c]);
         }
     }
+}
+
+/* ---- attention of a tree of tokens ---- */
+
+/* Queries [queries, heads * group, d] over keys [keys, heads, d] and values [keys, heads, dv], whose tokens are `*_stride`
+   apart. The tokens are in preorder. Query i is token `before` + i, and sees key j if j <= before + i < ends[j] and
+   firsts[i] <= places[j]. `ends` or `firsts` may be NULL, and then exclude nothing. d and dv are even and at most MOST_DIM.
+
+   Rows are pairs of a query and one of the `group` heads of a key head. Products are of a panel of WIDTH rows and one of
+   WIDTH keys, and panels of which no row sees a key are skipped. Probabilities are 2^(score - lse), where scores and lse
+   [queries, heads * group] are logarithms to base 2 (Dao, arXiv:2307.08691). */
+typedef struct {
+    const real *q, *k, *v;
+    const int32_t *ends, *places, *firsts;
+    const float *sinks;
+    int64_t queries, keys, before, heads, group, dim, value_dim, q_stride, k_stride, v_stride;
+    float scale, softcap;
+} Attention;
+
+/* Which token each row is, and which keys a panel has, padded to whole panels with rows and keys that see nothing. */
+typedef struct {
+    int32_t *tokens, *firsts, *ends, *places;       /* of rows, and of keys */
+    int32_t *least_end, *most_end, *last_place;     /* of panels of keys */
+    int64_t rows, row_panels, key_panels;
+} Sight;
+
+static Sight sight_of(const Attention *a) {
+    int64_t rows = a->queries * a->group, row_panels = parts_of(rows, WIDTH), key_panels = parts_of(a->keys, WIDTH);
+    int64_t padded_rows = row_panels * WIDTH, padded_keys = key_panels * WIDTH;
+    int32_t *memory = malloc((size_t)(2 * padded_rows + 2 * padded_keys + 3 * key_panels) * sizeof *memory);
+    Sight s = {.tokens = memory, .rows = rows, .row_panels = row_panels, .key_panels = key_panels};
+    s.firsts = s.tokens + padded_rows, s.ends = s.firsts + padded_rows, s.places = s.ends + padded_keys;
+    s.least_end = s.places + padded_keys, s.most_end = s.least_end + key_panels, s.last_place = s.most_end + key_panels;
+    for (int64_t r = 0; r < padded_rows; r++) {
+        s.tokens[r] = r < rows ? (int32_t)(a->before + r / a->group) : -1;
+        s.firsts[r] = r < rows && a->firsts ? a->firsts[r / a->group] : INT32_MIN;
+    }
+    for (int64_t j = 0; j < padded_keys; j++) {
+        s.ends[j] = j >= a->keys ? 0 : a->ends ? a->ends[j] : INT32_MAX;
+        s.places[j] = j < a->keys && a->places ? a->places[j] : 0;
+    }
+    for (int64_t p = 0; p < key_panels; p++) {
+        const int32_t *ends = s.ends + p * WIDTH, *places = s.places + p * WIDTH;
+        s.least_end[p] = s.most_end[p] = ends[0], s.last_place[p] = places[0];
+        for (int64_t j = 1; j < WIDTH; j++) {
+            s.least_end[p] = ends[j] < s.least_end[p] ? ends[j] : s.least_end[p];
+            s.most_end[p] = ends[j] > s.most_end[p] ? ends[j] : s.most_end[p];
+            s.last_place[p] = places[j] > s.last_place[p] ? places[j] : s.last_place[p];
+        }
+    }
+    return s;
+}
+
+enum { NONE, SOME, ALL };
+
+/* Return whether the rows of panel r see the keys of panel p. It may be SOME in place of NONE or ALL. */
+static int sees(const Attention *a, const Sight *s, int64_t r, int64_t p) {
+    int64_t last = least((r + 1) * WIDTH, s->rows) - 1, first_token = s->tokens[r * WIDTH], last_token = s->tokens[last];
+    if (p * WIDTH > last_token || s->most_end[p] <= first_token) return NONE;
+    if (a->firsts) {
+        int32_t first = s->firsts[r * WIDTH];
+        for (int64_t i = r * WIDTH + 1; i <= last; i++) first = s->firsts[i] < first ? s->firsts[i] : first;
+        return s->last_place[p] < first ? NONE : SOME;
+    }
+    int is_full = (p + 1) * WIDTH - 1 <= first_token && s->least_end[p] > last_token && last % WIDTH == WIDTH - 1;
+    return is_full ? ALL : SOME;
+}
+
+/* Write 1 for each key of panel p that a row sees, and 0 for the others. */
+static void keys_seen(const Sight *s, int64_t row, int64_t p, float *seen) {
+    int32_t token = s->tokens[row], first = s->firsts[row], start = (int32_t)(p * WIDTH);
+    const int32_t *ends = s->ends + start, *places = s->places + start;
+    for (int32_t j = 0; j < WIDTH; j++)
+        seen[j] = (float)((start + j <= token) & (token < ends[j]) & (first <= places[j]));
+}
+
+/* Write 1 for each row of panel r that sees a key, and 0 for the others. */
+static void rows_that_see(const Sight *s, int64_t key, int64_t r, float *seen) {
+    const int32_t *tokens = s->tokens + r * WIDTH, *firsts = s->firsts + r * WIDTH;
+    int32_t end = s->ends[key], place = s->places[key];
+    for (int64_t i = 0; i < WIDTH; i++)
+        seen[i] = (float)((key <= tokens[i]) & (tokens[i] < end) & (firsts[i] <= place));
+}
+
+/* Return the score of a product to base 2, and its derivative divided by the scale. */
+static INLINE float score_of(const Attention *a, float x, float *slope) {
+    if (a->softcap <= 0) {
+        *slope = 1.0f;
+        return a->scale * LOG2E * x;
+    }
+    float capped = 2.0f * sigmoid(2.0f * a->scale / a->softcap * x) - 1.0f;
+    *slope = 1.0f - capped * capped;
+    return a->softcap * LOG2E * capped;
+}
+
+/* Copy rows [first, first + count) of a key head, of queries or of what has their shape. */
+static void copy_rows(const Attention *a, const real *x, int64_t stride, int64_t d, int64_t h, int64_t first,
+                      int64_t count, real *rows) {
+    for (int64_t r = first; r < first + count; r++, rows += d)
+        memcpy(rows, x + r / a->group * stride + (h * a->group + r % a->group) * d, (size_t)d * sizeof *rows);
+}
+
+/* x times the transpose of a panel, [rows, WIDTH] in fp32. */
+static void score_panel(const real *x, int64_t stride, const real *packed, float *scores, int64_t rows, int64_t d) {
+    Product m = {x, packed, .wide = scores, .n = WIDTH, .k = d, .x_stride = stride, .y_stride = WIDTH};
+    multiply_panel(&m, 0, rows, 0, 0);
+}
+
+/* sums [rows, d] += weights [rows, WIDTH] times a transposed panel. */
+static void add_panel(const real *weights, const real *packed, float *sums, int64_t rows, int64_t d) {
+    Product m = {weights, packed, .wide = sums, .n = d, .k = WIDTH, .x_stride = WIDTH, .y_stride = d, .adds = 1};
+    for (int64_t p = 0; p < parts_of(d, WIDTH); p++) multiply_panel(&m, 0, rows, p, 0);
+}
+
+/* The sizes of a panel, and of its transpose. */
+static int64_t panel_size(int64_t d) { return WIDTH * d; }
+static int64_t transposed_size(int64_t d) { return parts_of(d, WIDTH) * WIDTH * WIDTH; }
+
+/* Panels of keys, or of rows, of all key heads, and their transposes. What is not needed is NULL. */
+typedef struct {
+    real *panels, *transposed;
+    int64_t count, dim;
+} Panels;
+
+static Panels new_panels(int64_t heads, int64_t count, int64_t d, int panels, int transposed) {
+    Panels x = {NULL, NULL, count, d};
+    if (panels) x.panels = malloc((size_t)(heads * count * panel_size(d)) * sizeof(real));
+    if (transposed) x.transposed = malloc((size_t)(heads * count * transposed_size(d)) * sizeof(real));
+    return x;
+}
+
+static void free_panels(Panels *x) { free(x->panels), free(x->transposed); }
+
+static const real *panel_of(const Panels *x, int64_t h, int64_t p) {
+    return x->panels + (h * x->count + p) * panel_size(x->dim);
+}
+
+static const real *transposed_of(const Panels *x, int64_t h, int64_t p) {
+    return x->transposed + (h * x->count + p) * transposed_size(x->dim);
+}
+
+static void fill_panel(const Panels *x, int64_t h, int64_t p, const real *rows, int64_t stride, int64_t count) {
+    if (x->panels) pack_panel(rows, stride, (word *)panel_of(x, h, p), count, x->dim);
+    if (x->transposed)
+        pack_transposed(rows, stride, (word *)transposed_of(x, h, p), x->dim, count, WIDTH);
+}
+
+static void fill_keys(const Attention *a, const Panels *k, const Panels *v) {
+    PARALLEL(a->heads * a->keys * a->dim)
+    for (int64_t i = 0; i < a->heads * k->count; i++) {
+        int64_t h = i / k->count, p = i % k->count, count = least(a->keys - p * WIDTH, WIDTH);
+        fill_panel(k, h, p, a->k + p * WIDTH * a->k_stride + h * a->dim, a->k_stride, count);
+        fill_panel(v, h, p, a->v + p * WIDTH * a->v_stride + h * a->value_dim, a->v_stride, count);
+    }
+}
+
+static void attend_row_panel(const Attention *a, const Sight *s, const Panels *k, const Panels *v, int64_t h, int64_t r,
+                             real *out, float *lse) {
+    int64_t first = r * WIDTH, rows = least(s->rows - first, WIDTH), dv = a->value_dim;
+    ALIGNED real x[WIDTH * MOST_DIM], weights[WIDTH * WIDTH];
+    ALIGNED float scores[WIDTH * WIDTH], sums[WIDTH * MOST_DIM], visible[WIDTH], max[WIDTH], total[WIDTH];
+    copy_rows(a, a->q, a->q_stride, a->dim, h, first, rows, x);
+    memset(sums, 0, (size_t)(rows * dv) * sizeof *sums);
+    for (int64_t i = 0; i < rows; i++) {
+        max[i] = a->sinks ? LOG2E * a->sinks[h * a->group + (first + i) % a->group] : LOWEST;
+        total[i] = a->sinks != NULL;
+    }
+    for (int64_t p = 0; p < s->key_panels; p++) {
+        int seen = sees(a, s, r, p);
+        if (seen == NONE) continue;
+        score_panel(x, a->dim, panel_of(k, h, p), scores, rows, a->dim);
+        for (int64_t i = 0; i < rows; i++) {
+            float *row = scores + i * WIDTH, most = max[i], sum = 0, slope;
+            for (int64_t j = 0; j < WIDTH; j++) row[j] = score_of(a, row[j], &slope);
+            if (seen == SOME) {
+                keys_seen(s, first + i, p, visible);
+                for (int64_t j = 0; j < WIDTH; j++) row[j] = visible[j] > 0 ? row[j] : LOWEST;
+            }
+            for (int64_t j = 0; j < WIDTH; j++) most = row[j] > most ? row[j] : most;
+            for (int64_t j = 0; j < WIDTH; j++) {
+                float e = pow2(row[j] - most);
+                sum += e = row[j] > LOWEST ? e : 0.0f;
+                weights[i * WIDTH + j] = narrow(e);
+            }
+            if (most > max[i]) {
+                float shrunk = pow2(max[i] - most);
+                total[i] *= shrunk, max[i] = most;
+                for (int64_t c = 0; c < dv; c++) sums[i * dv + c] *= shrunk;
+            }
+            total[i] += sum;
+        }
+        add_panel(weights, transposed_of(v, h, p), sums, rows, dv);
+    }
+    for (int64_t i = 0; i < rows; i++) {
+        int64_t place = (first + i) / a->group * a->heads * a->group + h * a->group + (first + i) % a->group;
+        narrow_row(sums + i * dv, dv, total[i] > 0 ? 1.0f / total[i] : 0.0f, out + place * dv);
+        lse[place] = total[i] > 0 ? max[i] + log2f(total[i]) : 0.0f;
+    }
+}
+
+/* Attention, out [queries, heads * group, dv], and lse. */
+void tree_attention(const real *q, const real *k, const real *v, const int32_t *ends, const int32_t *places,
+                    const int32_t *firsts, const float *sinks, real *out, float *lse, int64_t queries, int64_t keys,
+                    int64_t heads, int64_t group, int64_t d, int64_t dv, int64_t q_stride, int64_t k_stride,
+                    int64_t v_stride, float scale, float softcap) {
+    Attention a = {q, k, v, ends, places, firsts, sinks, queries, keys, keys - queries, heads, group, d, dv, q_stride,
+                   k_stride, v_stride, scale, softcap};
+    Sight s = sight_of(&a);
+    Panels packed_k = new_panels(heads, s.key_panels, d, 1, 0), packed_v = new_panels(heads, s.key_panels, dv, 0, 1);
+    fill_keys(&a, &packed_k, &packed_v);
+    PRAGMA(omp parallel) {
+        PRAGMA(omp for schedule(dynamic))
+        for (int64_t i = heads * s.row_panels - 1; i >= 0; i--)
+            attend_row_panel(&a, &s, &packed_k, &packed_v, i % heads, i / heads, out, lse);
+        release_tiles();
+    }
+    free_panels(&packed_k), free_panels(&packed_v), free(s.tokens);
+}
+
+/* Of all rows of a key head: q and the gradient of the result as panels, lse, and delta, which is the sum of the gradient
+   times the result. */
+typedef struct {
+    Panels q, grad;
+    float *lse, *delta;
+} Rows;
+
+/* Write the probabilities of a row of products, and the gradients of these products, given those of the probabilities.
+   Element i has lse[i * step] and delta[i * step], and gets zeros if visible[i] is 0. */
+static INLINE void weigh(const Attention *a, const float *products, const float *grads, const float *lse,
+                         const float *delta, int64_t step, const float *visible, real *weights, real *score_grads) {
+    for (int64_t i = 0; i < WIDTH; i++) {
+        float slope, p = visible[i] * pow2(score_of(a, products[i], &slope) - lse[i * step]);
+        weights[i] = narrow(p);
+        score_grads[i] = narrow(p * (grads[i] - delta[i * step]) * a->scale * slope);
+    }
+}
+
+/* The gradient of the queries of a panel of rows. */
+static void query_gradient(const Attention *a, const Sight *s, const Panels *k, const Panels *v, const Rows *all,
+                           const real *grad, int64_t h, int64_t r, real *dq) {
+    int64_t first = r * WIDTH, rows = least(s->rows - first, WIDTH), d = a->dim, dv = a->value_dim;
+    ALIGNED real x[WIDTH * MOST_DIM], g[WIDTH * MOST_DIM], weights[WIDTH], grads[WIDTH * WIDTH];
+    ALIGNED float scores[WIDTH * WIDTH], products[WIDTH * WIDTH], sums[WIDTH * MOST_DIM], visible[WIDTH];
+    const float *lse = all->lse + h * s->row_panels * WIDTH + first, *delta = all->delta + h * s->row_panels * WIDTH + first;
+    copy_rows(a, a->q, a->q_stride, d, h, first, rows, x);
+    copy_rows(a, grad, a->heads * a->group * dv, dv, h, first, rows, g);
+    memset(sums, 0, (size_t)(rows * d) * sizeof *sums);
+    for (int64_t p = 0; p < s->key_panels; p++) {
+        int seen = sees(a, s, r, p);
+        if (seen == NONE) continue;
+        score_panel(x, d, panel_of(k, h, p), scores, rows, d);
+        score_panel(g, dv, panel_of(v, h, p), products, rows, dv);
+        for (int64_t j = 0; j < WIDTH; j++) visible[j] = 1;
+        for (int64_t i = 0; i < rows; i++) {
+            int64_t at = i * WIDTH;
+            if (seen == SOME) keys_seen(s, first + i, p, visible);
+            weigh(a, scores + at, products + at, lse + i, delta + i, 0, visible, weights, grads + at);
+        }
+        add_panel(grads, transposed_of(k, h, p), sums, rows, d);
+    }
+    for (int64_t i = 0; i < rows; i++) {
+        int64_t place = (first + i) / a->group * a->heads * a->group + h * a->group + (first + i) % a->group;
+        narrow_row(sums + i * d, d, 1.0f, dq + place * d);
+    }
+}
+
+/* The gradients of the keys and values of a panel. */
+static void key_gradients(const Attention *a, const Sight *s, const Rows *all, int64_t h, int64_t p, real *dk, real *dv) {
+    int64_t first = p * WIDTH, keys = least(a->keys - first, WIDTH), d = a->dim, dim = a->value_dim;
+    const real *x = a->k + first * a->k_stride + h * d, *values = a->v + first * a->v_stride + h * dim;
+    ALIGNED real weights[WIDTH * WIDTH], grads[WIDTH * WIDTH];
+    ALIGNED float scores[WIDTH * WIDTH], products[WIDTH * WIDTH], visible[WIDTH];
+    ALIGNED float of_keys[WIDTH * MOST_DIM], of_values[WIDTH * MOST_DIM];
+    memset(of_keys, 0, (size_t)(keys * d) * sizeof *of_keys);
+    memset(of_values, 0, (size_t)(keys * dim) * sizeof *of_values);
+    for (int64_t r = 0; r < s->row_panels; r++) {
+        int seen = sees(a, s, r, p);
+        if (seen == NONE) continue;
+        int64_t row = r * WIDTH, place = h * s->row_panels * WIDTH + row;
+        const float *lse = all->lse + place, *delta = all->delta + place;
+        score_panel(x, a->k_stride, panel_of(&all->q, h, r), scores, keys, d);
+        score_panel(values, a->v_stride, panel_of(&all->grad, h, r), products, keys, dim);
+        for (int64_t j = 0; j < WIDTH; j++) visible[j] = 1;
+        for (int64_t i = 0; i < keys; i++) {
+            int64_t at = i * WIDTH;
+            if (seen == SOME) rows_that_see(s, first + i, r, visible);
+            weigh(a, scores + at, products + at, lse, delta, 1, visible, weights + at, grads + at);
+        }
+        add_panel(weights, transposed_of(&all->grad, h, r), of_values, keys, dim);
+        add_panel(grads, transposed_of(&all->q, h, r), of_keys, keys, d);
+    }
+    for (int64_t i = 0; i < keys; i++) {
+        int64_t place = (first + i) * a->heads + h;
+        narrow_row(of_keys + i * d, d, 1.0f, dk + place * d);
+        narrow_row(of_values + i * dim, dim, 1.0f, dv + place * dim);
+    }
+}
+
+static Rows rows_of(const Attention *a, const Sight *s, const real *grad, const float *lse, const float *delta) {
+    int64_t d = a->dim, dv = a->value_dim, panels = s->row_panels, padded = panels * WIDTH;
+    Rows all = {new_panels(a->heads, panels, d, 1, 1), new_panels(a->heads, panels, dv, 1, 1),
+                malloc((size_t)(a->heads * padded) * sizeof(float)), malloc((size_t)(a->heads * padded) * sizeof(float))};
+    PARALLEL(a->heads * a->group * a->queries * d)
+    for (int64_t i = 0; i < a->heads * panels; i++) {
+        int64_t h = i / panels, first = i % panels * WIDTH, count = least(s->rows - first, WIDTH);
+        real rows[WIDTH * MOST_DIM];
+        copy_rows(a, a->q, a->q_stride, d, h, first, count, rows);
+        fill_panel(&all.q, h, i % panels, rows, d, count);
+        copy_rows(a, grad, a->heads * a->group * dv, dv, h, first, count, rows);
+        fill_panel(&all.grad, h, i % panels, rows, dv, count);
+        for (int64_t r = first; r < first + WIDTH; r++) {
+            int64_t place = r / a->group * a->heads * a->group + h * a->group + r % a->group;
+            all.lse[h * padded + r] = r < s->rows ? lse[place] : 0.0f;
+            all.delta[h * padded + r] = r < s->rows ? delta[place] : 0.0f;
+        }
+    }
+    return all;
+}
+
+/* The gradients of `tree_attention` for a gradient of its result. delta [queries, heads * group] is the sum of that
+   gradient times the result. */
+void tree_attention_backward(const real *grad, const real *q, const real *k, const real *v, const int32_t *ends,
+                             const int32_t *places, const int32_t *firsts, const float *lse, const float *delta,
+                             real *dq, real *dk, real *dv, int64_t queries, int64_t keys, int64_t heads, int64_t group,
+                             int64_t d, int64_t value_dim, int64_t q_stride, int64_t k_stride, int64_t v_stride,
+                             float scale, float softcap) {
+    Attention a = {q, k, v, ends, places, firsts, NULL, queries, keys, keys - queries, heads, group, d, value_dim,
+                   q_stride, k_stride, v_stride, scale, softcap};
+    Sight s = sight_of(&a);
+    Panels packed_k = new_panels(heads, s.key_panels, d, 1, 1), packed_v = new_panels(heads, s.key_panels, value_dim, 1, 0);
+    fill_keys(&a, &packed_k, &packed_v);
+    Rows all = rows_of(&a, &s, grad, lse, delta);
+    PRAGMA(omp parallel) {
+        PRAGMA(omp for schedule(dynamic) nowait)
+        for (int64_t i = 0; i < heads * s.key_panels; i++)
+            key_gradients(&a, &s, &all, i % heads, i / heads, dk, dv);
+        PRAGMA(omp for schedule(dynamic))
+        for (int64_t i = heads * s.row_panels - 1; i >= 0; i--)
+            query_gradient(&a, &s, &packed_k, &packed_v, &all, grad, i % heads, i / heads, dq);
+        release_tiles();
+    }
+    free_panels(&packed_k), free_panels(&packed_v), free_panels(&all.q), free_panels(&all.grad);
+    free(all.lse), free(all.delta), free(s.tokens);
 }
 
 /* ---- RMSNorm ---- */
@@ -746,7 +1126,7 @@ static void apply_linear(const Linear *layer, const real *x, real *y, real *low_
     linear(x, layer->weight, layer->bias, y, rows, layer->outputs, layer->inputs);
     if (!layer->rank) return;
     linear(x, layer->down, NULL, low_rank, rows, layer->rank, layer->inputs);
-    Product m = {low_rank, layer->up, NULL, y, .n = layer->outputs, .k = layer->rank, .x_stride = layer->rank};
+    Product m = {low_rank, layer->up, .y = y, .n = layer->outputs, .k = layer->rank, .x_stride = layer->rank};
     m.y_stride = layer->outputs, m.adds = 1, m.scale = (float)layer->scale;
     multiply(&m, rows);
 }
@@ -802,9 +1182,9 @@ static void attend_rows(const Pass *pass, int64_t l, const Buffers *b, const Gro
         const real *keys = g->prefix[2 * l] + h * np * d;
         for (int64_t p = 0; p < parts_of(np, WIDTH); p++) {
             int64_t start = p * WIDTH;
-            pack_panel(keys + start * d, (word *)(scratch->packed + start * d), least(np - start, WIDTH), d);
+            pack_panel(keys + start * d, d, (word *)(scratch->packed + start * d), least(np - start, WIDTH), d);
         }
-        Product m = {queries, scratch->packed, NULL, scratch->scores, .n = np, .k = d, .x_stride = d};
+        Product m = {queries, scratch->packed, .y = scratch->scores, .n = np, .k = d, .x_stride = d};
         m.y_stride = padded;
         for (int64_t p = 0; p < parts_of(np, WIDTH); p++) multiply_panel(&m, 0, (end - first) * pass->group, p, 0);
     }
@@ -822,8 +1202,8 @@ static void attend_rows(const Pass *pass, int64_t l, const Buffers *b, const Gro
     if (np) {
         int64_t count = (end - first) * pass->group;
         for (int64_t i = 0; np < padded && i < count; i++) scratch->scores[i * padded + np] = 0;
-        pack_transposed(g->prefix[2 * l + 1] + h * np * d, (word *)scratch->packed, d, np);
-        Product m = {scratch->scores, scratch->packed, NULL, out, .n = d, .k = padded, .x_stride = padded};
+        pack_transposed(g->prefix[2 * l + 1] + h * np * d, d, (word *)scratch->packed, d, np, padded);
+        Product m = {scratch->scores, scratch->packed, .y = out, .n = d, .k = padded, .x_stride = padded};
         m.y_stride = d, m.adds = 1, m.scale = 1.0f;
         for (int64_t p = 0; p < parts_of(d, WIDTH); p++) multiply_panel(&m, 0, count, p, 0);
     }
@@ -850,6 +1230,7 @@ static void attend_pass(const Pass *pass, int64_t l, const Buffers *b) {
             int64_t first = group->start + chunk * CHUNK_ROWS, end = least(first + CHUNK_ROWS, group->stop);
             attend_rows(pass, l, b, group, i % pass->heads, first, end, stride, &scratch);
         }
+        release_tiles();
         free(scratch.packed), free(scratch.scores), free(scratch.weights);
     }
     int64_t size = pass->group * d;

@@ -152,6 +152,71 @@ def _heads_are_dense(x: Tensor) -> bool:
     return x.is_cpu and x.stride(2) == 1 and (x.shape[1] == 1 or x.stride(1) == x.shape[2])
 
 
+def fits_tree_attention(q: Tensor, k: Tensor, v: Tensor) -> bool:
+    """Return True if the kernels compute attention of these flat tensors."""
+    dims = q.shape[2], v.shape[2]
+    if not all(dim % 2 == 0 and dim <= _MOST_DIM for dim in dims) or len({x.dtype for x in (q, k, v)}) > 1:
+        return False
+    return all(map(_heads_are_dense, (q, k, v))) and kernel_library.kernels_available(q.dtype)
+
+
+def tree_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    scale: float,
+    ends: Tensor | None = None,
+    window: tuple[Tensor, Tensor] | None = None,
+    softcap: float = 0.0,
+    sinks: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Return attention of the last M of N tokens in preorder of a tree, [M, Hq, dv], and its normalizers [M, Hq] fp32.
+
+    q is [M, Hq, d], k [N, H, d], v [N, H, dv], all accepted by `fits_tree_attention`. Query i is token N - M + i and sees
+    the tokens j up to itself for which it comes before ends[j] (int32 [N]), or all of them if `ends` is None. Of these,
+    `window` leaves out those whose position is less than the first one that the query sees: int32 positions [N] and
+    firsts [M]. `softcap` and `sinks` [Hq] are those of `joint_softmax_`. A normalizer is the logarithm to base 2 of the
+    sum of a softmax.
+    """
+    out, lse = q.new_empty(*q.shape[:2], v.shape[2]), q.new_empty(q.shape[:2], dtype=torch.float32)
+    held = [None if x is None else x.int().contiguous() for x in (ends, *(window or (None, None)))]
+    sinks = None if sinks is None else sinks.detach().float().contiguous()
+    call_kernel("tree_attention", q, k, v, *held, sinks, out, lse, *_tree_sizes(q, k, v), scale, softcap)
+    return out, lse
+
+
+def tree_attention_backward(
+    grad: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    scale: float,
+    ends: Tensor | None = None,
+    window: tuple[Tensor, Tensor] | None = None,
+    softcap: float = 0.0,
+    sinks: Tensor | None = None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    """Return the gradients of q, k, v and `sinks` for a gradient of the result `out` of `tree_attention`."""
+    grad = grad.contiguous()
+    delta = row_dot(grad, out)
+    grads = [torch.empty(x.shape, dtype=x.dtype) for x in (q, k, v)]
+    held = [None if x is None else x.int().contiguous() for x in (ends, *(window or (None, None)))]
+    sizes = _tree_sizes(q, k, v)
+    call_kernel("tree_attention_backward", grad, q, k, v, *held, lse, delta, *grads, *sizes, scale, softcap)
+    if sinks is None:
+        return *grads, None  # type: ignore[return-value]
+    shares = torch.exp2(sinks.detach().float() / math.log(2) - lse)
+    return *grads, -(shares * delta).sum(0).to(sinks.dtype)  # type: ignore[return-value]
+
+
+def _tree_sizes(q: Tensor, k: Tensor, v: Tensor) -> tuple[int, ...]:
+    heads = k.shape[1]
+    group = q.shape[1] // heads
+    return len(q), len(k), heads, group, q.shape[2], v.shape[2], q.stride(0), k.stride(0), v.stride(0)
+
+
 def decode_attention(
     q: Tensor,
     prefix_scores: Tensor | None,
