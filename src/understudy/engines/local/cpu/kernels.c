@@ -160,7 +160,7 @@ static inline void store(real *x, lanes first, lanes second) {
 /* A packed matrix [n, k] consists of panels of WIDTH of its n rows. A panel is [words, WIDTH]: a word has one column of
    k, or two in bfloat16, because processors multiply pairs. So a product reads a panel from start to end, once for each
    TILE rows of the other matrix, and after the first time from the cache. Missing rows and columns are 0. With AMX, the
-   words of STEP columns and half of a panel are one tile of the processor. */
+   words of STEP columns and half of a panel are one tile of the processor; other products are vectorized. */
 #ifdef FP32
 typedef float word;
 enum { PAIR = 1 };
@@ -171,7 +171,7 @@ enum { PAIR = 2 };
 #ifdef __AMX_BF16__
 enum { VECTORS = 2, TILE_ROWS = 16, STEP = 32 };
 #else
-enum { VECTORS = 3 };
+enum { VECTORS = 3, STEP = PAIR };
 #endif
 enum { WIDTH = VECTORS * LANES, TILE = VECTOR == 64 ? 8 : 4, BLOCK = 1 << 18 /* elements */, LINE = 64 };
 
@@ -1175,7 +1175,7 @@ typedef struct {
 static void attend_rows(const Pass *pass, int64_t l, const Buffers *b, const Group *g, int64_t h, int64_t first,
                         int64_t end, int64_t stride, const Scratch *scratch) {
     const Layer *layer = pass->layers + l;
-    int64_t d = pass->dim, np = g->length, padded = parts_of(np, PAIR) * PAIR, size = pass->group * d;
+    int64_t d = pass->dim, np = g->length, padded = parts_of(np, STEP) * STEP, size = pass->group * d;
     const real *queries = b->queries + (h * pass->rows + first) * size;
     real *out = b->attended + (h * pass->rows + first) * size;
     if (np) {
@@ -1201,7 +1201,7 @@ static void attend_rows(const Pass *pass, int64_t l, const Buffers *b, const Gro
     }
     if (np) {
         int64_t count = (end - first) * pass->group;
-        for (int64_t i = 0; np < padded && i < count; i++) scratch->scores[i * padded + np] = 0;
+        for (int64_t i = 0; i < count; i++) memset(scratch->scores + i * padded + np, 0, (size_t)(padded - np) * sizeof(real));
         pack_transposed(g->prefix[2 * l + 1] + h * np * d, d, (word *)scratch->packed, d, np, padded);
         Product m = {scratch->scores, scratch->packed, .y = out, .n = d, .k = padded, .x_stride = padded};
         m.y_stride = d, m.adds = 1, m.scale = 1.0f;
@@ -1220,7 +1220,7 @@ static void attend_pass(const Pass *pass, int64_t l, const Buffers *b) {
     int64_t stride = prefix + longest + 1 + PAD, columns = (parts_of(prefix, WIDTH) + 1) * WIDTH;
     PRAGMA(omp parallel) {
         Scratch scratch = {malloc((size_t)(columns * (d + WIDTH)) * sizeof(real)),
-                           malloc((size_t)(CHUNK_ROWS * pass->group * (prefix + 1)) * sizeof(real)),
+                           malloc((size_t)(CHUNK_ROWS * pass->group * (prefix + STEP)) * sizeof(real)),
                            malloc((size_t)(4 * stride) * sizeof(float))};
         PRAGMA(omp for schedule(dynamic))
         for (int64_t i = 0; i < chunks * pass->heads; i++) {
