@@ -583,8 +583,8 @@ def _training_parts(
 ) -> Iterator[MemoryPart]:
     """Yield the parts of an update: tensors stored for the backward pass, and the largest temporary tensor.
 
-    The stored tensors grow with the tokens of a microbatch. On other devices than a GPU, the backward pass also
-    computes, a layer at a time, the attention probabilities of tokens outside shared prompts, and their gradients.
+    The stored tensors grow with the tokens of a microbatch. Without kernels, the backward pass also computes, a layer at
+    a time, the attention probabilities of tokens outside shared prompts, and their gradients.
     """
     item, on_gpu = machine.dtype_bytes, machine.device == "cuda"
     computed, queries = _microbatch(config.max_tokens_per_microbatch, load)
@@ -599,7 +599,8 @@ def _training_parts(
         width = (_gpu_width if on_gpu else _width)(shape, config, machine)
         width += _padded_width(shape, load.max_episode_tokens, item) if is_padded else 0
         every = [computed * width] * shape.layers
-        attention = 0 if on_gpu else shape.heads * queries * load.max_episode_tokens * item  # of one layer
+        has_kernels = on_gpu or machine.fused_kernels
+        attention = 0 if has_kernels else shape.heads * queries * load.max_episode_tokens * item  # of one layer
         backward = max(2 * attention, computed * (4 * shape.intermediate + 4 * shape.hidden) * item)
     stored = every[-_stored_layers(shape, config) :]
     inputs = len(stored) * computed * shape.hidden * item

@@ -74,8 +74,8 @@ def _library(dtype: torch.dtype) -> ctypes.CDLL | str:
         if (sys.platform, platform.machine(), platform.libc_ver()[0]) != ("linux", "x86_64", "glibc"):
             raise _Unavailable("the kernels are for Linux on x86-64 with glibc")
         ctypes.CDLL(_openmp_of_torch(), mode=ctypes.RTLD_GLOBAL)
-        has_tiles = torch.cpu._init_amx()  # Linux lets a process use AMX only after it asked
-        library = ctypes.CDLL(str(_compiled((*_FLAGS, *_DEFINES[dtype], *([] if has_tiles else ["-mno-amx-tile"])))))
+        may_use_amx = torch.cpu._init_amx()  # Linux lets a process use AMX only after it has asked
+        library = ctypes.CDLL(str(_compiled((*_FLAGS, *_DEFINES[dtype], *(() if may_use_amx else ("-DNO_AMX",))))))
     except (_Unavailable, OSError) as error:
         return str(error)
     for name, signature in _SIGNATURES.items():

@@ -1,6 +1,6 @@
 /* Kernels for CPUs: fused pointwise operations, products with packed weights, decode attention, and the layers of a
    decoding pass. kernels.py and decoding.py call them. torch computes all other products.
-   Tensors are bfloat16, or float32 if FP32 is defined.
+   Tensors are bfloat16, or float32 if FP32 is defined. NO_AMX is defined if the process may not use AMX.
 
    The source is C11. gcc and clang vectorize its loops; code that they do not vectorize uses explicit vector types.
    Tensors are contiguous unless a stride is an argument. Sizes and strides are numbers of elements. Arithmetic is
@@ -14,12 +14,14 @@
 
 #ifdef FP32
 typedef float real;
-#undef __AMX_BF16__ /* so it says whether products are computed by AMX */
 #else
 typedef uint16_t real; /* bfloat16 */
 #endif
 
-#if defined __AVX512BF16__ || defined __AMX_BF16__
+#if defined __AMX_BF16__ && !defined FP32 && !defined NO_AMX
+#define AMX
+#endif
+#if defined __AVX512BF16__ || defined AMX
 #include <immintrin.h>
 #endif
 
@@ -168,7 +170,7 @@ enum { PAIR = 1 };
 typedef uint32_t word;
 enum { PAIR = 2 };
 #endif
-#ifdef __AMX_BF16__
+#ifdef AMX
 enum { VECTORS = 2, TILE_ROWS = 16, STEP = 32 };
 #else
 enum { VECTORS = 3, STEP = PAIR };
@@ -244,25 +246,19 @@ typedef struct {
     float scale;
 } Product;
 
-/* Write the sums [rows, WIDTH] of panel p for the rows of y from `row` on. */
-static INLINE void write_sums(const Product *m, int64_t row, int64_t p, const float *sums, int64_t rows) {
-    int64_t columns = least(m->n - p * WIDTH, WIDTH);
-    if (m->wide) {
-        float *wide = m->wide + row * m->y_stride + p * WIDTH;
-        for (int64_t r = 0; r < rows; r++, sums += WIDTH, wide += m->y_stride)
-            for (int64_t i = 0; i < columns; i++) wide[i] = sums[i] + (m->adds ? wide[i] : 0.0f);
-        return;
-    }
-    real *y = m->y + row * m->y_stride + p * WIDTH;
-    for (int64_t r = 0; r < rows; r++, sums += WIDTH, y += m->y_stride)
-        if (m->adds)
-            for (int64_t i = 0; i < columns; i++) y[i] = narrow(wide(y[i]) + rounded(rounded(sums[i]) * m->scale));
-        else if (m->bias)
-            for (int64_t i = 0; i < columns; i++) y[i] = narrow(sums[i] + wide(m->bias[p * WIDTH + i]));
-        else if (columns == WIDTH)
-            for (int64_t i = 0; i < WIDTH; i++) y[i] = narrow(sums[i]);
-        else
-            for (int64_t i = 0; i < columns; i++) y[i] = narrow(sums[i]);
+/* Write the sums of a row and panel p to y. */
+static INLINE void write_sums(const Product *m, int64_t row, int64_t p, const float *sums) {
+    int64_t columns = least(m->n - p * WIDTH, WIDTH), start = row * m->y_stride + p * WIDTH;
+    float *total = m->wide + start;
+    real *y = m->y + start;
+    if (m->wide)
+        for (int64_t i = 0; i < columns; i++) total[i] = sums[i] + (m->adds ? total[i] : 0.0f);
+    else if (m->adds)
+        for (int64_t i = 0; i < columns; i++) y[i] = narrow(wide(y[i]) + rounded(rounded(sums[i]) * m->scale));
+    else if (m->bias)
+        for (int64_t i = 0; i < columns; i++) y[i] = narrow(sums[i] + wide(m->bias[p * WIDTH + i]));
+    else
+        for (int64_t i = 0; i < columns; i++) y[i] = narrow(sums[i]);
 }
 
 static INLINE void multiply_tile(const Product *m, int64_t row, int64_t p, const char *next, int64_t ahead, int rows) {
@@ -277,12 +273,14 @@ static INLINE void multiply_tile(const Product *m, int64_t row, int64_t p, const
                 sums[r][v] = add_product(sums[r][v], (const words *)(panel + c * WIDTH + v * LANES), pair);
         }
     }
-    float stored[TILE * WIDTH];
-    memcpy(stored, sums, sizeof stored);
-    write_sums(m, row, p, stored, rows);
+    for (int r = 0; r < rows; r++) {
+        float sum[WIDTH];
+        memcpy(sum, sums[r], sizeof sum);
+        write_sums(m, row + r, p, sum);
+    }
 }
 
-#ifdef __AMX_BF16__
+#ifdef AMX
 static _Thread_local int64_t configured_rows; /* 0: the thread's tiles are not ours */
 
 /* Tiles 0 and 1 are sums of the first 16 rows x 16 columns, 2 and 3 of the others; 4 and 5 are these rows of x, 6 and 7
@@ -343,7 +341,7 @@ static INLINE void multiply_tiles(const Product *m, int64_t row, int64_t p, int6
         _tile_stored(2, lower, sums_stride * sizeof *sums);
         _tile_stored(3, lower + LANES, sums_stride * sizeof *sums);
     }
-    if (!is_direct) write_sums(m, row, p, sums, rows);
+    for (int64_t r = 0; !is_direct && r < rows; r++) write_sums(m, row + r, p, sums + r * WIDTH);
 }
 
 static void multiply_panel_by_tiles(const Product *m, int64_t first, int64_t end, int64_t p) {
@@ -358,7 +356,7 @@ static void multiply_panel_by_tiles(const Product *m, int64_t first, int64_t end
 
 /* End a thread's products. Other libraries may use the tiles in another way. */
 static void release_tiles(void) {
-#ifdef __AMX_BF16__
+#ifdef AMX
     if (configured_rows) _tile_release();
     configured_rows = 0;
 #endif
@@ -366,7 +364,7 @@ static void release_tiles(void) {
 
 /* Multiply rows [first, end) by panel p, and prefetch the next one of `panels`. */
 static void multiply_panel(const Product *m, int64_t first, int64_t end, int64_t p, int64_t panels) {
-#ifdef __AMX_BF16__
+#ifdef AMX
     if (m->k % STEP == 0) {
         multiply_panel_by_tiles(m, first, end, p);
         return;
