@@ -4,8 +4,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from support.cpu_kernels import needs_kernels
 from understudy.engines.local.attention import AttentionSpec
-from understudy.engines.local.cpu import causal as module
+from understudy.engines.local.cpu import kernels
 from understudy.engines.local.cpu.causal import QUERY_CHUNK, causal_attention, causal_attention_backward
 from understudy.engines.local.sampling.layouts import SlotGroup, split_by_length
 
@@ -40,11 +41,13 @@ def reference_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 @pytest.mark.parametrize(("queries", "tokens"), SIZES)
 @pytest.mark.parametrize(("dtype", "close"), [("float32", 1e-5), ("bfloat16", 0.03)])
-@pytest.mark.parametrize("strips", [True, False])
+@pytest.mark.parametrize("way", ["whole", "strips", pytest.param("kernels", marks=needs_kernels)])
 def test_causal_attention_and_gradients_match_the_formula(
-    queries: int, tokens: int, dtype: str, close: float, strips: bool, monkeypatch: pytest.MonkeyPatch
+    queries: int, tokens: int, dtype: str, close: float, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "_in_strips", lambda *_: strips)
+    if way != "kernels":
+        monkeypatch.setattr(kernels, "fits_tree_attention", lambda *_: False)
+    monkeypatch.setattr(AttentionSpec, "is_plain", way == "whole")
     q, k, v, grad = random_inputs(queries, tokens, getattr(torch, dtype))
     exact = [x.double().requires_grad_() for x in (q, k, v)]
     wanted = reference_attention(*exact)

@@ -421,7 +421,11 @@ def test_results_do_not_depend_on_the_number_of_threads() -> None:
         scattered = torch.zeros(1200, 3, 64).to(REAL)
         kernels.scatter_heads_(scattered, torch.randperm(1200), gathered, torch.arange(1200), 1)
         product = kernels.packed_linear(x.detach(), kernels.pack_weights_(None, random_normal(500, 192)), 500)
-        heads = gathered, total, scattered, product
+        q, k, v, wanted = (random_normal(300, count, 64).detach() for count in (6, 2, 2, 6))
+        ends = (torch.arange(300) // 50 * 50 + 50).int()
+        attended, sums = kernels.tree_attention(q, k, v, 0.125, ends)
+        gradients = kernels.tree_attention_backward(wanted, attended, sums, q, k, v, 0.125, ends)[:3]
+        heads = gathered, total, scattered, product, attended, sums, *gradients
         return [turned.detach(), *grads, prefix, own, out, *results[0], *results[1], *heads]
 
     threads = torch.get_num_threads()

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.attention import flex_attention as flex
 
+from support.cpu_kernels import needs_kernels
 from understudy.algorithms.batch import Batch, plan_microbatches
 from understudy.core.errors import ConfigError
 from understudy.engines.local import (
@@ -18,6 +19,7 @@ from understudy.engines.local import (
 )
 from understudy.engines.local.attention import AttentionShape, AttentionSpec
 from understudy.engines.local.config import LocalEngineConfig
+from understudy.engines.local.cpu import kernels
 from understudy.engines.local.engine import LocalEngine
 from understudy.engines.local.packing import FlatRows, TreeLayout, pack_rows
 from understudy.engines.local.token_logprobs import token_logprobs
@@ -92,20 +94,39 @@ SPECS = [
 ]
 
 
-@pytest.mark.parametrize("layout_class", [TreeLayout, packing.PackedLayout])
+@pytest.mark.parametrize(
+    ("way", "dtype", "dims", "close"),
+    [
+        ("flex_attention", "float32", (16, 24), 1e-5),
+        ("blocks", "float32", (16, 24), 1e-5),
+        pytest.param("kernels", "float32", (16, 24), 1e-5, marks=needs_kernels),
+        pytest.param("kernels", "bfloat16", (16, 24), 0.02, marks=needs_kernels),
+        pytest.param("kernels", "bfloat16", (64, 96), 0.02, marks=needs_kernels),  # whole tiles of AMX
+    ],
+)
 @pytest.mark.parametrize("has_sinks", [False, True])
 @pytest.mark.parametrize("spec", SPECS)
-def test_attention_and_gradients_match_the_formula(layout_class: Any, spec: AttentionSpec, has_sinks: bool) -> None:
+def test_attention_and_gradients_match_the_formula(
+    way: str,
+    dtype: str,
+    dims: tuple[int, int],
+    close: float,
+    spec: AttentionSpec,
+    has_sinks: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Windows and chunks end in prefixes that rows share, and within rows."""
+    if way != "kernels":
+        monkeypatch.setattr(kernels, "fits_tree_attention", lambda *_: False)
     batch = batch_of(tree_of_rows(0, (100, 30, 20)))
     (rows,) = plan_microbatches(batch, 10_000)
-    layout = layout_class(batch, rows, CPU)
-    count = layout.tokens.shape[1]
+    layout: Any = (TreeLayout if way == "flex_attention" else packing.PackedLayout)(batch, rows, CPU)
+    count, (dim, value_dim) = layout.tokens.shape[1], dims
     draw = torch.Generator().manual_seed(1)
-    sizes = [(count, 6, 16), (count, 2, 16), (count, 2, 24), (6,)]
-    inputs = [torch.randn(size, generator=draw).requires_grad_() for size in sizes]
+    sizes = [(count, 6, dim), (count, 2, dim), (count, 2, value_dim), (6,)]
+    inputs = [torch.randn(size, generator=draw).to(getattr(torch, dtype)).requires_grad_() for size in sizes]
     exact = [x.detach().double().requires_grad_() for x in inputs]
-    grad = torch.randn(count, 6, 24, generator=draw)
+    grad = torch.randn(count, 6, value_dim, generator=draw).to(getattr(torch, dtype))
     if not has_sinks:
         inputs, none = inputs[:3], torch.full((6,), -torch.inf, dtype=torch.float64)
         exact = exact[:3]
@@ -113,10 +134,10 @@ def test_attention_and_gradients_match_the_formula(layout_class: Any, spec: Atte
     sinks = exact[3] if has_sinks else none
     wanted = dense_attention(*exact[:3], sinks, ancestors(layout, batch, rows), layout.positions[0], spec)
     assert found.shape == wanted.shape
-    assert (found - wanted).abs().max() < 1e-5
+    assert (found - wanted).abs().max() < close
     mine, theirs = torch.autograd.grad(found, inputs, grad), torch.autograd.grad(wanted, exact, grad.double())
     for one, other in zip(mine, theirs, strict=True):
-        assert (one - other).abs().max() < 1e-5 * other.abs().max()
+        assert (one - other).abs().max() < close * other.abs().max()
 
 
 @pytest.mark.parametrize("seed", range(5))

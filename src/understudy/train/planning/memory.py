@@ -583,8 +583,8 @@ def _training_parts(
 ) -> Iterator[MemoryPart]:
     """Yield the parts of an update: tensors stored for the backward pass, and the largest temporary tensor.
 
-    The stored tensors grow with the tokens of a microbatch. Without kernels, the backward pass also computes, a layer at
-    a time, the attention probabilities of tokens outside shared prompts, and their gradients.
+    The stored tensors grow with the tokens of a microbatch. Without kernels, the backward pass also computes, a layer
+    at a time, the attention probabilities of tokens outside shared prompts, and their gradients.
     """
     item, on_gpu = machine.dtype_bytes, machine.device == "cuda"
     computed, queries = _microbatch(config.max_tokens_per_microbatch, load)

@@ -175,7 +175,8 @@ enum { VECTORS = 2, TILE_ROWS = 16, STEP = 32 };
 #else
 enum { VECTORS = 3, STEP = PAIR };
 #endif
-enum { WIDTH = VECTORS * LANES, TILE = VECTOR == 64 ? 8 : 4, BLOCK = 1 << 18 /* elements */, LINE = 64 };
+enum { WIDTH = VECTORS * LANES, TILE = VECTOR == 64 ? 8 : 4, LINE = 64 };
+enum { BLOCK = 1 << 18 /* elements that stay in a cache */, ROUND = 32 /* of its rows, all kinds of tiles are whole */ };
 
 typedef word words __attribute__((vector_size(VECTOR), aligned(2), may_alias));
 
@@ -249,11 +250,13 @@ typedef struct {
 /* Write the sums of a row and panel p to y. */
 static INLINE void write_sums(const Product *m, int64_t row, int64_t p, const float *sums) {
     int64_t columns = least(m->n - p * WIDTH, WIDTH), start = row * m->y_stride + p * WIDTH;
-    float *total = m->wide + start;
-    real *y = m->y + start;
-    if (m->wide)
+    if (m->wide) {
+        float *total = m->wide + start;
         for (int64_t i = 0; i < columns; i++) total[i] = sums[i] + (m->adds ? total[i] : 0.0f);
-    else if (m->adds)
+        return;
+    }
+    real *y = m->y + start;
+    if (m->adds)
         for (int64_t i = 0; i < columns; i++) y[i] = narrow(wide(y[i]) + rounded(rounded(sums[i]) * m->scale));
     else if (m->bias)
         for (int64_t i = 0; i < columns; i++) y[i] = narrow(sums[i] + wide(m->bias[p * WIDTH + i]));
@@ -301,22 +304,22 @@ static INLINE void configure_tiles(int64_t rows) {
     _tile_loadconfig(&config);
 }
 
-/* Multiply 1 to 32 rows by panel p. */
+/* Multiply 1 to 32 rows by panel p. Sums in fp32 of a whole panel are loaded and stored in place. */
 static INLINE void multiply_tiles(const Product *m, int64_t row, int64_t p, int64_t rows) {
-    int64_t stride = m->x_stride * (int64_t)sizeof(real);
-    const real *x = m->x + row * m->x_stride, *x_lower = x + TILE_ROWS * m->x_stride;
-    const word *panel = (const word *)m->packed + p * WIDTH * (m->k / PAIR);
     ALIGNED float buffer[2 * TILE_ROWS * WIDTH];
     int is_direct = m->wide && (p + 1) * WIDTH <= m->n;
     float *sums = is_direct ? m->wide + row * m->y_stride + p * WIDTH : buffer;
-    int64_t sums_stride = is_direct ? m->y_stride : WIDTH;
-    float *lower = sums + TILE_ROWS * sums_stride;
+    int64_t columns = is_direct ? m->y_stride : WIDTH, line = columns * (int64_t)sizeof *sums;
+    float *lower = sums + TILE_ROWS * columns;
+    const real *x = m->x + row * m->x_stride, *x_lower = x + TILE_ROWS * m->x_stride;
+    const word *panel = (const word *)m->packed + p * WIDTH * (m->k / PAIR);
+    int64_t stride = m->x_stride * (int64_t)sizeof *x;
     if (is_direct && m->adds) {
-        _tile_loadd(0, sums, sums_stride * sizeof *sums);
-        _tile_loadd(1, sums + LANES, sums_stride * sizeof *sums);
+        _tile_loadd(0, sums, line);
+        _tile_loadd(1, sums + LANES, line);
         if (rows > TILE_ROWS) {
-            _tile_loadd(2, lower, sums_stride * sizeof *sums);
-            _tile_loadd(3, lower + LANES, sums_stride * sizeof *sums);
+            _tile_loadd(2, lower, line);
+            _tile_loadd(3, lower + LANES, line);
         }
     } else {
         _tile_zero(0);
@@ -335,11 +338,11 @@ static INLINE void multiply_tiles(const Product *m, int64_t row, int64_t p, int6
         _tile_dpbf16ps(2, 5, 6);
         _tile_dpbf16ps(3, 5, 7);
     }
-    _tile_stored(0, sums, sums_stride * sizeof *sums);
-    _tile_stored(1, sums + LANES, sums_stride * sizeof *sums);
+    _tile_stored(0, sums, line);
+    _tile_stored(1, sums + LANES, line);
     if (rows > TILE_ROWS) {
-        _tile_stored(2, lower, sums_stride * sizeof *sums);
-        _tile_stored(3, lower + LANES, sums_stride * sizeof *sums);
+        _tile_stored(2, lower, line);
+        _tile_stored(3, lower + LANES, line);
     }
     for (int64_t r = 0; !is_direct && r < rows; r++) write_sums(m, row + r, p, sums + r * WIDTH);
 }
@@ -390,7 +393,7 @@ static void multiply_panel(const Product *m, int64_t first, int64_t end, int64_t
 }
 
 static void multiply(const Product *m, int64_t rows) {
-    int64_t panels = parts_of(m->n, WIDTH), block = parts_of(BLOCK / m->k + 1, TILE) * TILE;
+    int64_t panels = parts_of(m->n, WIDTH), block = parts_of(BLOCK / m->k + 1, ROUND) * ROUND;
     for (int64_t first = 0; first < rows; first += block) {
         PRAGMA(omp parallel if (least(rows, block) * m->n * m->k > GRAIN)) {
             PRAGMA(omp for schedule(static))
@@ -510,13 +513,14 @@ void add_heads(const real *x, const int64_t *index, float *total, int64_t heads,
 
 /* ---- attention of a tree of tokens ---- */
 
-/* Queries [queries, heads * group, d] over keys [keys, heads, d] and values [keys, heads, dv], whose tokens are `*_stride`
-   apart. The tokens are in preorder. Query i is token `before` + i, and sees key j if j <= before + i < ends[j] and
-   firsts[i] <= places[j]. `ends` or `firsts` may be NULL, and then exclude nothing. d and dv are even and at most MOST_DIM.
+/* Queries [queries, heads * group, d] over keys [keys, heads, d] and values [keys, heads, dv], whose tokens are
+   `*_stride` apart. The tokens are in preorder. Query i is token `before` + i, and sees key j if j <= before + i < ends[j]
+   and firsts[i] <= places[j]. `ends` or `firsts` may be NULL, and then exclude nothing. d and dv are even and at most
+   MOST_DIM.
 
    Rows are pairs of a query and one of the `group` heads of a key head. Products are of a panel of WIDTH rows and one of
-   WIDTH keys, and panels of which no row sees a key are skipped. Probabilities are 2^(score - lse), where scores and lse
-   [queries, heads * group] are logarithms to base 2 (Dao, arXiv:2307.08691). */
+   WIDTH keys; panels of which no row sees a key are skipped. No score is stored: probabilities are 2^(score - lse), where
+   scores and lse [queries, heads * group] are logarithms to base 2 (FlashAttention-2, Dao 2023, arXiv:2307.08691). */
 typedef struct {
     const real *q, *k, *v;
     const int32_t *ends, *places, *firsts;
@@ -525,10 +529,11 @@ typedef struct {
     float scale, softcap;
 } Attention;
 
-/* Which token each row is, and which keys a panel has, padded to whole panels with rows and keys that see nothing. */
+/* What decides which rows see which keys, for whole panels: rows that are added see nothing, keys are seen by none. */
 typedef struct {
-    int32_t *tokens, *firsts, *ends, *places;       /* of rows, and of keys */
-    int32_t *least_end, *most_end, *last_place;     /* of panels of keys */
+    int32_t *tokens, *firsts;                   /* of rows */
+    int32_t *ends, *places;                     /* of keys */
+    int32_t *least_end, *most_end, *last_place; /* of panels of keys */
     int64_t rows, row_panels, key_panels;
 } Sight;
 
@@ -563,7 +568,8 @@ enum { NONE, SOME, ALL };
 
 /* Return whether the rows of panel r see the keys of panel p. It may be SOME in place of NONE or ALL. */
 static int sees(const Attention *a, const Sight *s, int64_t r, int64_t p) {
-    int64_t last = least((r + 1) * WIDTH, s->rows) - 1, first_token = s->tokens[r * WIDTH], last_token = s->tokens[last];
+    int64_t last = least((r + 1) * WIDTH, s->rows) - 1;
+    int32_t first_token = s->tokens[r * WIDTH], last_token = s->tokens[last];
     if (p * WIDTH > last_token || s->most_end[p] <= first_token) return NONE;
     if (a->firsts) {
         int32_t first = s->firsts[r * WIDTH];
@@ -601,6 +607,11 @@ static INLINE float score_of(const Attention *a, float x, float *slope) {
     return a->softcap * LOG2E * capped;
 }
 
+/* Return the place of row r of a key head among [queries, heads * group]. */
+static int64_t place_of(const Attention *a, int64_t h, int64_t r) {
+    return (r / a->group * a->heads + h) * a->group + r % a->group;
+}
+
 /* Copy rows [first, first + count) of a key head, of queries or of what has their shape. */
 static void copy_rows(const Attention *a, const real *x, int64_t stride, int64_t d, int64_t h, int64_t first,
                       int64_t count, real *rows) {
@@ -608,19 +619,18 @@ static void copy_rows(const Attention *a, const real *x, int64_t stride, int64_t
         memcpy(rows, x + r / a->group * stride + (h * a->group + r % a->group) * d, (size_t)d * sizeof *rows);
 }
 
-/* x times the transpose of a panel, [rows, WIDTH] in fp32. */
+/* scores [rows, WIDTH] = rows of x times a panel. */
 static void score_panel(const real *x, int64_t stride, const real *packed, float *scores, int64_t rows, int64_t d) {
     Product m = {x, packed, .wide = scores, .n = WIDTH, .k = d, .x_stride = stride, .y_stride = WIDTH};
     multiply_panel(&m, 0, rows, 0, 0);
 }
 
-/* sums [rows, d] += weights [rows, WIDTH] times a transposed panel. */
+/* sums [rows, d] += weights [rows, WIDTH] times a panel that is packed transposed. */
 static void add_panel(const real *weights, const real *packed, float *sums, int64_t rows, int64_t d) {
     Product m = {weights, packed, .wide = sums, .n = d, .k = WIDTH, .x_stride = WIDTH, .y_stride = d, .adds = 1};
     for (int64_t p = 0; p < parts_of(d, WIDTH); p++) multiply_panel(&m, 0, rows, p, 0);
 }
 
-/* The sizes of a panel, and of its transpose. */
 static int64_t panel_size(int64_t d) { return WIDTH * d; }
 static int64_t transposed_size(int64_t d) { return parts_of(d, WIDTH) * WIDTH * WIDTH; }
 
@@ -649,8 +659,7 @@ static const real *transposed_of(const Panels *x, int64_t h, int64_t p) {
 
 static void fill_panel(const Panels *x, int64_t h, int64_t p, const real *rows, int64_t stride, int64_t count) {
     if (x->panels) pack_panel(rows, stride, (word *)panel_of(x, h, p), count, x->dim);
-    if (x->transposed)
-        pack_transposed(rows, stride, (word *)transposed_of(x, h, p), x->dim, count, WIDTH);
+    if (x->transposed) pack_transposed(rows, stride, (word *)transposed_of(x, h, p), x->dim, count, WIDTH);
 }
 
 static void fill_keys(const Attention *a, const Panels *k, const Panels *v) {
@@ -700,7 +709,7 @@ static void attend_row_panel(const Attention *a, const Sight *s, const Panels *k
         add_panel(weights, transposed_of(v, h, p), sums, rows, dv);
     }
     for (int64_t i = 0; i < rows; i++) {
-        int64_t place = (first + i) / a->group * a->heads * a->group + h * a->group + (first + i) % a->group;
+        int64_t place = place_of(a, h, first + i);
         narrow_row(sums + i * dv, dv, total[i] > 0 ? 1.0f / total[i] : 0.0f, out + place * dv);
         lse[place] = total[i] > 0 ? max[i] + log2f(total[i]) : 0.0f;
     }
@@ -725,8 +734,8 @@ void tree_attention(const real *q, const real *k, const real *v, const int32_t *
     free_panels(&packed_k), free_panels(&packed_v), free(s.tokens);
 }
 
-/* Of all rows of a key head: q and the gradient of the result as panels, lse, and delta, which is the sum of the gradient
-   times the result. */
+/* What the backward pass needs of the rows of all key heads: q and the gradient of the result as panels, lse, and delta,
+   which is the sum of that gradient times the result. */
 typedef struct {
     Panels q, grad;
     float *lse, *delta;
@@ -749,7 +758,8 @@ static void query_gradient(const Attention *a, const Sight *s, const Panels *k, 
     int64_t first = r * WIDTH, rows = least(s->rows - first, WIDTH), d = a->dim, dv = a->value_dim;
     ALIGNED real x[WIDTH * MOST_DIM], g[WIDTH * MOST_DIM], weights[WIDTH], grads[WIDTH * WIDTH];
     ALIGNED float scores[WIDTH * WIDTH], products[WIDTH * WIDTH], sums[WIDTH * MOST_DIM], visible[WIDTH];
-    const float *lse = all->lse + h * s->row_panels * WIDTH + first, *delta = all->delta + h * s->row_panels * WIDTH + first;
+    int64_t place = h * s->row_panels * WIDTH + first;
+    const float *lse = all->lse + place, *delta = all->delta + place;
     copy_rows(a, a->q, a->q_stride, d, h, first, rows, x);
     copy_rows(a, grad, a->heads * a->group * dv, dv, h, first, rows, g);
     memset(sums, 0, (size_t)(rows * d) * sizeof *sums);
@@ -766,14 +776,12 @@ static void query_gradient(const Attention *a, const Sight *s, const Panels *k, 
         }
         add_panel(grads, transposed_of(k, h, p), sums, rows, d);
     }
-    for (int64_t i = 0; i < rows; i++) {
-        int64_t place = (first + i) / a->group * a->heads * a->group + h * a->group + (first + i) % a->group;
-        narrow_row(sums + i * d, d, 1.0f, dq + place * d);
-    }
+    for (int64_t i = 0; i < rows; i++) narrow_row(sums + i * d, d, 1.0f, dq + place_of(a, h, first + i) * d);
 }
 
 /* The gradients of the keys and values of a panel. */
-static void key_gradients(const Attention *a, const Sight *s, const Rows *all, int64_t h, int64_t p, real *dk, real *dv) {
+static void key_gradients(const Attention *a, const Sight *s, const Rows *all, int64_t h, int64_t p, real *dk,
+                          real *dv) {
     int64_t first = p * WIDTH, keys = least(a->keys - first, WIDTH), d = a->dim, dim = a->value_dim;
     const real *x = a->k + first * a->k_stride + h * d, *values = a->v + first * a->v_stride + h * dim;
     ALIGNED real weights[WIDTH * WIDTH], grads[WIDTH * WIDTH];
@@ -806,8 +814,9 @@ static void key_gradients(const Attention *a, const Sight *s, const Rows *all, i
 
 static Rows rows_of(const Attention *a, const Sight *s, const real *grad, const float *lse, const float *delta) {
     int64_t d = a->dim, dv = a->value_dim, panels = s->row_panels, padded = panels * WIDTH;
-    Rows all = {new_panels(a->heads, panels, d, 1, 1), new_panels(a->heads, panels, dv, 1, 1),
-                malloc((size_t)(a->heads * padded) * sizeof(float)), malloc((size_t)(a->heads * padded) * sizeof(float))};
+    size_t size = (size_t)(a->heads * padded) * sizeof(float);
+    Rows all = {new_panels(a->heads, panels, d, 1, 1), new_panels(a->heads, panels, dv, 1, 1), malloc(size),
+                malloc(size)};
     PARALLEL(a->heads * a->group * a->queries * d)
     for (int64_t i = 0; i < a->heads * panels; i++) {
         int64_t h = i / panels, first = i % panels * WIDTH, count = least(s->rows - first, WIDTH);
@@ -817,9 +826,8 @@ static Rows rows_of(const Attention *a, const Sight *s, const real *grad, const 
         copy_rows(a, grad, a->heads * a->group * dv, dv, h, first, count, rows);
         fill_panel(&all.grad, h, i % panels, rows, dv, count);
         for (int64_t r = first; r < first + WIDTH; r++) {
-            int64_t place = r / a->group * a->heads * a->group + h * a->group + r % a->group;
-            all.lse[h * padded + r] = r < s->rows ? lse[place] : 0.0f;
-            all.delta[h * padded + r] = r < s->rows ? delta[place] : 0.0f;
+            all.lse[h * padded + r] = r < s->rows ? lse[place_of(a, h, r)] : 0.0f;
+            all.delta[h * padded + r] = r < s->rows ? delta[place_of(a, h, r)] : 0.0f;
         }
     }
     return all;
@@ -835,7 +843,8 @@ void tree_attention_backward(const real *grad, const real *q, const real *k, con
     Attention a = {q, k, v, ends, places, firsts, NULL, queries, keys, keys - queries, heads, group, d, value_dim,
                    q_stride, k_stride, v_stride, scale, softcap};
     Sight s = sight_of(&a);
-    Panels packed_k = new_panels(heads, s.key_panels, d, 1, 1), packed_v = new_panels(heads, s.key_panels, value_dim, 1, 0);
+    Panels packed_k = new_panels(heads, s.key_panels, d, 1, 1);
+    Panels packed_v = new_panels(heads, s.key_panels, value_dim, 1, 0);
     fill_keys(&a, &packed_k, &packed_v);
     Rows all = rows_of(&a, &s, grad, lse, delta);
     PRAGMA(omp parallel) {
@@ -1199,7 +1208,8 @@ static void attend_rows(const Pass *pass, int64_t l, const Buffers *b, const Gro
     }
     if (np) {
         int64_t count = (end - first) * pass->group;
-        for (int64_t i = 0; i < count; i++) memset(scratch->scores + i * padded + np, 0, (size_t)(padded - np) * sizeof(real));
+        for (int64_t i = 0; i < count; i++)
+            memset(scratch->scores + i * padded + np, 0, (size_t)(padded - np) * sizeof(real));
         pack_transposed(g->prefix[2 * l + 1] + h * np * d, d, (word *)scratch->packed, d, np, padded);
         Product m = {scratch->scores, scratch->packed, .y = out, .n = d, .k = padded, .x_stride = padded};
         m.y_stride = d, m.adds = 1, m.scale = 1.0f;

@@ -172,8 +172,8 @@ def tree_attention(
 ) -> tuple[Tensor, Tensor]:
     """Return attention of the last M of N tokens in preorder of a tree, [M, Hq, dv], and its normalizers [M, Hq] fp32.
 
-    q is [M, Hq, d], k [N, H, d], v [N, H, dv], all accepted by `fits_tree_attention`. Query i is token N - M + i and sees
-    the tokens j up to itself for which it comes before ends[j] (int32 [N]), or all of them if `ends` is None. Of these,
+    q is [M, Hq, d], k [N, H, d] and v [N, H, dv]; `fits_tree_attention` accepts them. Query i is token N - M + i. It
+    sees the tokens j up to itself for which it comes before ends[j] (int32 [N]), or all of them if `ends` is None.
     `window` leaves out those whose position is less than the first one that the query sees: int32 positions [N] and
     firsts [M]. `softcap` and `sinks` [Hq] are those of `joint_softmax_`. A normalizer is the logarithm to base 2 of the
     sum of a softmax.
