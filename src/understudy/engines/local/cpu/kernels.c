@@ -107,6 +107,11 @@ static INLINE float score_exponentials(float *x, int64_t n, const float *sink, f
     return exponentials(x, n + (sink != NULL), unit * LOG2E);
 }
 
+/* Return memory that begins with a line of the cache: vectors and tiles that cross lines take twice as long. */
+static void *allocate(int64_t count, size_t size) {
+    return aligned_alloc(64, ((size_t)count * size + 63) / 64 * 64);
+}
+
 static inline int64_t clamped(int64_t x, int64_t most) { return x < 0 ? 0 : x < most ? x : most; }
 
 /* ---- vectors ---- */
@@ -419,7 +424,7 @@ void joint_softmax(real *prefix, real *own, float *sinks, const int32_t *starts,
                    int64_t rows, int64_t group, int64_t length, int64_t np, int64_t no, float scale, float softcap) {
     int64_t queries = heads * rows * group * length;
     PRAGMA(omp parallel if (queries * (np + no) > GRAIN)) {
-        float *x = malloc((size_t)(np + no + 1 + PAD) * sizeof *x);
+        float *x = allocate(np + no + 1 + PAD, sizeof *x);
         PRAGMA(omp for schedule(static))
         for (int64_t r = 0; r < queries; r++) {
             int64_t i = r / (group * length) % rows * length + r % length;
@@ -540,7 +545,7 @@ typedef struct {
 static Sight sight_of(const Attention *a) {
     int64_t rows = a->queries * a->group, row_panels = parts_of(rows, WIDTH), key_panels = parts_of(a->keys, WIDTH);
     int64_t padded_rows = row_panels * WIDTH, padded_keys = key_panels * WIDTH;
-    int32_t *memory = malloc((size_t)(2 * padded_rows + 2 * padded_keys + 3 * key_panels) * sizeof *memory);
+    int32_t *memory = allocate(2 * padded_rows + 2 * padded_keys + 3 * key_panels, sizeof *memory);
     Sight s = {.tokens = memory, .rows = rows, .row_panels = row_panels, .key_panels = key_panels};
     s.firsts = s.tokens + padded_rows, s.ends = s.firsts + padded_rows, s.places = s.ends + padded_keys;
     s.least_end = s.places + padded_keys, s.most_end = s.least_end + key_panels, s.last_place = s.most_end + key_panels;
@@ -642,8 +647,8 @@ typedef struct {
 
 static Panels new_panels(int64_t heads, int64_t count, int64_t d, int panels, int transposed) {
     Panels x = {NULL, NULL, count, d};
-    if (panels) x.panels = malloc((size_t)(heads * count * panel_size(d)) * sizeof(real));
-    if (transposed) x.transposed = malloc((size_t)(heads * count * transposed_size(d)) * sizeof(real));
+    if (panels) x.panels = allocate(heads * count * panel_size(d), sizeof(real));
+    if (transposed) x.transposed = allocate(heads * count * transposed_size(d), sizeof(real));
     return x;
 }
 
@@ -1062,7 +1067,7 @@ void decode_attention(const real *q, real *prefix, const real *keys, const real 
     PRAGMA(omp parallel if (heads * rows * group * stride > GRAIN)) {
         Sequence s = {.np = np, .prefix_stride = np, .chunks = d / CHUNK, .value_chunks = dv / CHUNK, .stride = stride};
         s.scale = scale, s.softcap = softcap;
-        s.weights = malloc((size_t)(4 * stride) * sizeof(float));
+        s.weights = allocate(4 * stride, sizeof(float));
         PRAGMA(omp for schedule(dynamic))
         for (int64_t i = 0; i < heads * rows; i++) {
             int64_t h = i / rows, r = i % rows;
@@ -1227,9 +1232,9 @@ static void attend_pass(const Pass *pass, int64_t l, const Buffers *b) {
     }
     int64_t stride = prefix + longest + 1 + PAD, columns = (parts_of(prefix, WIDTH) + 1) * WIDTH;
     PRAGMA(omp parallel) {
-        Scratch scratch = {malloc((size_t)(columns * (d + WIDTH)) * sizeof(real)),
-                           malloc((size_t)(CHUNK_ROWS * pass->group * (prefix + STEP)) * sizeof(real)),
-                           malloc((size_t)(4 * stride) * sizeof(float))};
+        Scratch scratch = {allocate(columns * (d + WIDTH), sizeof(real)),
+                           allocate(CHUNK_ROWS * pass->group * (prefix + STEP), sizeof(real)),
+                           allocate(4 * stride, sizeof(float))};
         PRAGMA(omp for schedule(dynamic))
         for (int64_t i = 0; i < chunks * pass->heads; i++) {
             const Group *group = pass->groups;
@@ -1258,12 +1263,10 @@ void decode_layers(real *hidden, const Pass *pass) {
     }
     int64_t sizes[] = {d, pass->layers->qkv.outputs, rank, queries, queries, queries, d, 2 * pass->intermediate,
                        pass->intermediate};
-    int64_t total = 0;
-    for (int i = 0; i < 9; i++) total += rows * sizes[i];
-    real *memory = malloc((size_t)total * sizeof *memory), *place[9], *next = memory;
-    for (int i = 0; i < 9; i++) place[i] = next, next += rows * sizes[i];
+    real *place[9];
+    for (int i = 0; i < 9; i++) place[i] = allocate(rows * sizes[i], sizeof(real));
     Buffers b = {place[0], place[1], place[2], place[3], place[4], place[5], place[6], place[7], place[8],
-                 malloc((size_t)rows * sizeof(float))};
+                 allocate(rows, sizeof(float))};
     for (int64_t l = 0; l < pass->num_layers; l++) {
         const Layer *layer = pass->layers + l;
         float eps = (float)layer->eps;
@@ -1279,7 +1282,8 @@ void decode_layers(real *hidden, const Pass *pass) {
         apply_linear(&layer->down, b.gated, b.projected, b.low_rank, rows);
         for (int64_t i = 0; i < rows * d; i++) hidden[i] = narrow(wide(hidden[i]) + wide(b.projected[i]));
     }
-    free(memory), free(b.rstd);
+    for (int i = 0; i < 9; i++) free(place[i]);
+    free(b.rstd);
 }
 
 /* ---- log-probabilities ---- */
