@@ -274,6 +274,21 @@ def test_add_rms_norm(rows: int, dim: int) -> None:
 
 
 @in_all_modes
+@pytest.mark.parametrize("size", [7, 16384, 40001])
+def test_gradients_are_added_and_weights_rounded(size: int) -> None:
+    masters, weights, gradient = torch.randn(size), random_normal(size), random_normal(size)
+    total = torch.randn(size)
+    expected, new, version = total + gradient, masters.to(REAL), weights._version
+    kernels.add_widened_(total, gradient)
+    assert torch.equal(total, expected)
+    wanted = (new.double() - weights.double()).norm(), new.double().norm()
+    for found, norm in zip(kernels.copy_rounded_(weights, masters), wanted, strict=True):
+        assert float(found) == pytest.approx(float(norm), rel=1e-3)
+    assert torch.equal(weights, new)
+    assert weights._version > version, "packed copies of the weights are made again"
+
+
+@in_all_modes
 @pytest.mark.parametrize("shape", [(1, 1), (7, 65), (2, 3, 576)])
 def test_swiglu(shape: tuple[int, ...]) -> None:
     check_gradients(kernels.swiglu, swiglu_reference, random_normal(*shape, scale=3), random_normal(*shape))

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from understudy.engines.local.config import OptimizerConfig
+from understudy.engines.local.cpu import kernels
 from understudy.engines.local.transfers import widest_float
 
 if TYPE_CHECKING:
@@ -92,10 +93,7 @@ class MasterAdamW:
         """
         moved, size = {}, {}
         for name, parameter in self._parameters.items():
-            old, new = local_tensor(parameter), self.masters[name].to(parameter.dtype)
-            moved[name] = torch.linalg.vector_norm(new - old, dtype=torch.float32)
-            size[name] = torch.linalg.vector_norm(new, dtype=torch.float32)
-            old.copy_(new)
+            moved[name], size[name] = kernels.copy_rounded_(local_tensor(parameter), self.masters[name])
         change, whole = (norm.to(widest_float(norm.device)) for norm in (self._norm(moved), self._norm(size)))
         return torch.where(whole != 0, change / whole, change)
 
@@ -145,7 +143,7 @@ class MasterAdamW:
         def collect(parameter: Tensor) -> None:
             assert master.grad is not None
             assert parameter.grad is not None
-            master.grad += local_tensor(parameter.grad)
+            kernels.add_widened_(master.grad, local_tensor(parameter.grad))
             parameter.grad = None
 
         return collect

@@ -43,6 +43,8 @@ _SIGNATURES = {  # p: tensor or None, i: integer, f: float
     "swiglu": "pppiiii",
     "swiglu_backward": "pppppiiii",
     "rope": "ppppiiiiif",
+    "add_widened": "ppi",
+    "copy_rounded": "pppi",
     "token_logprobs": "ppppiif",
     "token_logprobs_backward": "ppppiif",
     "sample": "ppppiiff",

@@ -1286,6 +1286,32 @@ void decode_layers(real *hidden, const Pass *pass) {
     free(b.rstd);
 }
 
+/* ---- weights ---- */
+
+/* total += x, of n elements. */
+void add_widened(const real *x, float *total, int64_t n) {
+    PARALLEL(n)
+    for (int64_t i = 0; i < n; i++) total[i] += wide(x[i]);
+}
+
+enum { SPAN = 1 << 14 /* elements that are summed in fp32 */ };
+
+/* weights [n] = masters. norms [parts_of(n, SPAN), 2] get the sums of squares of the change and of the new weights. */
+void copy_rounded(real *weights, const float *masters, float *norms, int64_t n) {
+    PARALLEL(n)
+    for (int64_t part = 0; part < parts_of(n, SPAN); part++) {
+        float change = 0, size = 0;
+        for (int64_t i = part * SPAN; i < least((part + 1) * SPAN, n); i++) {
+            float old = wide(weights[i]), new = rounded(masters[i]);
+            change += (new - old) * (new - old);
+            size += new * new;
+            weights[i] = narrow(new);
+        }
+        norms[2 * part] = change;
+        norms[2 * part + 1] = size;
+    }
+}
+
 /* ---- log-probabilities ---- */
 
 #define BELOW_ONE 0x1.fffffep-1f

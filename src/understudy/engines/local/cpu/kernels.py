@@ -21,6 +21,7 @@ from understudy.engines.local.kept_tokens import KeptTokens, keep_tokens
 _MOST_DIM = 256  # maximum head dimension
 _MOST_KEPT = 1024  # tokens of a row that the kernel `sample_likely` lists
 _PANEL = 96  # a multiple of the rows of a panel of packed weights
+_SPAN = 1 << 14  # elements of a part of `copy_rounded`
 
 
 def _apply(function: type[Function], *arguments: Any) -> Any:
@@ -294,6 +295,32 @@ def packed_linear(x: Tensor, packed: Tensor, outputs: int, bias: Tensor | None =
     out = x.new_empty(*x.shape[:-1], outputs)
     call_kernel("linear", x, packed, bias, out, x.shape[:-1].numel(), outputs, x.shape[-1])
     return out
+
+
+def add_widened_(total: Tensor, x: Tensor) -> None:
+    """Add x to a float32 tensor of the same shape, in place."""
+    if kernels_accept(x) and _is_plain_float(total) and x.shape == total.shape:
+        call_kernel("add_widened", x, total, x.numel())
+    else:
+        total += x
+
+
+def copy_rounded_(weights: Tensor, masters: Tensor) -> tuple[Tensor, Tensor]:
+    """Round float32 masters to the dtype of the weights, in place. Return the norms of the change and of the weights."""
+    if kernels_accept(weights) and _is_plain_float(masters) and weights.shape == masters.shape:
+        sums = torch.empty(-(-weights.numel() // _SPAN), 2)
+        call_kernel("copy_rounded", weights, masters, sums, weights.numel())
+        torch.autograd.graph.increment_version(weights)
+        change, size = sums.sum(0, dtype=torch.float64).sqrt().float()
+        return change, size
+    new = masters.to(weights.dtype)
+    change, size = (torch.linalg.vector_norm(x, dtype=torch.float32) for x in (new - weights, new))
+    weights.copy_(new)
+    return change, size
+
+
+def _is_plain_float(x: Tensor) -> bool:
+    return x.is_cpu and x.dtype == torch.float32 and x.is_contiguous()
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
