@@ -14,6 +14,7 @@ are gathered for each row.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -138,10 +139,13 @@ class PackedLayout:
         self.num_tokens = len(flat.tokens)
         self.places = _padded(flat.places)  # [R, T] flat positions of each row's tokens, padded
         self.tokens, self.positions = (to_device(x[None], device) for x in (flat.tokens, flat.positions))  # [1, N]
-        self.prefix_groups = tuple(
-            self._piece(p.rows, p.prefix_length)
-            for p in partition_by_prefix(flat.texts, [len(text) for text in flat.texts])
-        )
+        self._texts = flat.texts
+
+    @cached_property
+    def prefix_groups(self) -> tuple[PrefixGroup, ...]:
+        """The rows by their common prefixes, for attention without the kernels."""
+        parts = partition_by_prefix(self._texts, [len(text) for text in self._texts])
+        return tuple(self._piece(part.rows, part.prefix_length) for part in parts)
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, spec: AttentionSpec) -> Tensor:
         """Return causal attention [N, Hq, dv] of queries [N, Hq, d] over keys [N, H, d] and values [N, H, dv]."""

@@ -306,7 +306,7 @@ def add_widened_(total: Tensor, x: Tensor) -> None:
 
 
 def copy_rounded_(weights: Tensor, masters: Tensor) -> tuple[Tensor, Tensor]:
-    """Round float32 masters to the dtype of the weights, in place. Return the norms of the change and of the weights."""
+    """Round float32 masters into weights. Return the norms of the change and of the new weights."""
     if kernels_accept(weights) and _is_plain_float(masters) and weights.shape == masters.shape:
         sums = torch.empty(-(-weights.numel() // _SPAN), 2)
         call_kernel("copy_rounded", weights, masters, sums, weights.numel())
