@@ -151,8 +151,8 @@ class PackedLayout:
         """Return causal attention [N, Hq, dv] of queries [N, Hq, d] over keys [N, H, d] and values [N, H, dv]."""
         if kernels.fits_tree_attention(q, k, v):
             window = (self._row_positions, spec.first_visible(self._row_positions)) if spec.is_local else None
-            how = spec.scale, self._subtree_end, window, spec.softcap
-            return CpuTreeAttention.apply(q, k, v, spec.sinks, *how)  # type: ignore[no-any-return, no-untyped-call]
+            inputs = q, k, v, spec.sinks, spec.scale, self._subtree_end, window, spec.softcap
+            return CpuTreeAttention.apply(*inputs)  # type: ignore[no-any-return, no-untyped-call]
         return PackedAttention.apply(q, k, v, spec.sinks, self, spec)  # type: ignore[no-any-return, no-untyped-call]
 
     def _piece(self, rows: Sequence[int], prefix: int) -> PrefixGroup:
@@ -190,16 +190,28 @@ class CpuTreeAttention(torch.autograd.Function):
     """Attention over a tree of tokens by one call of the C kernels. It stores a number per query head and token."""
 
     @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None, *how: Any) -> Tensor:  # noqa: D102
-        out, lse = kernels.tree_attention(q, k, v, *how, sinks)
+    def forward(  # noqa: D102
+        ctx: Any,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        sinks: Tensor | None,
+        scale: float,
+        ends: Tensor,
+        window: tuple[Tensor, Tensor] | None,
+        softcap: float,
+    ) -> Tensor:
+        out, lse = kernels.tree_attention(q, k, v, scale, ends, window, softcap, sinks)
         ctx.save_for_backward(out, lse, q, k, v, sinks)
-        ctx.how = how
+        ctx.settings = scale, ends, window, softcap
         return out
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:  # noqa: D102
-        *saved, sinks = ctx.saved_tensors
-        return *kernels.tree_attention_backward(grads[0], *saved, *ctx.how, sinks), *(None for _ in ctx.how)
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:  # noqa: D102
+        out, lse, q, k, v, sinks = ctx.saved_tensors
+        scale, ends, window, softcap = ctx.settings
+        gradients = kernels.tree_attention_backward(grads[0], out, lse, q, k, v, scale, ends, window, softcap, sinks)
+        return *gradients, None, None, None, None
 
 
 class PackedAttention(torch.autograd.Function):
