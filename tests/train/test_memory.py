@@ -150,11 +150,16 @@ def test_planned_kv_cache_holds_every_sequence(folder: Path) -> None:
 
 def test_planned_activations_are_those_of_a_full_microbatch(folder: Path) -> None:
     """Two rows of 200 own tokens and their shared prompt fit into 550: 500 tokens are computed."""
-    found = part_sizes(plan_memory(read_model_shape(folder), config(max_tokens_per_microbatch=550), WORKLOAD, MACHINE))
+    shape, settings = read_model_shape(folder), config(max_tokens_per_microbatch=550)
+    found, plain = (
+        part_sizes(plan_memory(shape, settings, WORKLOAD, MACHINE.model_copy(update={"fused_kernels": fused})))
+        for fused in (True, False)
+    )
     width = 2 * 64 + 2 * 64 + 2 * 32 + 2 * 192
     attention = 4 * 400 * 300  # 4 heads, 400 queries, each with up to 300 keys
     assert found["activations"] == 2 * 4 * 500 * width
-    assert found["a layer's gradients"] == 4 * 2 * attention, "probabilities and their gradients, one layer at a time"
+    assert found["a layer's gradients"] == 4 * 500 * (4 * 192 + 4 * 64), "the kernels store no probabilities"
+    assert plain["a layer's gradients"] == 4 * 2 * attention, "probabilities and their gradients, one layer at a time"
     saved = part_sizes(
         plan_memory(
             read_model_shape(folder),
