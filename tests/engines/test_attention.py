@@ -6,6 +6,7 @@ from torch import Tensor
 
 from support.cpu_kernels import needs_kernels
 from understudy.engines.local.attention import AttentionSpec
+from understudy.engines.local.cpu import causal as module
 from understudy.engines.local.cpu import kernels
 from understudy.engines.local.cpu.causal import QUERY_CHUNK, causal_attention, causal_attention_backward
 from understudy.engines.local.sampling.layouts import SlotGroup, split_by_length
@@ -47,7 +48,7 @@ def test_causal_attention_and_gradients_match_the_formula(
 ) -> None:
     if way != "kernels":
         monkeypatch.setattr(kernels, "fits_tree_attention", lambda *_: False)
-    monkeypatch.setattr(AttentionSpec, "is_plain", way == "whole")
+    monkeypatch.setattr(module, "_in_strips", lambda *_: way == "strips")
     q, k, v, grad = random_inputs(queries, tokens, getattr(torch, dtype))
     exact = [x.double().requires_grad_() for x in (q, k, v)]
     wanted = reference_attention(*exact)

@@ -273,6 +273,21 @@ def test_add_rms_norm(rows: int, dim: int) -> None:
     )
 
 
+@needs_kernels
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_gradients_of_attention_are_finite_for_extreme_scores(dtype: str) -> None:
+    """Scores that are not visible, and those of padding, may exceed the visible ones by any amount."""
+    q, k, v = (torch.zeros(40, 1, 32) for _ in range(3))
+    q[..., 0], v[:] = 1.0, torch.randn(40, 1, 32)
+    for score in (*range(80, 100), 88.75, 178.0, 356.0, 1e4):
+        k[..., 0] = -score
+        k[20:, :, 0] = score  # of tokens that the first ones do not see
+        inputs = [x.to(getattr(torch, dtype)) for x in (q, k, v)]
+        out, sums = kernels.tree_attention(*inputs, 1.0)
+        gradients = kernels.tree_attention_backward(torch.randn(40, 1, 32).to(out), out, sums, *inputs, 1.0)[:3]
+        assert all(x.isfinite().all() for x in (out, *gradients)), score
+
+
 @in_all_modes
 @pytest.mark.parametrize("size", [7, 16384, 40001])
 def test_gradients_are_added_and_weights_rounded(size: int) -> None:

@@ -1,7 +1,8 @@
 """Attention over [prefix shared by many rows | own tokens of each row], forward and backward.
 
 The prefix's keys are multiplied once for all rows, in one matrix product. Query heads that share a key head are folded
-into the length. Prefill uses it on every device, and training on a CPU without a C compiler.
+into the length. Rows that follow a prefix are prefilled with it, and training uses it where neither a kernel for CPUs
+nor one for GPUs fits.
 
 Shapes: H key heads, b rows, L queries per row, G query heads per key head, P prefix tokens, K own tokens, d and dv
 sizes of a key and of a value. Queries [H, b, G * L, d], prefix keys [H, P, d] and values [H, P, dv], own keys [H, b, K,

@@ -6,7 +6,7 @@ attention works on single tokens, so the model runs on the flat sequence [1, N] 
 share is one token in every matrix product, forward and backward, and its gradient is the sum over the eight.
 
 There are two layouts. On a GPU, `TreeLayout` computes attention in one kernel, with memory that grows with the number
-of tokens. `PackedLayout` does the same on a CPU with a C compiler. Without one it splits the flat queries, keys and
+of tokens. `PackedLayout` does the same on a CPU where the C kernels fit. Elsewhere it splits the flat queries, keys and
 values again. A prefix attends to itself. The rows with that prefix attend to [prefix | rest of the row] in blocks of
 similar length. Rows are padded to the longest of their block in attention only. Keys that rows share beyond the prefix
 are gathered for each row.

@@ -35,6 +35,8 @@ CACHE_GROWTH = 128
 NF4_BYTES = 0.5 + 1 / 64 + 4 / (64 * 256)
 """Bytes of a 4-bit weight: 64 weights share a scale of 1 byte, and 256 scales share one of 4 bytes."""
 GIB = 1 << 30
+MAX_KERNEL_DIM = 256
+"""The largest size of a head for which attention has a kernel on a CPU (`MOST_DIM` of `kernels.c`)."""
 MAX_SCORES = 1 << 26
 """Attention scores that a pass of the sampler on a GPU stores at once (`engines.local.attention.MAX_SCORES`)."""
 OTHER_NAMES = {
@@ -599,7 +601,7 @@ def _training_parts(
         width = (_gpu_width if on_gpu else _width)(shape, config, machine)
         width += _padded_width(shape, load.max_episode_tokens, item) if is_padded else 0
         every = [computed * width] * shape.layers
-        has_kernels = on_gpu or machine.fused_kernels
+        has_kernels = on_gpu or (machine.fused_kernels and not is_padded and shape.head_dim <= MAX_KERNEL_DIM)
         attention = 0 if has_kernels else shape.heads * queries * load.max_episode_tokens * item  # of one layer
         backward = max(2 * attention, computed * (4 * shape.intermediate + 4 * shape.hidden) * item)
     stored = every[-_stored_layers(shape, config) :]

@@ -1,8 +1,8 @@
 """Causal attention from a sequence's last tokens to the whole sequence, forward and backward.
 
-On a CPU with a C compiler this is `kernels.tree_attention`. Elsewhere plain attention uses PyTorch's kernel. With
-windows, capped scores and the like, this works on strips of queries, each with the keys that it sees, with the products
-of `attention`.
+On a CPU where the C kernels fit, this is `kernels.tree_attention`. Elsewhere plain attention uses PyTorch's kernel,
+except in bfloat16 on a CPU, where that sums gradients in bfloat16. There, and with windows, capped scores and the like,
+this works on strips of queries, each with the keys that it sees, with the products of `attention`.
 
 Shapes: queries [M, Hq, d] of the last M of P tokens, keys [P, H, d] and values [P, H, dv]. The result is [M, Hq, dv].
 """
@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from understudy.engines.local.attention import AttentionSpec, Visible, attend, attend_backward
-from understudy.engines.local.cpu import kernels
+from understudy.engines.local.cpu import kernel_library, kernels
 
 QUERY_CHUNK = 128
 """Queries per strip. Only the scores of one strip are in memory at a time."""
@@ -26,7 +26,7 @@ def causal_attention(q: Tensor, k: Tensor, v: Tensor, spec: AttentionSpec) -> Te
         places = torch.arange(len(k), dtype=torch.int32)
         window = (places, spec.first_visible(places[len(k) - len(q) :])) if spec.is_local else None
         return kernels.tree_attention(q, k, v, spec.scale, None, window, spec.softcap, spec.sinks)[0]
-    if spec.is_plain:
+    if not _in_strips(q, spec):
         return _whole(q, k, v, spec.scale)
     keys, values = _heads_first(k), _heads_first(v)
     group = q.shape[1] // k.shape[1]
@@ -42,7 +42,7 @@ def causal_attention_backward(
     grad: Tensor, q: Tensor, k: Tensor, v: Tensor, spec: AttentionSpec
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | float]:
     """Return the gradients of q, k, v and sinks (0 if none). It repeats the forward pass instead of storing scores."""
-    if spec.is_plain:
+    if not _in_strips(q, spec):
         q, k, v = (x.detach().requires_grad_() for x in (q, k, v))
         with torch.enable_grad():
             out = _whole(q, k, v, spec.scale)
@@ -61,6 +61,10 @@ def causal_attention_backward(
         grad_v[:, seen] += gradients.v[:, 0]
         grad_sinks = grad_sinks + gradients.sinks
     return grad_q, grad_k.transpose(0, 1), grad_v.transpose(0, 1), grad_sinks
+
+
+def _in_strips(q: Tensor, spec: AttentionSpec) -> bool:
+    return not spec.is_plain or (q.is_cpu and q.dtype == torch.bfloat16 and kernel_library.kernels_available(q.dtype))
 
 
 def _strips(q: Tensor, tokens: int, spec: AttentionSpec) -> Iterator[tuple[Tensor, slice, Visible]]:

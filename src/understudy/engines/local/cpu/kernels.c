@@ -1,5 +1,5 @@
-/* Kernels for CPUs: fused pointwise operations, products with packed weights, decode attention, and the layers of a
-   decoding pass. kernels.py and decoding.py call them. torch computes all other products.
+/* Kernels for CPUs: fused pointwise operations, products with packed weights, attention, and the layers of a decoding
+   pass. kernels.py and fused_decoding.py call them. torch computes all other products.
    Tensors are bfloat16, or float32 if FP32 is defined. NO_AMX is defined if the process may not use AMX.
 
    The source is C11. gcc and clang vectorize its loops; code that they do not vectorize uses explicit vector types.
@@ -18,7 +18,7 @@ typedef float real;
 typedef uint16_t real; /* bfloat16 */
 #endif
 
-#if defined __AMX_BF16__ && !defined FP32 && !defined NO_AMX
+#if defined __AMX_BF16__ && defined __AVX512F__ && !defined FP32 && !defined NO_AMX
 #define AMX
 #endif
 #if defined __AVX512BF16__ || defined AMX
@@ -289,6 +289,9 @@ static INLINE void multiply_tile(const Product *m, int64_t row, int64_t p, const
 }
 
 #ifdef AMX
+/* Intrinsics of gcc do not say that they read memory, so stores before them are completed here. */
+#define COMPILER_BARRIER __asm__ volatile("" ::: "memory")
+
 static _Thread_local int64_t configured_rows; /* 0: the thread's tiles are not ours */
 
 /* Tiles 0 and 1 are sums of the first 16 rows x 16 columns, 2 and 3 of the others; 4 and 5 are these rows of x, 6 and 7
@@ -306,6 +309,7 @@ static INLINE void configure_tiles(int64_t rows) {
     config.rows[0] = config.rows[1] = config.rows[4] = (uint8_t)upper;
     config.rows[2] = config.rows[3] = config.rows[5] = (uint8_t)(lower ? lower : 1);
     config.rows[6] = config.rows[7] = TILE_ROWS;
+    COMPILER_BARRIER;
     _tile_loadconfig(&config);
 }
 
@@ -319,6 +323,7 @@ static INLINE void multiply_tiles(const Product *m, int64_t row, int64_t p, int6
     const real *x = m->x + row * m->x_stride, *x_lower = x + TILE_ROWS * m->x_stride;
     const word *panel = (const word *)m->packed + p * WIDTH * (m->k / PAIR);
     int64_t stride = m->x_stride * (int64_t)sizeof *x;
+    COMPILER_BARRIER;
     if (is_direct && m->adds) {
         _tile_loadd(0, sums, line);
         _tile_loadd(1, sums + LANES, line);
@@ -414,7 +419,7 @@ void linear(const real *x, const real *packed, const real *bias, real *y, int64_
     multiply(&m, rows);
 }
 
-/* ---- attention of prefill and training ---- */
+/* ---- attention by products of torch ---- */
 
 /* Overwrite scores over prefix [heads, rows, group, length, np], own [heads, rows, group, length, no] and, if given,
    sinks [heads, rows, group, length] with their common softmax. The query at i of [rows, length] sees the columns of
@@ -746,12 +751,13 @@ typedef struct {
     float *lse, *delta;
 } Rows;
 
-/* Write the probabilities of a row of products, and the gradients of these products, given those of the probabilities.
-   Element i has lse[i * step] and delta[i * step], and gets zeros if visible[i] is 0. */
+/* Write the probabilities of a row of products, and the gradients of these products, given the gradients of the
+   probabilities. Element i has lse[i * step] and delta[i * step], and gets zeros if visible[i] is 0. */
 static INLINE void weigh(const Attention *a, const float *products, const float *grads, const float *lse,
                          const float *delta, int64_t step, const float *visible, real *weights, real *score_grads) {
     for (int64_t i = 0; i < WIDTH; i++) {
-        float slope, p = visible[i] * pow2(score_of(a, products[i], &slope) - lse[i * step]);
+        float slope, t = score_of(a, products[i], &slope) - lse[i * step];
+        float p = visible[i] * pow2(t < 126.0f ? t : 126.0f); /* scores that are not visible may exceed lse */
         weights[i] = narrow(p);
         score_grads[i] = narrow(p * (grads[i] - delta[i * step]) * a->scale * slope);
     }

@@ -1,9 +1,10 @@
-"""Fused CPU kernels for bfloat16 and float32, for everything but matrix products.
+"""Fused CPU kernels for bfloat16 and float32, among them products with packed weights, and attention.
 
 Each function also has a torch implementation, for other dtypes, devices and memory layouts and for machines where
 `kernels.c` cannot be compiled. Both agree within the dtype's rounding. The kernels' results do not depend on the number
 of threads. Functions whose names end in `_` overwrite their arguments. They are not differentiable, nor are
-`gather_heads`, `row_dot` and `decode_attention`.
+`gather_heads`, `row_dot`, `packed_linear`, `tree_attention` and `decode_attention`. The callers of `packed_linear` and
+`tree_attention` ask first whether the kernels fit, because these two have no other implementation here.
 """
 
 import math
