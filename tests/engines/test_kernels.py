@@ -283,8 +283,9 @@ def test_gradients_of_attention_are_finite_for_extreme_scores(dtype: str) -> Non
         k[..., 0] = -score
         k[20:, :, 0] = score  # of tokens that the first ones do not see
         inputs = [x.to(getattr(torch, dtype)) for x in (q, k, v)]
-        out, sums = kernels.tree_attention(*inputs, 1.0)
-        gradients = kernels.tree_attention_backward(torch.randn(40, 1, 32).to(out), out, sums, *inputs, 1.0)[:3]
+        scores = kernels.TreeScores(1.0)
+        out, sums = kernels.tree_attention(*inputs, scores)
+        gradients = kernels.tree_attention_backward(torch.randn(40, 1, 32).to(out), out, sums, *inputs, scores)[:3]
         assert all(x.isfinite().all() for x in (out, *gradients)), score
 
 
@@ -452,9 +453,9 @@ def test_results_do_not_depend_on_the_number_of_threads() -> None:
         kernels.scatter_heads_(scattered, torch.randperm(1200), gathered, torch.arange(1200), 1)
         product = kernels.packed_linear(x.detach(), kernels.pack_weights_(None, random_normal(500, 192)), 500)
         q, k, v, wanted = (random_normal(300, count, 64).detach() for count in (6, 2, 2, 6))
-        ends = (torch.arange(300) // 50 * 50 + 50).int()
-        attended, sums = kernels.tree_attention(q, k, v, 0.125, ends)
-        gradients = kernels.tree_attention_backward(wanted, attended, sums, q, k, v, 0.125, ends)[:3]
+        scores = kernels.TreeScores(0.125, (torch.arange(300) // 50 * 50 + 50).int())
+        attended, sums = kernels.tree_attention(q, k, v, scores)
+        gradients = kernels.tree_attention_backward(wanted, attended, sums, q, k, v, scores)[:3]
         heads = gathered, total, scattered, product, attended, sums, *gradients
         return [turned.detach(), *grads, prefix, own, out, *results[0], *results[1], *heads]
 

@@ -76,8 +76,8 @@ def run_llamafactory(*arguments: str, cwd: Path, timeout: float = 1500.0) -> str
 def chat(*arguments: str, cwd: Path, stdin: str, timeout: float = 600.0) -> str:
     """Return what a chat in the terminal printed.
 
-    Its exit code is not looked at: the thread that generates still runs when the interpreter ends, and now and then
-    that aborts the process after the last output.
+    Its exit code is not looked at: now and then the process aborts after its last output, while the interpreter ends
+    ("terminate called without an active exception").
     """
     program = str(install() / arguments[0])
     done = subprocess.run(

@@ -151,8 +151,8 @@ class PackedLayout:
         """Return causal attention [N, Hq, dv] of queries [N, Hq, d] over keys [N, H, d] and values [N, H, dv]."""
         if kernels.fits_tree_attention(q, k, v):
             window = (self._row_positions, spec.first_visible(self._row_positions)) if spec.is_local else None
-            inputs = q, k, v, spec.sinks, spec.scale, self._subtree_end, window, spec.softcap
-            return CpuTreeAttention.apply(*inputs)  # type: ignore[no-any-return, no-untyped-call]
+            scores = kernels.TreeScores(spec.scale, self._subtree_end, window, spec.softcap)
+            return CpuTreeAttention.apply(q, k, v, spec.sinks, scores)  # type: ignore[no-any-return, no-untyped-call]
         return PackedAttention.apply(q, k, v, spec.sinks, self, spec)  # type: ignore[no-any-return, no-untyped-call]
 
     def _piece(self, rows: Sequence[int], prefix: int) -> PrefixGroup:
@@ -191,27 +191,17 @@ class CpuTreeAttention(torch.autograd.Function):
 
     @staticmethod
     def forward(  # noqa: D102
-        ctx: Any,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        sinks: Tensor | None,
-        scale: float,
-        ends: Tensor,
-        window: tuple[Tensor, Tensor] | None,
-        softcap: float,
+        ctx: Any, q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None, scores: kernels.TreeScores
     ) -> Tensor:
-        out, lse = kernels.tree_attention(q, k, v, scale, ends, window, softcap, sinks)
+        out, lse = kernels.tree_attention(q, k, v, scores, sinks)
         ctx.save_for_backward(out, lse, q, k, v, sinks)
-        ctx.settings = scale, ends, window, softcap
+        ctx.scores = scores
         return out
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:  # noqa: D102
         out, lse, q, k, v, sinks = ctx.saved_tensors
-        scale, ends, window, softcap = ctx.settings
-        gradients = kernels.tree_attention_backward(grads[0], out, lse, q, k, v, scale, ends, window, softcap, sinks)
-        return *gradients, None, None, None, None
+        return *kernels.tree_attention_backward(grads[0], out, lse, q, k, v, ctx.scores, sinks), None
 
 
 class PackedAttention(torch.autograd.Function):

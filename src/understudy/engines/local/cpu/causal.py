@@ -25,7 +25,8 @@ def causal_attention(q: Tensor, k: Tensor, v: Tensor, spec: AttentionSpec) -> Te
     if kernels.fits_tree_attention(q, k, v):
         places = torch.arange(len(k), dtype=torch.int32)
         window = (places, spec.first_visible(places[len(k) - len(q) :])) if spec.is_local else None
-        return kernels.tree_attention(q, k, v, spec.scale, None, window, spec.softcap, spec.sinks)[0]
+        scores = kernels.TreeScores(spec.scale, None, window, spec.softcap)
+        return kernels.tree_attention(q, k, v, scores, spec.sinks)[0]
     if not _in_strips(q, spec):
         return _whole(q, k, v, spec.scale)
     keys, values = _heads_first(k), _heads_first(v)

@@ -107,7 +107,7 @@ static INLINE float score_exponentials(float *x, int64_t n, const float *sink, f
     return exponentials(x, n + (sink != NULL), unit * LOG2E);
 }
 
-/* Return memory that begins with a line of the cache: vectors and tiles that cross lines take twice as long. */
+/* Return memory that begins with a line of the cache: vectors and tiles that cross lines take longer. */
 static void *allocate(int64_t count, size_t size) {
     return aligned_alloc(64, ((size_t)count * size + 63) / 64 * 64);
 }

@@ -8,7 +8,7 @@ of threads. Functions whose names end in `_` overwrite their arguments. They are
 """
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -162,28 +162,35 @@ def fits_tree_attention(q: Tensor, k: Tensor, v: Tensor) -> bool:
     return all(map(_heads_are_dense, (q, k, v))) and kernel_library.kernels_available(q.dtype)
 
 
+class TreeScores(NamedTuple):
+    """Which scores `tree_attention` computes, for the last M of N tokens in preorder of a tree."""
+
+    scale: float
+    ends: Tensor | None = None
+    """int32 [N] a token is seen only by tokens before this one; by all later ones if this is None."""
+    window: tuple[Tensor, Tensor] | None = None
+    """int32 the positions of all tokens in their rows [N], and the first position that each query sees [M]."""
+    softcap: float = 0.0
+    """As in `joint_softmax_`."""
+
+    def arrays(self) -> list[Tensor | None]:
+        """Return ends, positions and first positions for the kernels."""
+        return [None if x is None else x.int().contiguous() for x in (self.ends, *(self.window or (None, None)))]
+
+
 def tree_attention(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    scale: float,
-    ends: Tensor | None = None,
-    window: tuple[Tensor, Tensor] | None = None,
-    softcap: float = 0.0,
-    sinks: Tensor | None = None,
+    q: Tensor, k: Tensor, v: Tensor, scores: TreeScores, sinks: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     """Return attention of the last M of N tokens in preorder of a tree, [M, Hq, dv], and its normalizers [M, Hq] fp32.
 
-    q is [M, Hq, d], k [N, H, d] and v [N, H, dv]; `fits_tree_attention` accepts them. Query i is token N - M + i. It
-    sees the tokens j up to itself for which it comes before ends[j] (int32 [N]), or all of them if `ends` is None.
-    `window` leaves out those whose position is less than the first one that the query sees: int32 positions [N] and
-    firsts [M]. `softcap` and `sinks` [Hq] are those of `joint_softmax_`. A normalizer is the logarithm to base 2 of the
-    sum of a softmax.
+    q is [M, Hq, d], k [N, H, d] and v [N, H, dv]; `fits_tree_attention` accepts them. Query i is token N - M + i, and
+    sees tokens up to itself. `sinks` [Hq] are scores of one more token, whose value is 0. A normalizer is the logarithm
+    to base 2 of the sum of a softmax.
     """
     out, lse = q.new_empty(*q.shape[:2], v.shape[2]), q.new_empty(q.shape[:2], dtype=torch.float32)
-    held = [None if x is None else x.int().contiguous() for x in (ends, *(window or (None, None)))]
     sinks = None if sinks is None else sinks.detach().float().contiguous()
-    call_kernel("tree_attention", q, k, v, *held, sinks, out, lse, *_tree_sizes(q, k, v), scale, softcap)
+    rest = *_tree_sizes(q, k, v), scores.scale, scores.softcap
+    call_kernel("tree_attention", q, k, v, *scores.arrays(), sinks, out, lse, *rest)
     return out, lse
 
 
@@ -194,19 +201,15 @@ def tree_attention_backward(
     q: Tensor,
     k: Tensor,
     v: Tensor,
-    scale: float,
-    ends: Tensor | None = None,
-    window: tuple[Tensor, Tensor] | None = None,
-    softcap: float = 0.0,
+    scores: TreeScores,
     sinks: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
     """Return the gradients of q, k, v and `sinks` for a gradient of the result `out` of `tree_attention`."""
     grad = grad.contiguous()
     delta = row_dot(grad, out)
     grads = [torch.empty(x.shape, dtype=x.dtype) for x in (q, k, v)]
-    held = [None if x is None else x.int().contiguous() for x in (ends, *(window or (None, None)))]
-    sizes = _tree_sizes(q, k, v)
-    call_kernel("tree_attention_backward", grad, q, k, v, *held, lse, delta, *grads, *sizes, scale, softcap)
+    rest = *_tree_sizes(q, k, v), scores.scale, scores.softcap
+    call_kernel("tree_attention_backward", grad, q, k, v, *scores.arrays(), lse, delta, *grads, *rest)
     if sinks is None:
         return *grads, None  # type: ignore[return-value]
     shares = torch.exp2(sinks.detach().float() / math.log(2) - lse)
