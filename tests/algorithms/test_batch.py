@@ -21,7 +21,7 @@ from understudy.algorithms.batch import (
 from understudy.core.messages import Message
 from understudy.core.tasks import Score
 from understudy.core.trajectory import Trajectory
-from understudy.engines.local.packing import PackedLayout
+from understudy.engines.local.packing import CpuTree, FlatRows
 
 hypothesis_settings = settings(deadline=None, derandomize=True)
 REPLY = Message(role="assistant", content="x")
@@ -192,66 +192,42 @@ def test_split_across_ranks_minimizes_the_largest_share(rows: list[tuple[list[in
 
 @hypothesis_settings
 @given(rows_of_a_batch, st.integers(1, 60))
-def test_packed_layout_holds_each_token_once_with_little_padding(
-    rows: list[tuple[list[int], list[int]]], budget: int
-) -> None:
+def test_tree_holds_each_token_once(rows: list[tuple[list[int], list[int]]], budget: int) -> None:
     batch = batch_of(rows)
     for chosen in plan_microbatches(batch, budget):
-        packing = PackedLayout(batch, chosen, torch.device("cpu"))
-        assert packing.tokens.shape == packing.positions.shape == (1, computed_tokens(batch, chosen))
-        for r, places in zip(chosen, packing.places, strict=True):
+        tree = CpuTree(batch, chosen)
+        assert tree.tokens.shape == tree.positions.shape == (1, computed_tokens(batch, chosen))
+        covered = []
+        for r, places in zip(chosen, tree.places, strict=True):
             where = places[: batch.lengths[r]]
-            assert torch.equal(packing.tokens[0, where], batch.tokens[r, : batch.lengths[r]])
-            assert torch.equal(packing.positions[0, where], torch.arange(len(where)))
-        covered = [piece.prefix[piece.num_known :] for piece in packing.prefix_groups]
-        for block in (block for piece in packing.prefix_groups for block in piece.blocks):
-            assert (~block.valid_mask).sum() <= 0.1 * block.valid_mask.numel()
-            assert torch.equal(block.row_positions, packing.positions[0, block.index])
-            assert block.first == block.row_positions.min()
-            covered.append(block.index[block.valid_mask])
-        assert torch.cat(covered).sort().values.tolist() == list(range(packing.tokens.shape[1])), (
-            "each is computed once"
-        )
+            covered.append(where)
+            assert torch.equal(tree.tokens[0, where], batch.tokens[r, : batch.lengths[r]])
+            assert torch.equal(tree.positions[0, where], torch.arange(len(where)))
+        assert torch.cat(covered).unique().tolist() == list(range(tree.num_tokens))
 
 
 @hypothesis_settings
 @given(rows_of_a_batch)
-def test_packed_tokens_attend_to_the_previous_tokens_of_their_row(rows: list[tuple[list[int], list[int]]]) -> None:
+def test_tokens_of_a_tree_see_the_previous_tokens_of_their_rows(rows: list[tuple[list[int], list[int]]]) -> None:
     batch = batch_of(rows)
     (chosen,) = plan_microbatches(batch, 1000)
-    packing = PackedLayout(batch, chosen, torch.device("cpu"))
-    rows_places = [places[:n].tolist() for places, n in zip(packing.places, batch.lengths[chosen], strict=True)]
-    before = {place: places[: i + 1] for places in rows_places for i, place in enumerate(places)}
-    for piece in packing.prefix_groups:
-        for block in piece.blocks:
-            for index, keys, positions in zip(block.index, block.keys, block.row_positions, strict=True):
-                for place, position in zip(index.tolist(), positions.tolist(), strict=True):
-                    assert [*piece.prefix.tolist(), *keys.tolist()][: position + 1] == before[place]
+    flat = FlatRows(batch, chosen)
+    token = torch.arange(len(flat.tokens))
+    seen = (token <= token[:, None]) & (token[:, None] < flat.subtree_end)
+    for places in flat.places:
+        for i, place in enumerate(places.tolist()):
+            assert seen[place].nonzero()[:, 0].tolist() == places[: i + 1].tolist()
 
 
-def test_packed_layout_computes_shared_prefixes_once() -> None:
+def test_tree_computes_shared_prefixes_once() -> None:
     prompt = list(range(50))
     batch = batch_of([(prompt, [1, 2, i]) for i in range(8)] + [([99, *prompt], [1])])
     (chosen,) = plan_microbatches(batch, 1000)
-    assert len(PackedLayout(batch, chosen, torch.device("cpu")).tokens[0]) == 50 + 2 + 8 + 52, (
-        "replies that begin alike too"
-    )
+    assert CpuTree(batch, chosen).num_tokens == 50 + 2 + 8 + 52, "replies that begin alike too"
     assert len(plan_microbatches(batch, 60)) > 1
 
 
-def test_packed_layout_computes_equal_rows_once() -> None:
+def test_tree_computes_equal_rows_once() -> None:
     batch = batch_of([([1, 2], [3, 4]), ([1, 2], [3, 4]), ([1, 2], [3])])
     (chosen,) = plan_microbatches(batch, 4)
-    packing = PackedLayout(batch, chosen, torch.device("cpu"))
-    assert packing.tokens.tolist() == [[1, 2, 3, 4]]
-
-
-def test_packed_blocks_group_rows_of_similar_length() -> None:
-    """Rows whose own length is within a tenth of the longest share a block."""
-    prefix = [1] * 20
-    batch = batch_of([(prefix, [i + 2] * length) for i, length in enumerate((100, 89, 90, 95, 81, 80, 10))])
-    (chosen,) = plan_microbatches(batch, 10_000)
-    (piece,) = PackedLayout(batch, chosen, torch.device("cpu")).prefix_groups
-    lengths = [block.valid_mask.sum(1).tolist() for block in piece.blocks]
-    assert lengths == [[100, 95, 90], [89, 81], [80], [10]]
-    assert piece.prefix.tolist() == list(range(20))
+    assert CpuTree(batch, chosen).tokens.tolist() == [[1, 2, 3, 4]]

@@ -1,4 +1,4 @@
-"""Tests of chunked causal attention and of the grouping of prefill rows by length."""
+"""Tests of causal attention and of the grouping of prefill rows by length."""
 
 import pytest
 import torch
@@ -6,18 +6,17 @@ from torch import Tensor
 
 from support.cpu_kernels import needs_kernels
 from understudy.engines.local.attention import AttentionSpec
-from understudy.engines.local.cpu import causal as module
-from understudy.engines.local.cpu import kernels
-from understudy.engines.local.cpu.causal import QUERY_CHUNK, causal_attention, causal_attention_backward
+from understudy.engines.local.cpu import kernels, tree
+from understudy.engines.local.cpu.tree import QUERIES_AT_ONCE, causal_attention
 from understudy.engines.local.sampling.layouts import SlotGroup, split_by_length
 
 SIZES = [
     (1, 1),
     (5, 5),
-    (QUERY_CHUNK, QUERY_CHUNK),
-    (QUERY_CHUNK + 1, QUERY_CHUNK + 1),
+    (QUERIES_AT_ONCE, QUERIES_AT_ONCE),
+    (QUERIES_AT_ONCE + 1, QUERIES_AT_ONCE + 1),
     (3, 300),
-    (QUERY_CHUNK + 7, 300),
+    (QUERIES_AT_ONCE + 7, 300),
     (300, 300),
 ]
 """Pairs of the number of queries and the total number of tokens."""
@@ -42,21 +41,29 @@ def reference_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 @pytest.mark.parametrize(("queries", "tokens"), SIZES)
 @pytest.mark.parametrize(("dtype", "close"), [("float32", 1e-5), ("bfloat16", 0.03)])
-@pytest.mark.parametrize("way", ["whole", "strips", pytest.param("kernels", marks=needs_kernels)])
+@pytest.mark.parametrize("way", ["formula", pytest.param("kernels", marks=needs_kernels)])
 def test_causal_attention_and_gradients_match_the_formula(
     queries: int, tokens: int, dtype: str, close: float, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if way != "kernels":
+    if way == "formula":
         monkeypatch.setattr(kernels, "fits_tree_attention", lambda *_: False)
-    monkeypatch.setattr(module, "_in_strips", lambda *_: way == "strips")
-    q, k, v, grad = random_inputs(queries, tokens, getattr(torch, dtype))
-    exact = [x.double().requires_grad_() for x in (q, k, v)]
+    *inputs, grad = random_inputs(queries, tokens, getattr(torch, dtype))
+    inputs = [x.requires_grad_() for x in inputs]
+    exact = [x.detach().double().requires_grad_() for x in inputs]
     wanted = reference_attention(*exact)
-    assert (causal_attention(q, k, v, SPEC).double() - wanted).abs().max() < close
-    *found, _ = causal_attention_backward(grad, q, k, v, SPEC)
-    for mine, theirs in zip(found, torch.autograd.grad(wanted, exact, grad.double()), strict=True):
+    found = causal_attention(*inputs, SPEC)
+    assert (found.double() - wanted).abs().max() < close
+    gradients = torch.autograd.grad(found, inputs, grad), torch.autograd.grad(wanted, exact, grad.double())
+    for mine, theirs in zip(*gradients, strict=True):
         assert mine.shape == theirs.shape
         assert (mine.double() - theirs).abs().max() < close * max(1.0, float(theirs.abs().max()))
+
+
+@pytest.mark.parametrize("queries", [5, 300])
+def test_causal_attention_of_torch_matches_the_formula(queries: int) -> None:
+    """It is used on GPUs."""
+    q, k, v, _ = random_inputs(queries, 300, torch.float32)
+    assert (tree._causal_attention_of_torch(q, k, v, SPEC.scale) - reference_attention(q, k, v)).abs().max() < 1e-5
 
 
 def test_causal_attention_ignores_later_tokens() -> None:

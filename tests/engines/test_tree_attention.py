@@ -21,7 +21,7 @@ from understudy.engines.local.attention import AttentionShape, AttentionSpec
 from understudy.engines.local.config import LocalEngineConfig
 from understudy.engines.local.cpu import kernels
 from understudy.engines.local.engine import LocalEngine
-from understudy.engines.local.packing import FlatRows, TreeLayout, pack_rows
+from understudy.engines.local.packing import CpuTree, FlatRows, GpuTree, pack_rows
 from understudy.engines.local.token_logprobs import token_logprobs
 from understudy.engines.local.tree_attention import BLOCK, attend_tree, tree_mask
 from understudy.engines.models import make_tiny_model
@@ -60,7 +60,7 @@ def batch_of(rows: Sequence[Sequence[int]]) -> Batch:
     return batch.replace(advantages=torch.randn(batch.tokens.shape, generator=draw) * batch.mask)
 
 
-def ancestors(layout: TreeLayout, batch: Batch, rows: Sequence[int]) -> Tensor:
+def ancestors(layout: GpuTree, batch: Batch, rows: Sequence[int]) -> Tensor:
     """Return which flat tokens each one sees [N, N], from the places of each row. Padding sees itself."""
     seen = torch.eye(layout.tokens.shape[1], dtype=torch.bool)
     for places, row in zip(layout.places, rows, strict=True):
@@ -98,7 +98,7 @@ SPECS = [
     ("way", "dtype", "dims", "close"),
     [
         ("flex_attention", "float32", (16, 24), 1e-5),
-        ("blocks", "float32", (16, 24), 1e-5),
+        ("formula", "float32", (16, 24), 1e-5),
         pytest.param("kernels", "float32", (16, 24), 1e-5, marks=needs_kernels),
         pytest.param("kernels", "bfloat16", (16, 24), 0.02, marks=needs_kernels),
         pytest.param("kernels", "bfloat16", (64, 96), 0.02, marks=needs_kernels),  # whole tiles of AMX
@@ -120,7 +120,7 @@ def test_attention_and_gradients_match_the_formula(
         monkeypatch.setattr(kernels, "fits_tree_attention", lambda *_: False)
     batch = batch_of(tree_of_rows(0, (100, 30, 20)))
     (rows,) = plan_microbatches(batch, 10_000)
-    layout: Any = (TreeLayout if way == "flex_attention" else packing.PackedLayout)(batch, rows, CPU)
+    layout: Any = GpuTree(batch, rows, CPU) if way == "flex_attention" else CpuTree(batch, rows)
     count, (dim, value_dim) = layout.tokens.shape[1], dims
     draw = torch.Generator().manual_seed(1)
     sizes = [(count, 6, dim), (count, 2, dim), (count, 2, value_dim), (6,)]
@@ -144,7 +144,7 @@ def test_attention_and_gradients_match_the_formula(
 def test_block_mask_lists_the_blocks_that_any_and_that_all_tokens_see(seed: int) -> None:
     batch = batch_of(tree_of_rows(seed, (40 * seed + 300, 200, 60)))
     (rows,) = plan_microbatches(batch, 10_000)
-    layout = TreeLayout(batch, rows, CPU)
+    layout = GpuTree(batch, rows, CPU)
     seen = ancestors(layout, batch, rows)
     mask = layout.mask(AttentionSpec(1.0))
     blocks = seen.view(len(seen) // BLOCK, BLOCK, -1, BLOCK)
@@ -196,8 +196,8 @@ def test_subtree_of_a_token_ends_with_the_rows_that_contain_it() -> None:
 
 def test_layout_follows_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
     batch = batch_of([[1, 2, 3]])
-    assert isinstance(pack_rows(batch, [0], CPU), packing.PackedLayout)
-    monkeypatch.setattr(packing, "TreeLayout", lambda *arguments: arguments)
+    assert isinstance(pack_rows(batch, [0], CPU), CpuTree)
+    monkeypatch.setattr(packing, "GpuTree", lambda *arguments: arguments)
     gpu = torch.device("cuda")
     assert pack_rows(batch, [0], gpu) == (batch, [0], gpu)  # type: ignore[comparison-overlap]
 
@@ -208,7 +208,7 @@ def test_logprobs_and_gradients_match_the_model_on_single_rows(
 ) -> None:
     from transformers import AutoModelForCausalLM
 
-    monkeypatch.setattr(scoring, "pack_rows", TreeLayout)
+    monkeypatch.setattr(scoring, "pack_rows", GpuTree)
     folder = make_tiny_model(tmp_path, architecture=architecture)
     batch = batch_of(tree_of_rows(2, (60, 20, 15)))
     assert batch.advantages is not None

@@ -19,7 +19,7 @@ from understudy.engines.local.config import LocalEngineConfig
 from understudy.engines.local.cpu import kernel_library
 from understudy.engines.local.machine import GPU_MEMORY, planned_gpu
 from understudy.engines.local.model import LocalModel
-from understudy.engines.local.packing import TreeLayout
+from understudy.engines.local.packing import GpuTree
 from understudy.engines.models import Architecture, find_model_config, make_tiny_model
 from understudy.runs.config import load_config, parse_config
 from understudy.train.planning.gpu import plan_for_gpu, plan_shape_for_gpu
@@ -76,7 +76,7 @@ def saved_bytes(folder: Path, layers: int, engine: LocalEngineConfig, tokens: in
     model = LocalModel(folder, engine)
     weights = {x.untyped_storage().data_ptr() for x in model.network.parameters()}
     row = [i % 200 + 1 for i in range(tokens)]
-    layout = TreeLayout(Batch.from_rows([row], [[True] * tokens]), [0], torch.device("cpu"))
+    layout = GpuTree(Batch.from_rows([row], [[True] * tokens]), [0], torch.device("cpu"))
     found, kept = {}, []
 
     def store(x: Any) -> Any:
@@ -139,8 +139,8 @@ def test_update_on_a_gpu_takes_at_most_twice_the_memory_for_twice_the_tokens(
         )
 
     for tokens in (8_192, 16_384, 32_768):
-        assert 1.9 < update_bytes(2 * tokens, "cuda") / update_bytes(tokens, "cuda") <= 2
-        assert update_bytes(2 * tokens, "mps") / update_bytes(tokens, "mps") > 2.1
+        for device in ("cuda", "mps"):  # one with kernels, one without
+            assert 1.9 < update_bytes(2 * tokens, device) / update_bytes(tokens, device) <= 2
     gib = update_bytes(32_768, "cuda") / 2**30
     assert gib < (25 if checkpointing else 250)
 
@@ -153,13 +153,12 @@ def test_prefill_of_a_long_prompt_stores_part_of_the_scores(monkeypatch: pytest.
     stops = torch.randint(6, 13, (3, 5), generator=draw, dtype=torch.int32)
     for starts in (None, torch.randint(0, 5, (3, 5), generator=draw, dtype=torch.int32)):
         seen, spec = attention.Visible(starts, stops), attention.AttentionSpec(0.3)
-        whole = attention.attend(*inputs, seen, spec)[0]
-        assert torch.equal(attention.attend_in_parts(*inputs, seen, spec), whole), "at once on a CPU"
+        whole = attention.attend(*inputs, seen, spec)
         with monkeypatch.context() as patched:
             patched.setattr(
                 attention, "_queries_at_once", lambda q, length, keys: 2 if (length, keys) == (5, 12) else 0
             )
-            assert (attention.attend_in_parts(*inputs, seen, spec) - whole).abs().max() < 1e-6
+            assert (attention.attend(*inputs, seen, spec) - whole).abs().max() < 1e-6
 
 
 @pytest.mark.parametrize("architecture", ["llama", "qwen2", "qwen3"])

@@ -21,6 +21,7 @@ from understudy.core.tasks import Score
 from understudy.core.trajectory import Trajectory
 from understudy.engines.local import token_logprobs
 from understudy.engines.local.config import LocalEngineConfig
+from understudy.engines.local.cpu import tree
 from understudy.engines.local.engine import LocalEngine
 from understudy.engines.local.machine import Machine, detect_machine, peak_memory_bytes
 from understudy.engines.local.model import LocalModel
@@ -35,6 +36,7 @@ from understudy.train.planning.memory import (
     CACHE_GROWTH,
     CHUNK_LOGITS,
     LOGIT_CHUNK,
+    QUERIES_AT_ONCE,
     LayerMemory,
     MaxPassSizes,
     MemoryPlan,
@@ -79,7 +81,7 @@ def part_sizes(found: MemoryPlan) -> dict[str, int]:
 
 def test_plan_constants_equal_those_of_the_engine() -> None:
     assert (LOGIT_CHUNK, CHUNK_LOGITS) == (token_logprobs.LOGIT_CHUNK, token_logprobs.CHUNK_LOGITS)
-    assert CACHE_GROWTH == kv_cache.CACHE_GROWTH
+    assert (CACHE_GROWTH, QUERIES_AT_ONCE) == (kv_cache.CACHE_GROWTH, tree.QUERIES_AT_ONCE)
 
 
 @pytest.mark.parametrize(
@@ -156,10 +158,10 @@ def test_planned_activations_are_those_of_a_full_microbatch(folder: Path) -> Non
         for fused in (True, False)
     )
     width = 2 * 64 + 2 * 64 + 2 * 32 + 2 * 192
-    attention = 4 * 400 * 300  # 4 heads, 400 queries, each with up to 300 keys
+    scores = 4 * 128 * 500  # 4 heads, 128 queries at once, each with up to 500 keys
     assert found["activations"] == 2 * 4 * 500 * width
     assert found["a layer's gradients"] == 4 * 500 * (4 * 192 + 4 * 64), "the kernels store no probabilities"
-    assert plain["a layer's gradients"] == 4 * 2 * attention, "probabilities and their gradients, one layer at a time"
+    assert plain["a layer's gradients"] == 4 * 6 * scores, "probabilities, their gradients and what leads to them"
     saved = part_sizes(
         plan_memory(
             read_model_shape(folder),

@@ -37,6 +37,8 @@ NF4_BYTES = 0.5 + 1 / 64 + 4 / (64 * 256)
 GIB = 1 << 30
 MAX_KERNEL_DIM = 256
 """The largest size of a head for which attention has a kernel on a CPU (`MOST_DIM` of `kernels.c`)."""
+QUERIES_AT_ONCE = 128
+"""Tokens whose attention scores are in memory at once without that kernel (`engines.local.cpu.tree`)."""
 MAX_SCORES = 1 << 26
 """Attention scores that a pass of the sampler on a GPU stores at once (`engines.local.attention.MAX_SCORES`)."""
 OTHER_NAMES = {
@@ -585,13 +587,13 @@ def _training_parts(
 ) -> Iterator[MemoryPart]:
     """Yield the parts of an update: tensors stored for the backward pass, and the largest temporary tensor.
 
-    The stored tensors grow with the tokens of a microbatch. Without kernels, the backward pass also computes, a layer
-    at a time, the attention probabilities of tokens outside shared prompts, and their gradients.
+    The stored tensors grow with the tokens of a microbatch. Without kernels, the backward pass also computes the
+    attention probabilities and their gradients, of a layer for padded rows, else of `QUERIES_AT_ONCE` tokens.
     """
     item, on_gpu = machine.dtype_bytes, machine.device == "cuda"
-    computed, queries = _microbatch(config.max_tokens_per_microbatch, load)
+    computed = _microbatch(config.max_tokens_per_microbatch, load)
     if is_padded := shape.is_padded(config):  # whole rows
-        computed = queries = max(1, computed // load.max_episode_tokens) * load.max_episode_tokens
+        computed = max(1, computed // load.max_episode_tokens) * load.max_episode_tokens
     rows = computed // load.max_episode_tokens
     if shape.measured:
         adapters = computed * _adapter_width(shape, config, machine)
@@ -601,9 +603,14 @@ def _training_parts(
         width = (_gpu_width if on_gpu else _width)(shape, config, machine)
         width += _padded_width(shape, load.max_episode_tokens, item) if is_padded else 0
         every = [computed * width] * shape.layers
-        has_kernels = on_gpu or (machine.fused_kernels and not is_padded and shape.head_dim <= MAX_KERNEL_DIM)
-        attention = 0 if has_kernels else shape.heads * queries * load.max_episode_tokens * item  # of one layer
-        backward = max(2 * attention, computed * (4 * shape.intermediate + 4 * shape.hidden) * item)
+        attention = 0
+        if is_padded:
+            attention = 2 * item * shape.heads * computed * load.max_episode_tokens
+        elif not (on_gpu or (machine.fused_kernels and shape.head_dim <= MAX_KERNEL_DIM)):
+            attention = 4 * 6 * shape.heads * min(QUERIES_AT_ONCE, computed) * computed
+        # An adapter and its layer have gradients of the same inputs and outputs, which no kernel on a CPU joins.
+        gradients = (8 if config.uses_lora and not on_gpu else 4) * (shape.intermediate + shape.hidden)
+        backward = max(attention, computed * gradients * item)
     stored = every[-_stored_layers(shape, config) :]
     inputs = len(stored) * computed * shape.hidden * item
     activations = inputs + max(stored) if config.gradient_checkpointing else sum(stored)
@@ -629,19 +636,18 @@ def _training_parts(
     yield MemoryPart(name="dequantized weight", phase="training", num_bytes=largest * item)
 
 
-def _microbatch(budget: int, load: MaxPassSizes) -> tuple[int, int]:
-    """Return two numbers of tokens of a full microbatch: all computed tokens, and those outside shared prompts.
+def _microbatch(budget: int, load: MaxPassSizes) -> int:
+    """Return the computed tokens of a full microbatch. `budget` is the maximum.
 
-    A shared prompt is computed once for the episodes of a group. `budget` is the maximum of tokens of a microbatch.
+    A shared prompt is computed once for the episodes of a group.
     """
     own = load.max_episode_tokens - load.prompt_tokens
     rows = (budget - load.prompt_tokens) // own
     if rows < 2 or not load.prompt_tokens:
-        whole = max(budget, load.max_episode_tokens)  # a row may be longer than the budget
-        return whole, whole
+        return max(budget, load.max_episode_tokens)  # a row may be longer than the budget
     while rows > 2 and rows * own + -(-rows // load.group_size) * load.prompt_tokens > budget:
         rows -= 1
-    return rows * own + -(-rows // load.group_size) * load.prompt_tokens, rows * own
+    return rows * own + -(-rows // load.group_size) * load.prompt_tokens
 
 
 def _width(shape: ModelShape, config: LocalEngineConfig, machine: Machine) -> int:

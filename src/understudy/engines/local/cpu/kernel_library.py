@@ -27,11 +27,9 @@ _SOURCE = Path(__file__).with_name("kernels.c")
 _FLAGS = ("-std=c11", "-O3", "-march=native", "-mprefer-vector-width=512", "-ffast-math", "-fopenmp", "-fPIC")
 _SIGNATURES = {  # p: tensor or None, i: integer, f: float
     "joint_softmax": "pppppiiiiiiff",
-    "joint_softmax_backward": "pppppiiif",
     "row_dot": "pppii",
-    "gather_heads": "ppppiiiiii",
+    "gather_heads": "pppiiiiii",
     "scatter_heads": "ppppiiiiii",
-    "add_heads": "pppiii",
     "decode_attention": "pppppppppiiiiiiiiiiff",
     "decode_layers": "pp",
     "tree_attention": "pppppppppiiiiiiiiiff",

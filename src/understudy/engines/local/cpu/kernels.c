@@ -33,7 +33,7 @@ typedef uint16_t real; /* bfloat16 */
 #define PRAGMA(text) _Pragma(#text)
 #define PARALLEL(work) PRAGMA(omp parallel for schedule(static) if ((work) > GRAIN))
 
-enum { PAD = 32, MOST_DIM = 256, COLUMNS = 32, GRAIN = 32768 /* minimum number of elements for a parallel loop */ };
+enum { PAD = 32, MOST_DIM = 256, GRAIN = 32768 /* minimum number of elements for a parallel loop */ };
 
 #ifdef FP32
 static inline float wide(real x) { return x; }
@@ -450,21 +450,6 @@ void joint_softmax(real *prefix, real *own, float *sinks, const int32_t *starts,
     }
 }
 
-static void row_softmax_grad(real *grad, const real *probs, int64_t n, float delta, float scale) {
-    for (int64_t i = 0; i < n; i++) grad[i] = narrow(wide(probs[i]) * (wide(grad[i]) - delta) * scale);
-}
-
-/* Overwrite gradients of probabilities with gradients of scores, probability * (grad - delta) * scale. delta [rows] is
-   the sum of probability * grad over a row of both parts. */
-void joint_softmax_backward(real *prefix_grad, real *own_grad, const real *prefix, const real *own, const float *delta,
-                            int64_t rows, int64_t np, int64_t no, float scale) {
-    PARALLEL(rows * (np + no))
-    for (int64_t r = 0; r < rows; r++) {
-        row_softmax_grad(prefix_grad + r * np, prefix + r * np, np, delta[r], scale);
-        row_softmax_grad(own_grad + r * no, own + r * no, no, delta[r], scale);
-    }
-}
-
 /* out[r] = dot product of row r of a and row r of b. */
 void row_dot(const real *a, const real *b, float *out, int64_t rows, int64_t d) {
     PARALLEL(rows * d)
@@ -476,18 +461,15 @@ void row_dot(const real *a, const real *b, float *out, int64_t rows, int64_t d) 
 }
 
 /* out [heads, rows, group, length, d] = x [n, heads * group, d] at positions index [rows, length]. `stride` is that of
-   the tokens of x. If `valid` [rows, length] is given, zeros are written where it is 0. */
-void gather_heads(const real *x, const int64_t *index, const uint8_t *valid, real *out, int64_t heads, int64_t rows,
-                  int64_t length, int64_t group, int64_t d, int64_t stride) {
+   the tokens of x. */
+void gather_heads(const real *x, const int64_t *index, real *out, int64_t heads, int64_t rows, int64_t length,
+                  int64_t group, int64_t d, int64_t stride) {
     PARALLEL(heads * rows * group * length * d)
     for (int64_t r = 0; r < heads * rows * group; r++) {
         int64_t first = (r / group) % rows * length, head = r / (rows * group) * group + r % group;
         for (int64_t i = 0; i < length; i++) {
             real *to = out + (r * length + i) * d;
-            if (valid && !valid[first + i])
-                memset(to, 0, (size_t)d * sizeof *to);
-            else
-                memcpy(to, x + index[first + i] * stride + head * d, (size_t)d * sizeof *to);
+            memcpy(to, x + index[first + i] * stride + head * d, (size_t)d * sizeof *to);
         }
     }
 }
@@ -506,26 +488,11 @@ void scatter_heads(const real *x, const int64_t *positions, const int64_t *place
     }
 }
 
-/* total [n, heads, d] at positions index[i], which may repeat, += x [heads, count, d]. One thread adds COLUMNS columns of
-   a head, in the order of x. */
-void add_heads(const real *x, const int64_t *index, float *total, int64_t heads, int64_t count, int64_t d) {
-    int64_t parts = (d + COLUMNS - 1) / COLUMNS;
-    PARALLEL(heads * count * d)
-    for (int64_t part = 0; part < heads * parts; part++) {
-        int64_t head = part / parts, start = part % parts * COLUMNS, stop = start + COLUMNS < d ? start + COLUMNS : d;
-        for (int64_t i = 0; i < count; i++) {
-            const real *from = x + (head * count + i) * d;
-            float *to = total + (index[i] * heads + head) * d;
-            for (int64_t c = start; c < stop; c++) to[c] += wide(from[c]);
-        }
-    }
-}
-
 /* ---- attention of a tree of tokens ---- */
 
 /* Queries [queries, heads * group, d] over keys [keys, heads, d] and values [keys, heads, dv], whose tokens are
    `*_stride` apart. The tokens are in preorder. Query i is token `before` + i, and sees key j if j <= before + i < ends[j]
-   and firsts[i] <= places[j]. `ends` or `firsts` may be NULL, and then exclude nothing. d and dv are even and at most
+   and firsts[i] <= places[j]. `firsts` may be NULL, and then excludes nothing. d and dv are even and at most
    MOST_DIM.
 
    Rows are pairs of a query and one of the `group` heads of a key head. Products are of a panel of WIDTH rows and one of
@@ -559,7 +526,7 @@ static Sight sight_of(const Attention *a) {
         s.firsts[r] = r < rows && a->firsts ? a->firsts[r / a->group] : INT32_MIN;
     }
     for (int64_t j = 0; j < padded_keys; j++) {
-        s.ends[j] = j >= a->keys ? 0 : a->ends ? a->ends[j] : INT32_MAX;
+        s.ends[j] = j < a->keys ? a->ends[j] : 0;
         s.places[j] = j < a->keys && a->places ? a->places[j] : 0;
     }
     for (int64_t p = 0; p < key_panels; p++) {

@@ -77,24 +77,6 @@ def joint_softmax_(
         sinks.copy_(probs[..., -1].view_as(sinks))
 
 
-def joint_softmax_backward_(
-    prefix_grad: Tensor, own_grad: Tensor, prefix_probs: Tensor, own_probs: Tensor, delta: Tensor, scale: float
-) -> None:
-    """Turn gradients of probabilities into gradients of scores, in place: p * (grad - delta) * scale.
-
-    delta [H, b, M] fp32 is the sum of p * grad over a query's columns, which is `row_dot` of the attention's result and
-    its gradient.
-    """
-    alike = prefix_grad.shape == prefix_probs.shape and own_grad.shape == own_probs.shape
-    if alike and kernels_accept(prefix_grad, own_grad, prefix_probs, own_probs) and delta.shape == own_grad.shape[:-1]:
-        delta = delta.float().contiguous()
-        sizes = (delta.numel(), prefix_grad.shape[-1], own_grad.shape[-1])
-        call_kernel("joint_softmax_backward", prefix_grad, own_grad, prefix_probs, own_probs, delta, *sizes, scale)
-        return
-    for grad, probs in ((prefix_grad, prefix_probs), (own_grad, own_probs)):
-        grad.copy_(_wide(probs) * (_wide(grad) - delta[..., None]) * scale)
-
-
 def row_dot(a: Tensor, b: Tensor) -> Tensor:
     """Return the sum of a * b over the last dimension, in fp32."""
     a, b = a.contiguous(), b.contiguous()
@@ -105,21 +87,16 @@ def row_dot(a: Tensor, b: Tensor) -> Tensor:
     return out
 
 
-def gather_heads(x: Tensor, index: Tensor, group: int, valid: Tensor | None = None) -> Tensor:
-    """Return flat x [N, H * G, d] at positions [b, L] (int64, from 0 to N - 1), as [H, b, G * L, d]. `group` is G.
-
-    Where `valid` [b, L] (bool) is False, the result is 0.
-    """
+def gather_heads(x: Tensor, index: Tensor, group: int) -> Tensor:
+    """Return flat x [N, H * G, d] at positions [b, L] (int64, from 0 to N - 1), as [H, b, G * L, d]. `group` is G."""
     rows, length = index.shape
     heads, dim = x.shape[1] // group, x.shape[2]
     if _heads_are_dense(x) and kernel_library.kernels_available(x.dtype):
         out = torch.empty(heads, rows, group * length, dim, dtype=x.dtype)
-        index, valid = index.long().contiguous(), None if valid is None else valid.bool().contiguous()
-        call_kernel("gather_heads", x, index, valid, out, heads, rows, length, group, dim, x.stride(0))
+        sizes = (heads, rows, length, group, dim, x.stride(0))
+        call_kernel("gather_heads", x, index.long().contiguous(), out, *sizes)
         return out
     taken = x[index].view(rows, length, heads, group, dim)
-    if valid is not None:
-        taken = taken.masked_fill(~valid[:, :, None, None, None], 0.0)
     return taken.permute(2, 0, 3, 1, 4).reshape(heads, rows, group * length, dim)
 
 
@@ -141,15 +118,6 @@ def scatter_heads_(out: Tensor, positions: Tensor, x: Tensor, places: Tensor, gr
     out[positions] = tokens.reshape(rows * length, heads * group, dim)[places]
 
 
-def add_heads_(total: Tensor, index: Tensor, x: Tensor) -> None:
-    """Add x [H, b, L, d] to flat fp32 total [N, H, d] at positions [b, L] (int64), which may repeat, in x's order."""
-    heads, rows, length, dim = x.shape
-    if kernels_accept(x) and total.dtype == torch.float32 and total.is_contiguous() and total.shape[1:] == (heads, dim):
-        call_kernel("add_heads", x, index.long().contiguous(), total, heads, rows * length, dim)
-        return
-    total.index_add_(0, index.flatten(), x.permute(1, 2, 0, 3).reshape(rows * length, heads, dim).to(total.dtype))
-
-
 def _heads_are_dense(x: Tensor) -> bool:
     return x.is_cpu and x.stride(2) == 1 and (x.shape[1] == 1 or x.stride(1) == x.shape[2])
 
@@ -166,8 +134,8 @@ class TreeScores(NamedTuple):
     """Which scores `tree_attention` computes, for the last M of N tokens in preorder of a tree."""
 
     scale: float
-    ends: Tensor | None = None
-    """int32 [N] a token is seen only by tokens before this one; by all later ones if this is None."""
+    ends: Tensor
+    """int32 [N] each token is seen only by tokens before this one."""
     window: tuple[Tensor, Tensor] | None = None
     """int32 the positions of all tokens in their rows [N], and the first position that each query sees [M]."""
     softcap: float = 0.0
@@ -175,7 +143,8 @@ class TreeScores(NamedTuple):
 
     def arrays(self) -> list[Tensor | None]:
         """Return ends, positions and first positions for the kernels."""
-        return [None if x is None else x.int().contiguous() for x in (self.ends, *(self.window or (None, None)))]
+        window = self.window or (None, None)
+        return [None if x is None else x.int().contiguous() for x in (self.ends, *window)]
 
 
 def tree_attention(
@@ -288,7 +257,7 @@ def pack_weights_(packed: Tensor | None, weight: Tensor) -> Tensor:
     """Pack weights [n, k] (k even) for `packed_linear`, into `packed` if it is given. The kernels must be available."""
     weight = weight.detach().contiguous()
     if packed is None:
-        packed = weight.new_empty(-(-len(weight) // _PANEL) * _PANEL * weight.shape[1])
+        packed = weight.new_zeros(-(-len(weight) // _PANEL) * _PANEL * weight.shape[1])
     call_kernel("pack", weight, packed, *weight.shape)
     return packed
 

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from understudy.engines.local.attention import AttentionSpec, attend_in_parts
+from understudy.engines.local.attention import AttentionSpec, attend
 from understudy.engines.local.cpu import kernels
-from understudy.engines.local.cpu.causal import causal_attention
+from understudy.engines.local.cpu.tree import causal_attention
 from understudy.engines.local.sampling.kv_cache import KVCache
 from understudy.engines.local.sampling.sequence_cache import CachedPrefix, CacheSlot
 from understudy.engines.local.transfers import to_device
@@ -136,7 +136,7 @@ class PrefillLayout:
             columns = slice(unseen - of_prefix, block.max_length)
             own_k, own_v = (x[layer][:, block.slots, columns] for x in (self._cache.keys, self._cache.values))
             queries, visible = kernels.gather_heads(q, block.index, group), spec.visible(block.row_positions, unseen)
-            result = attend_in_parts(queries, prefix_k, prefix_v, own_k, own_v, visible, spec)
+            result = attend(queries, prefix_k, prefix_v, own_k, own_v, visible, spec)
             kernels.scatter_heads_(out, block.positions, result, block.places, group)
         return out
 
