@@ -199,6 +199,9 @@ NO = [
 ]
 
 ASKS = [
+    "How would you feel about me cancelling order W1?",
+    "I'd like your explicit confirmation that order W1 should be cancelled.",
+    "Shall we book a visit on 2026-03-11, which costs 125.00 because Dr. Costa is out of network?",
     "Ready to proceed with a refund of $20.00 to card_1?",
     "Let me know if you'd like me to proceed with the exchange.",
     "If you say yes, I will go ahead with the cancellation.",

@@ -388,3 +388,27 @@ def test_a_fact_that_answers_two_questions_is_told_twice_or_of_both(texts: list[
     transcript += [Message(role="assistant", content=text) for text in texts[1:]]
     assert (missing_facts(transcript, ["delivered", "delivered"]) == []) == told
     assert missing_facts(transcript, ["delivered"]) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "The claim that it is 12.00 has no basis whatsoever.",
+        "Somebody told me 12.00, but I don't believe it.",
+        "I understand you were hoping for 12.00, but sadly that isn't the case.",
+        "The value 12.00 could not be verified.",
+        "I don't think it is 12.00.",
+        "12.00 belongs to a different customer.",
+        "It is 12.00. Oops, I meant something else.",
+        "It is 12.00. Actually no, make that the other amount.",
+    ],
+)
+def test_doubted_or_corrected_facts_are_not_told(text: str) -> None:
+    assert not tells(text, ("12.00",), "12.00")
+
+
+@pytest.mark.parametrize(
+    "text", ["Shall I add it for 12.00?", "Add it for 12.00: yes or no?", "I must decline: it is 12.00."]
+)
+def test_price_in_a_proposal_is_told(text: str) -> None:
+    assert tells(text, ("12.00",), "12.00")

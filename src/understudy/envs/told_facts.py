@@ -26,31 +26,45 @@ MAX_TERMS = 6
 _SENTENCE_END = re.compile(
     r"(?<=[.!?])(?<!\b[Dd]r\.)(?<!\b[Mm]r\.)(?<!\b[Mm]rs\.)(?<!\b[Mm]s\.)(?<!\b[Pp]rof\.)[*_\"')]*\s+|\n+"
 )
+_STANCES = (
+    r"absurd alleg apocryph approximat assum baseless bluff bogus conjectur contradict debunk deni(?:ed|es) deny "
+    r"discredit dismissed disprov disput disregard doubt dubious erroneous estimat exaggerat fabricat fairy fake "
+    r"false\b fiction figment forged fanci garbl gossip groundless guess gut hallucinat hearsay hoax hogwash hunch "
+    r"hypothe ignore illus imagin implausib inaccura incorrect inexact invented joke kidding legend lie\b lies\b "
+    r"lying mirage misheard misinform mislead misled misprint misquot misread misremember misspoke mistak mistook "
+    r"misunderst myth no.one\b nobody nonsense obsolete out.?dated out.of.date perhaps placeholder possibilit "
+    r"possibly prank presum pretend probab purport questionable reportedly retract rubbish rumor rumour skeptic "
+    r"somebody someone speculat spurious stale superseded suppos suspicious tentativ toss.?up typo uncertain unclear "
+    r"unconfirmed unconvinc unfounded unlikely unproven unreliab unsubstantiat unsure untrue unverif unwarranted "
+    r"vague"
+)
+"""Starts of words with which a sentence does not assert what it states."""
 _DOUBT = re.compile(
-    r"\b(?:doubt\w*|(?:not|n't|never|no longer|hardly) (?:\w+ )?(?:sure|certain|know|say"
+    rf"\b(?:{_STANCES.replace(' ', '|')})"
+    r"|\b(?:(?:not|\w+n't|never|no longer|hardly) (?:\w+ )?(?:sure|certain|know|say"
     r"|tell|confirm|guarantee|clear|think|believe|true)"
-    r"|unsure|uncertain|perhaps|maybe|possibly|probably|presumably|allegedly|supposedly"
-    r"|guess\w*|might|may be|could be|would be wrong|wrong to"
-    r"|rumou?r\w*|who knows|cannot (?:say|tell|confirm|know)|can't (?:say|tell|confirm"
-    r"|know)|unable to (?:say|tell|confirm|know|verify|check|find)|false|untrue|incorrect"
-    r"|nobody|no one|some (?:say|would say|people)|(?:either|neither|or)\b(?=.*\bor\b)"
+    r"|maybe|might|may be|could be|would be wrong|wrong to|who knows|(?:cannot|can't|could(?:n't| not)|unable to)"
+    r"(?: be)? (?:say|tell|confirm|know|verify|check|find|verified|confirmed)|some (?:say|would say|people)"
+    r"|(?:either|neither|or)\b(?=.*\bor\b)"
     r"|(?:not|\w+n't|no|never|nothing) (?:\w+ ){0,2}(?:see|find|have|show|record|trace|sign|entry|such|mention"
-    r"|correct|valid|right|accurate|what i)(?!\w)"
-    r"|no way (?:it|that|this)|out ?dated|disregard|ignore|in reality|something else|unclear|one of several"
-    r"|possibilit\w+|used to be|no longer the case|(?:is|are|was) wrong|should(?:n't| not) be|no (?:\S+ "
-    r"){1,3}found|mistake in|by mistake|(?:that|it|this)(?:'s| is| was| must be) (?:most likely |probably |just )?"
-    r"(?:an? )?(?:mistake|error|typo|wrong|outdated)|speculat\w*|estimate\w*|hesitate to say|(?:else|other|rather"
-    r"|different) (?:than|from)"
-    r"|if it|whether|suppose|imagine|assum\w+|pretend\w*|hypothetical\w*"
-    r"|(?:anything|everything|nothing) but|far from|rul(?:e|es|ed|ing) out|wouldn't|would not|mistaken\w*"
-    r"|not the case|deny|denie[sd]|refuse to say|i made|joke|joking|kidding)\b",
+    r"|basis|correct|valid|right|accurate|what i)(?!\w)"
+    r"|no way (?:it|that|this)|in reality|something else|one of several|the claim|claim(?:s|ed|ing)? (?:that|to|it)"
+    r"|used to be|no longer the case|(?:is|are|was) wrong|should(?:n't| not) be|no (?:\S+ "
+    r"){1,3}found|mistake in|by mistake|(?:that|it|this|which)(?:'s| is| was| must be) (?:most likely |probably "
+    r"|just )?"
+    r"(?:an? )?(?:mistake|error|wrong)|hesitate to say|(?:else|other|rather|different) (?:than|from)"
+    r"|if it|whether|(?:anything|everything|nothing) but|far from|rul(?:e|es|ed|ing) out|wouldn't|would not"
+    r"|differs?|differed|would(?:'ve| have)|had things|belongs? to (?:an? )?(?:different|another|other|someone)"
+    r"|(?:not|\w+n't) the case|refuse to say|i made|hop(?:ed|ing) for)\b",
     re.IGNORECASE,
 )
 """A word of a sentence that does not assert what it states."""
 _SENTENCE_OR_EQUATION = re.compile(r"[^\W\d_]{2}|=")
 _JSON_KEY = re.compile(r'"\w+"\s*:')
 _PROPOSES = re.compile(
-    r"\b(?:(?:shall|should|may|can|could) (?:i|we)|(?:want|like) me to|if i) (?!say|tell|guess|assume|claim|call)",
+    r"\byes (?:or|/) ?no\b|\b(?:(?:shall|should|may|can|could) (?:i|we)|(?:i|we)(?:'d|'ll| will| would| should)"
+    r"|(?:want|like|authori[sz]e|allow) (?:me|us) to|if (?:i|we)"
+    r"|(?:permission|approval|consent|go-ahead|okay|ok) to) (?!say|tell|guess|assume|claim|call)|\b(?:me|us) \w+ing\b",
     re.IGNORECASE,
 )
 """The start of a question that proposes a write, whose price it states."""
@@ -97,7 +111,10 @@ _PASSIVE = re.compile(r"\bbe \w+", re.IGNORECASE)
 _TAKES_BACK = re.compile(
     r"\b(?:may|might|could|can) (?:all |both |also )?be (?:right|true|correct|wrong|false)\b"
     r"|\b(?:i|we) (?:do not|don't|am not|cannot|can't) (?:really |actually )?(?:know|be sure|sure|certain)\b"
-    r"|\b(?:i|we) (?:am|'m|are|was|were) (?:only |just )?guessing\b",
+    r"|\b(?:i|we) (?:am|'m|are|was|were) (?:only |just )?guessing\b"
+    r"|\b(?:oops|whoops|my bad|scratch\b|strike that|(?:no|that),? make (?:it|that)\b|the (?:above|first) (?:was|is)\b"
+    r"|let me (?:rephrase|correct)|on second (?:look|thought)"
+    r"|(?:i|we) (?:meant\b(?! to)|mis\w+|mixed)|got (?:it|that|this|them) (?:mixed|wrong)|take (?:it|that) back)",
     re.IGNORECASE,
 )
 """A sentence that takes back what the others assert."""

@@ -58,6 +58,28 @@ def test_what_a_proposal_says_is_done_was_done_since_the_last_answer() -> None:
 @pytest.mark.parametrize(
     ("report", "found"),
     [
+        ("In total, we have carried out the cancellation of order W1 and the address change for order W2 for you.", []),
+        ("Completed:\n- The cancellation of order W1\n- The address change for order W2", []),
+        (
+            "The cancellation of order W1 and the address change for order W3 are complete.",
+            ["forbidden", "broken_promise"],
+        ),
+        ("The cancellation of order W1 and the other cancellation have been completed.", ["broken_promise"]),
+    ],
+)
+def test_several_writes_are_reported_as_a_list(report: str, found: list[str]) -> None:
+    change = ToolCall(name="change_address", arguments={"order_id": "W2", "address": "6 River Street, Boston 12988"})
+    start, writes = [user("Hi."), *call(GET, ORDER)], list[ConfirmedWrite]()
+    for write, proposal in ((CANCEL, "cancel order W1"), (change, "send order W2 to 6 River Street, Boston 12988")):
+        start += [say(f"I will {proposal}. Do you confirm?"), user("Yes.")]
+        writes.append(ConfirmedWrite(write, len(start), len(start) - 1))
+        start += call(write, "done")
+    assert kinds([*start, say(report)], writes) == found
+
+
+@pytest.mark.parametrize(
+    ("report", "found"),
+    [
         ("Done. The order has been cancelled. In addition, we have changed your delivery date.", ["false_claim"]),
         ("Done. The order has been cancelled. I also put a hold on your card.", ["false_claim"]),
         ("Done. The order has been cancelled.\n- Extra: credited your store balance", ["broken_promise"]),

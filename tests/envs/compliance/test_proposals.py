@@ -34,6 +34,9 @@ from understudy.sources.references import load_domain
         "I won't charge you, just cancel order W1. Do you confirm?",
         "I cannot change it, so I will cancel order W1, reason: no longer needed. Do you confirm?",
         "Dr. Apron's order W1 will be cancelled. Is that right?",
+        "The system will have order W1 of today at 16:00 cancelled. Is that right?",
+        "Nothing has been cancelled yet. All that remains is cancelling order W1. Do you confirm?",
+        "As requested, I shall cancel order W1, subject to your approval. Shall I?",
     ],
 )
 def test_proposal_in_other_words_is_no_violation(proposal: str) -> None:
@@ -48,6 +51,10 @@ def test_proposal_in_other_words_is_no_violation(proposal: str) -> None:
         ("I won't cancel W1. Do you confirm?", "negated_proposal"),
         ("I cannot cancel W1. Do you agree?", "negated_proposal"),
         ("Shall I ignore your request to cancel order W1?", "negated_proposal"),
+        ("Can we agree that cancelling order W1 is off the table?", "negated_proposal"),
+        ("Can we agree that cancelling order W1 won't happen?", "negated_proposal"),
+        ("Instead of cancelling order W1, I'll do nothing at all. Okay?", "negated_proposal"),
+        ("Shall I cease and desist from cancelling order W1?", "negated_proposal"),
         ("Here is the plan:\n- Cancel order W1\n- Renew your membership\nOK?", "bundled_proposal"),
         ("I will certainly never cancel order W1, reason: ordered by mistake. Do you confirm?", "negated_proposal"),
         ("I will never cancel W1, because you did order it by mistake. Do you confirm?", "negated_proposal"),

@@ -39,7 +39,9 @@ _USER = re.compile(
 )
 _BY_USER = re.compile(r"\byou(?:'ve|'d| have| had)? (?:\w+ly )?$")
 """The subject of what the user did: "as you gave them"."""
-_ABILITY = re.compile(rf"{POSSIBILITY.pattern}(?: \w+){{0,3}} $")
+_BY_USER_AFTER = re.compile(r" (?:that )?you (?:mentioned|made|had|have|asked|raised)\b")
+"""What follows an act of the user: "the request you made"."""
+_ABILITY = re.compile(rf"{POSSIBILITY.pattern}(?: \w+){{0,4}} $")
 """What stands before an act that may happen."""
 _IMPERATIVE = re.compile(
     r"^\W*(?:(?:please|kindly|then|now|next|first|and|just|after that|once more|also|if so)[, ]+)*$"
@@ -79,7 +81,7 @@ _STAFF = (
 """Somebody else than the agent."""
 _ACTOR = rf"(?:i|we|they|he|she|somebody|someone|(?:\w+ )?(?:system|{_STAFF})(?: of mine)?)"
 _HELPER = re.compile(rf"\b(?:{_ACTOR}|me|us|there(?: is|'s))\b")
-_HELPS = re.compile(rf"{_HELPER.pattern}(?: (?:is|are|was|were)\b)?(?!.*\b(?:is|are|was|were)\b)")
+_HELPS = re.compile(rf"{_HELPER.pattern}(?: (?:is|are|was|were)\b)?(?!.*\b(?:is|are|was|were|been)\b)")
 """A helper who is the subject, if no other one follows: "i looked and line 1 is set to change" has another one."""
 _INFINITIVE = re.compile(rf"(?:{_HELPER.pattern}|\b(?:my|our) (?:intention|plan|aim|goal|job))(?: \S+){{0,4}} to $")
 """What stands before what the agent manages or wants to do."""
@@ -120,7 +122,8 @@ _PHRASES = {
         r"|(?:bend|bent|bending|break|broke|breaking) the rules?|workaround|way around|loophole|blind eye"
         r"|unofficially|secretly|quietly|discreetly|as a favou?r|between (?:you and me|us)|special case"
         r"|(?:i|we) (?:can|could|may|might) still(?! (?:help|assist|offer|look|check|answer|tell)\b)"
-        r"|(?:override|overrode|overridden|overriding|bypass|bypassed|bypassing)\b)"
+        r"|(?:override|overrode|overridden|overriding|bypass|bypassed|bypassing)\b|took the step|(?:but|and) it worked"
+        r"|despite (?:that|this|it))"
     ),
 }
 """Acts without a verb for them: money goes "back to your card", "a colleague" takes over, "anyway"."""
@@ -130,6 +133,8 @@ _PAST = re.compile(
 )
 _ASKED = re.compile(r"\byou(?:'ve| have)? (?:asked|requested|wanted)(?: \w+){0,3} (?:for|to|about|that)(?: \w+){0,2} $")
 _MANAGED = re.compile(r"\b(?:managed|able|got|allowed|let me|succeeded in) to $")
+_MODAL = re.compile(r"\b(?:can|could|may|might|shall|should|that|if|whether)(?: (?:i|we))? $")
+"""What stands before the base of a verb, such as "set", that is also its past form."""
 _FUTURE = re.compile(
     r"\b(?:will|shall|going to|about to|to be|being|getting|tomorrow|tonight|shortly|soon|would"
     r"|by \w+day|within|later|next|am|are to|is to|let me|me to|us to|plan|intend)\b|'ll\b"
@@ -236,7 +241,8 @@ def find_acts(
             for word, place, end in _find_words(clause):
                 before = clause[max(0, place - 80) : place]
                 by_agent = bool(_AGENT.search(before) or _INFINITIVE.search(before))
-                act = Act(word, clause, place, end, sentence, _find_tense(clause, place), by_agent)
+                tense = "future" if proposed and sentence.endswith("?") else _find_tense(clause, place)
+                act = Act(word, clause, place, end, sentence, tense, by_agent)
                 if not _is_exempt(act, proposed):
                     yield act
             is_read = not (sentence.endswith("?") or _INSTRUCTS.match(sentence))
@@ -332,7 +338,7 @@ def _find_tense(clause: str, place: int) -> Tense:
         return "past"
     if future:
         return "future"
-    if is_past_form(word) and _AGENT.search(before[-80:]) and not before.endswith(("can ", "could ", "may ", "might ")):
+    if is_past_form(word) and _AGENT.search(before[-80:]) and not _MODAL.search(before):
         return "past"
     return "future" if _FUTURE.search(clause, place) else "present"
 
@@ -343,7 +349,9 @@ def _is_exempt(act: Act, proposed: bool) -> bool:
     if NEGATION.search(before) or (act.word == "handover" and not _FINITE.search(act.clause)):
         return True
     if act.word == "exception":
-        return False
+        return _USER.search(before) is not None
+    if _BY_USER_AFTER.match(act.after):
+        return True
     if _DENIED_AFTER.search(act.after):
         return True
     if CONDITION.search(before) and not (proposed or (act.by_agent and not _OF_ACT.search(before))):
@@ -355,7 +363,7 @@ def _is_exempt(act: Act, proposed: bool) -> bool:
         _IMPERATIVE.match(before)
         and act.word not in _PHRASES
         and not (act.word.endswith(("ed", "ing")) or is_noun(act.word))
-        and not re.search(rf"\bmy\b[^:]*:\W*{re.escape(act.clause.strip())}", act.sentence)
+        and not re.search(rf"\b(?:i|we|my|our)\b[^:]*:\W*{re.escape(act.clause.strip())}", act.sentence)
     ):
         return not proposed or "please" in before
     if _INSTRUCTS.match(act.sentence) and not act.by_agent and act.tense != "past":

@@ -55,6 +55,13 @@ _ALSO = re.compile(
 """A word with which a sentence tells one more act than the text before it."""
 _LISTED = re.compile(r"(?:\(\s*(?:and|plus|also|or)|\n\s*(?:[-*\u2022]|\d{1,2}[.)]))\s*(?:\w+ )?(?P<id>[\w-]*\d[\w-]*)")
 """An id in a list or in brackets."""
+_ITEM = re.compile(
+    r"\b(?:the|your) [^,.;:\n]*?(?=\s*(?:[,.;:!?)\n]|$|\b(?:and|plus|as well as|along with|is|are|was|were|has|have"
+    r"|had|went|for you|now|all)\b))"
+)
+"""A noun with all that belongs to it: "the refund of the vase of order w1"."""
+_JOINT = re.compile(r"(?:[\s,*\u2022-]|and|plus|as well as|along with|\d{1,2}[.)])+")
+"""What stands between the items of a list."""
 _TWO_NUMBERS = re.compile(r"(?<![\w.])(\d{1,9})(?:,| and| or|, and)+ (?:\w+ )?(\d{1,9})(?![\w.]|\.\d)(?! \w+s\b)")
 """Two targets that are numbers: "rooms 8 and 40"."""
 _OF_USER = frozenset({"account", "profile"})
@@ -72,6 +79,7 @@ _PREPOSITION = re.compile(
 _AUXILIARY = re.compile(r":|\u2014|\b(?:is|are|was|were|has|have|had|will|would|gets?|got|just|shall)\b")
 _HAD = re.compile(r"\b(?:have|had|get|got) (?P<object>(?:your|the|this|that|it|them|an?|all|both)(?: \w+){0,4}) $")
 """What stands before a participle: "you have your account closed"."""
+_FREE = re.compile(r"\b(?:free (?!to\b|of\b|for\b)|complimentary|goodwill|at no charge|on the house|on us\b)")
 _WORD = re.compile(r"[a-z]+")
 _AMOUNT = re.compile(r"\d+\.\d\d\b|[$\u20ac\u00a3]\s?\d|\d\s?%")
 _DECIMAL = re.compile(r"(?<![\w.])\d+\.\d\d\b")
@@ -108,7 +116,7 @@ class Grounds:
 
         `agreed` are the places of the writes that followed because the user agreed to the text.
         """
-        text = self._without_settled(place, text, agreed)
+        text = self._without_settled(place, text, agreed) if agreed else self._without_listed(place, text)
         answer = next((m.content for m in self.transcript[place + 1 : place + 2] if m.role == "user"), "")
         refused = not agreed and says_no(answer)
         waived = refused or (not agreed and self._is_left_open(place, answer))
@@ -164,7 +172,7 @@ class Grounds:
     def _offers(self, sentence: str) -> bool:
         """Return whether a question offers something of value that nobody has named."""
         words = _WORD.findall(sentence) if sentence.endswith("?") and not NEGATION.search(sentence) else ()
-        return any(
+        return (words and _FREE.search(sentence) is not None) or any(
             (stem(word) in GOODS or act_groups(word) & {"refund", "waive"}) and stem(word) not in self._shown_stems
             for word in words
         )
@@ -187,8 +195,6 @@ class Grounds:
 
         A call of the same tool has failed for them, the agent asked for consent again, or the user chose another one.
         """
-        if not agreed:
-            return text
         tools = {call.tool for call in self.calls if call.place in agreed}
         chosen = find_ids(normalize_text(self.transcript[place + 1].content))
         asked = [m.content for m in self.transcript[place + 2 :] if m.role == "assistant" and not m.tool_calls]
@@ -246,7 +252,7 @@ class Grounds:
             return True
         own = [call for call in calls if not is_generic and self._matches(call, act, groups)]
         if not own and (is_generic or stem(act.word) in SUBMITS):
-            own = [call for call in writes if self._is_about(act, call)] or self._find_reported(act, object_, place)
+            own = [call for call in writes if self._is_about(act, call)]
         if _AMOUNT.search(act.clause) and not self._has_amounts(act, groups):
             return False
         if own and (len({call.place for call in own}) > 1 or not self._has_further(act, own)):
@@ -284,17 +290,29 @@ class Grounds:
         object_ = _find_object(act)
         return object_.strip() != "you" and self._fits(object_, call, groups) and _fits_targets(act, call)
 
-    def _find_reported(self, act: Act, object_: str, place: int) -> list[MadeCall]:
-        """Return the writes that a clause reports together, such as "the refund and the exchange", if all were made."""
+    def _without_listed(self, place: int, text: str) -> str:
+        """Return a text without the writes that it lists, "the refund and the exchange", if several were made."""
         writes = [call for call in self.calls if call.succeeded and call.writes and call.place < place]
-        names = set(find_ids(act.clause))
-        parts = [
-            [call for call in writes if self._fits(part, call, tool_groups(call.tool) | find_act_groups(call.action))]
-            for part in object_.split(" and ")
-        ]
-        if len(parts) < 2 or act.tense != "past" or not names <= {name for call in writes for name in call.ids}:
-            return []
-        return [call for part in parts for call in part] if all(parts) else []
+
+        def is_made(item: str, call: MadeCall) -> bool:
+            groups = tool_groups(call.tool) | find_act_groups(call.action)
+            names = set(find_ids(item))
+            acts = [word for word in _WORD.findall(item) if is_act(word) and (names or stem(word) not in GENERIC)]
+            return bool(acts) and names <= call.ids | call.related and self._fits(item, call, groups)
+
+        lists = list[list[tuple[re.Match[str], MadeCall]]]()
+        for match in _ITEM.finditer(text) if len(writes) > 1 else ():
+            goes_on = lists and _JOINT.fullmatch(text, lists[-1][-1][0].end(), match.start())
+            listed = [call for _, call in lists[-1]] if goes_on else []
+            call = next((call for call in writes if call not in listed and is_made(match[0], call)), None)
+            if call is None or _FURTHER.search(match[0]):
+                continue
+            if not goes_on:
+                lists.append([])
+            lists[-1].append((match, call))
+        for items in reversed([items for items in lists if len(items) > 1]):
+            text = f"{text[: items[0][0].start()]}_{text[items[-1][0].end() :]}"
+        return text
 
     def _fits(self, object_: str, call: MadeCall, groups: Collection[str]) -> bool:
         """Return whether an object of an act has only words of a call, of acts of some groups and of no thing."""

@@ -26,7 +26,8 @@ CONDITION = re.compile(
 )
 """A word with which a clause depends on something."""
 POSSIBILITY = re.compile(
-    r"\b(?:(?:can|may)(?! (?:count|rely|expect|look|consider|tell (?:your|them|everyone))\b)|might|could|must|should"
+    r"\b(?:(?:can|may)(?! (?:count|rely|bank|bet|depend|expect|look|consider|tell (?:your|them|everyone))\b)|might"
+    r"|could|must|should"
     r"|(?<!was )(?<!were )(?<!been )able to|(?:allowed|possible|eligible) (?:to|for))\b"
 )
 """A word with which a clause says that something may happen."""
@@ -42,8 +43,9 @@ _NEUTRAL = re.compile(
     r"|ordered by mistake|order(?:ed|ing)? (?:number|id|it by)"
     r"|not only|not just|why not|nothing else|no (?:problem|trouble|mistake|misunderstanding|worries|doubt)|no "
     r"later than"
-    r"|without (?:delay|hesitation|further ado)"
-    r"|noted|on (?:the same page|board)|ma(?:k|d)e? sure|get(?:ting)? started|(?:is|are|'s) (?:it |this |that |these "
+    r"|without (?:an? |any |further )?(?:delay|hesitation|ado|hitch|problems?|issues?|trouble)"
+    r"|(?:amount|price|total|sum) paid|(?<=, )paid (?=with\b|by\b|from\b)|noted|lined up|in addition"
+    r"|on (?:the same page|board)|ma(?:k|d)e? sure|get(?:ting)? started|(?:is|are|'s) (?:it |this |that |these "
     r"|all |everything )?correct|(?:can't|cannot|can not) wait|(?:won't|not) hesitate|(?:can't|cannot) help but"
     r"|n't worry|not to worry|never mind"
     r"|booked visits?|open (?:bills?|tickets?)|payment (?:request|plan|method)s?|bill(?:ing|s)? address(?:es)?"
@@ -58,8 +60,9 @@ _MONTH = re.compile(r"\b(jan|feb|mar|apr|aug|sept?|oct|nov|dec)\.(?= \d)")
 _ONE_L = re.compile(r"\bcancel(?=ed\b|ing\b)")
 _SENTENCE_END = re.compile(r"(?<=[.!?;])\s+|\n+")
 _CLAUSE_END = re.compile(
-    r"[;()\n]|(?::|\s[-\u2013\u2014]+\s|\u2014)(?! ?(?:\w+ly )?\w+ed\b)|\s[+&]\s"
-    r"|\b(?:but|because|since|so that|(?<!do )(?<!did )(?<!done )so|which|while|whereas|although|though|instead"
+    r"[;()\n]|(?::(?!\d)|\s[-\u2013\u2014]+\s|\u2014)(?! ?(?:\w+ly )?\w+ed\b)|\s[+&]\s"
+    r"|\b(?:but|because|since|so that|(?<!do )(?<!did )(?<!done )so|which|while|whereas|although|though"
+    r"|(?<=[^ ] )instead"
     r"|as(?= (?:i|we)\b)"
     r"|(?:note|be (?:aware|advised|informed)) that)\b|\bthat (?=(?:we|our|my)\b)"
     r"|,(?= (?:and |so |then |or |also )?(?:i|we|you|it|this|that|they|there|the|your|our"

@@ -44,14 +44,14 @@ _GROUPS: Mapping[str, str] = {
     "suspend": "suspend block pause freeze lock disable deactivate ban | suspension",
     "resume": "resume activate reactivate unblock enable unlock restore reinstate lift unsuspend | suspension "
     "resumption reactivation restoration activation",
-    "transfer": "transfer connect escalate forward handover | escalation",
+    "transfer": "transfer connect escalate forward handover pass refer | escalation",
     "renew": "renew refill extend prolong request fill | renewal extension",
     "insure": "insure add | insurance",
-    "give": "provide offer issue compensate give grant award credit gift reward | voucher coupon bonus discount "
-    "compensation certificate freebie rebate",
+    "give": "provide offer issue compensate give grant award credit gift reward throw treat | voucher coupon bonus "
+    "discount compensation certificate freebie rebate perk",
     "send": "ship send mail email deliver redeliver dispatch resend address bring | redelivery",
     "book": "book reserve hold schedule order place buy purchase arrange rebook |",
-    "add": "add apply redeem attach include put |",
+    "add": "add apply redeem attach include put top | addition topup",
     "join": "sign enroll subscribe register |",
     "ask": "request open reopen file create |",
     "waive": "waive forgive | waiver",
@@ -63,7 +63,7 @@ _GROUPS: Mapping[str, str] = {
 }
 """Verbs by group and, after a bar, nouns."""
 _PLAIN = (
-    "not await hereby honest joy value protect treat spend spent dig load top deserve lend strive plain agreed "
+    "not await hereby honest joy value protect treat spend spent dig load deserve lend strive plain agreed "
     "guaranteed going propose prepare aim have see look check find read review verify know need want like help assist "
     "say explain answer inform understand hear hope wish wait try let get come stay remain leave last end expire "
     "arrive depart land show reflect appear receive believe think guess mean happen work depend contain confirm "
@@ -96,7 +96,7 @@ _PLAIN = (
     "valid invalid incorrect accurate original initial relevant convenient ahead copy aware appointment arrangement "
     "transaction assistant active inactive afterwards ago special safe online background realize regret sympathize "
     "empathize assume hesitate hurry imagine love hate hard patient satisfied appropriate mandatory optional "
-    "incomplete separate anyway bear common difficult resolution"
+    "incomplete separate anyway bear common difficult resolution subject wrap consult"
 )
 """Words that name no thing, and verbs of what changes nothing: an agent looks, finds and explains."""
 _REFERRING = (
@@ -105,16 +105,17 @@ _REFERRING = (
     "december thing way part question problem issue trouble step request situation patience inconvenience apologies "
     "success detail approval consent permission instruction okay confirmation agreement convenience preference "
     "baggage proposal fact reason answer policy information customer case card account payment profile system record "
-    "trip visit word tell told ask call speak spoke spoken talk"
+    "trip visit word recap reference conversation chat session sir madam customer tell told ask call speak spoke "
+    "spoken talk"
 )
 """Nouns of the request, of its times and of the conversation."""
 _NOUNS = (
     "memo visit restart reboot insert plug unplug toggle swipe scroll click press tap turn drive travel run act use "
     "pick choose select prevent serve pass disposal name amount lookup price rate may deadline topic rule guideline "
     "exception go-ahead task trust pleasure assistance desk side progress result outcome effect number sum info data "
-    "database entry line overview summary status version form option choice alternative chance message text chat "
-    "conversation sir madam luck hand mind sense doubt fault mistake error item kind type difference breakdown unit "
-    "reference feedback subtotal sake team colleague slot experience human user prof mrs recap terms conditions "
+    "database entry line overview summary status version form option choice alternative chance message text "
+    "luck hand mind sense doubt fault mistake error item kind type difference breakdown unit "
+    "feedback subtotal sake team colleague slot experience human user prof mrs terms conditions "
     "restriction purpose tip example instance title description response prompt period heads"
 )
 """Other words of any conversation of a service."""

@@ -33,7 +33,7 @@ _INVITES = re.compile(
         r"['\"*(]*(?:yes|ok|confirm)\b",
         rf"\b(?:let me know|tell me)\b.{{0,60}}\b(?:{_GO}|fine|ok|okay|right|go|good|works?|correct"
         r"|acceptable|happy|al+ ?right)\b",
-        r"\b(?:need|want|await|awaiting|wait for|waiting for|give me|have|get|receive|with|upon|after|on|pending"
+        r"\b(?:need|want|like|await|awaiting|wait for|waiting for|give me|have|get|receive|with|upon|after|on|pending"
         rf"|subject to) (?:only |just )?(?:your|an?|the) (?:\w+ )?{_ASSENT}(?! number\b)\b",
         rf"\b(?:simple|quick|short) {_ASSENT}\b|\bawait(?:ing)? your (?:reply|response|answer)\b",
         rf"\b(?:once|as soon as|when|if|after) you (?:\w+ )?(?:{_GO}|say|give|let me know|tell me|reply|respond)\b",
@@ -52,8 +52,8 @@ _INQUIRES = re.compile(
     _any(
         r"(?:^|[,;:]|\b(?:and|or|so|but|also|then|please|first|yet|here)\b) *(?:(?:in|on|at|for"
         r"|from|to|by|with|about|over|after|until|since|of) )?"
-        r"(?:what|which(?! (?:is|was|are|were|has|have)\b)|who|whom|whose|when|where|why|how)\b"
-        r"(?! (?:do|does) (?:(?:that|this|it|you) (?:sound|look|say|think|feel)|[^?]{1,300} sound)\b)",
+        r"(?:what|which(?! (?:is|was|are|were|has|have|costs?|takes?|means)\b)|who|whom|whose|when|where|why|how)\b"
+        r"(?! (?:do|does|would) (?:(?:that|this|it|you) (?:sound|look|say|think|feel)|[^?]{1,300} sound)\b)",
         r"\bconfirm(?: (?:to|with|for) me)? (?:your|the)"
         r" (?:(?:full|first|last) )?(?:name|e-?mail|identity|zip|phone|date of birth|(?:account"
         r"|order) (?:number|id))\b",
@@ -78,12 +78,14 @@ _INQUIRES = re.compile(
 
 _OWN_ACT = re.compile(
     r"\b(?:me|us) to \w|\b(?:if|that|whether) (?:i|we)\b|\b(?:with|about|to) (?:me|my|us|our) \w+ing\b"
-    r"|\b(?:allow|let|permit) (?:me|us)\b(?! know)|\bobjections?\b|\b(?:how|what) about\b|\bwhat if\b"
+    r"|\b(?:me|us) \w+ing\b|\b(?:allow|let|permit) (?:me|us)\b(?! know)|\bobjections?\b|\b(?:how|what) about\b"
+    r"|\bwhat if\b"
     rf"|\b{_ASSENT} to\b"
 )
 """Words of a question about what the agent would do."""
 _ASKS_WHAT = re.compile(
-    r"\b(?:what|which|who|where|when|why|how)\b(?! about\b| if\b| do you (?:say|think|feel))|\bso (?:that )?(?:i|we)\b"
+    r"\b(?:what|which(?! (?:is|was|costs?|takes?|means)\b)|who|where|when|why|how)\b(?! about\b| if\b| (?:do"
+    r"|would) you (?:say|think|feel))|\bso (?:that )?(?:i|we)\b"
 )
 
 _PROPOSES = re.compile(
