@@ -127,15 +127,24 @@ def interleave_families(
                 yield family, difficulties[(turn + place) % len(difficulties)], index
 
 
+def max_repeats(num_distinct: int) -> int:
+    """Return how often in a row a generator of `num_distinct` different tasks may repeat itself before it is given up.
+
+    Where two families take turns, and one of them has one more task that is as likely as each of its others, that task
+    is missed in less than one case in a hundred.
+    """
+    return 100 + 10 * num_distinct
+
+
 def distinct_tasks(tasks: Iterator[Task], count: int) -> list[Task]:
     """Return the first `count` tasks that differ in what the user says or in the gold calls.
 
-    Return fewer if the tasks end, or if `MAX_REJECTED_DRAWS` tasks in a row repeat earlier ones.
+    Return fewer if the tasks end, or if `max_repeats` tasks in a row repeat earlier ones.
     """
     found: dict[str, Task] = {}
     repeated = 0
     for task in tasks:
-        if len(found) == count or repeated == MAX_REJECTED_DRAWS:
+        if len(found) == count or repeated > max_repeats(len(found)):
             break
         calls = [(call.name, call.arguments) for call in task.gold_calls]
         content = repr((task.family, calls) if any(arguments for _, arguments in calls) else task.scenario)
