@@ -151,11 +151,14 @@ def explained_arguments(*, positional: str = "", keyword: str = "") -> Callable[
         @functools.wraps(function)
         def call(*args: P.args, **kwargs: P.kwargs) -> R:
             try:
-                signature.bind(*args, **kwargs)
-            except TypeError as e:
-                problem = _explain_arguments(signature, str(e), kwargs, positional, keyword)
-                raise TypeError(f"{function.__name__}: {problem}") from None
-            result = function(*args, **kwargs)
+                result = function(*args, **kwargs)
+            except TypeError:
+                try:
+                    signature.bind(*args, **kwargs)
+                except TypeError as e:
+                    problem = _explain_arguments(signature, str(e), kwargs, positional, keyword)
+                    raise TypeError(f"{function.__name__}: {problem}") from None
+                raise
             # A caller who forgets `await` is told so at the first use of the result.
             return cast(R, AwaitedCall(function.__name__, result)) if inspect.iscoroutine(result) else result
 
