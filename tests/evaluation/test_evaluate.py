@@ -19,6 +19,7 @@ from understudy.core.errors import ConfigError, RolloutError, TaskError
 from understudy.core.messages import Message, ToolCall, ToolSpec
 from understudy.core.tasks import SPLITS, Task
 from understudy.core.trajectory import Trajectory
+from understudy.envs.task_generation import max_repeats
 from understudy.envs.task_source import Slice
 from understudy.envs.users import UserSimulatorFactory
 from understudy.evaluation.evaluate import (
@@ -191,7 +192,7 @@ def test_search_for_new_tasks_ends_when_the_generator_repeats_itself() -> None:
         tasks=lambda split: [], stream=lambda split, seed: (TASKS[next(drawn) % 2] for _ in itertools.count())
     )
     assert select_tasks(source, "test", 150) == TASKS[:2]
-    assert next(drawn) == 2 + 5 * 150
+    assert next(drawn) == 2 + max_repeats(2) + 1
 
 
 def test_no_score_at_all_is_an_error_with_the_first_exception() -> None:

@@ -17,6 +17,7 @@ from understudy.core.foreign_names import explained_arguments
 from understudy.core.messages import ERROR_PREFIX, Message, ToolSpec, format_call
 from understudy.core.tasks import SPLITS, Split, Task
 from understudy.core.trajectory import StopReason, Trajectory
+from understudy.envs.task_generation import max_repeats
 from understudy.envs.task_source import TaskSource, describe_no_tasks, find_source
 from understudy.envs.users import UserSimulatorFactory
 from understudy.evaluation.result import FULL_REWARD, EvalResult, common_split, summarize_episodes
@@ -33,9 +34,6 @@ from understudy.rollouts.rollout import (
 from understudy.runs.config import EvalConfig
 from understudy.runs.storage.episode_store import EpisodeStore
 from understudy.sources.tool_dataset import ExampleSource
-
-_MIN_REPEATED_TASKS = 100
-"""Successive repetitions after which a generator is taken to have no other tasks, if few are wanted."""
 
 NUM_SIZED_TASKS = 8
 """Number of the first train tasks whose episodes are measured before a run."""
@@ -336,11 +334,11 @@ def select_tasks(source: TaskSource, split: Split, count: int, seed: int = 0) ->
 
     Frozen validation and test tasks are listed in turn over the families of their domain.
 
-    There are fewer if the generator repeats itself 5 times `count` times in succession, and 100 times at least.
+    There are fewer if the generator only repeats itself, as `max_repeats` says.
     """
     frozen = source.tasks(split) if split == "train" else _in_turn_over_families(source.tasks(split))
     generated = source.stream(split, seed) if len(frozen) < count else ()
-    new = _new_tasks(generated, frozen, max(_MIN_REPEATED_TASKS, 5 * count))
+    new = _new_tasks(generated, frozen)
     return list(itertools.islice(itertools.chain(frozen, new), count))
 
 
@@ -364,21 +362,19 @@ def eval_tasks(source: TaskSource, config: EvalConfig) -> list[Task]:
     return tasks
 
 
-def _new_tasks(tasks: Iterable[Task], known: Iterable[Task], max_repeated: int) -> Iterator[Task]:
-    """Yield the tasks whose id and content differ from those of `known` and of earlier tasks.
-
-    The iterator ends after `max_repeated` successive tasks that do not differ.
+def _new_tasks(tasks: Iterable[Task], known: Sequence[Task]) -> Iterator[Task]:
+    """Yield the tasks whose id and content differ from those of `known` and of earlier tasks, until only repeated tasks
+    follow.
     """
-    seen, repeated = {name for task in known for name in (task.id, _content(task))}, 0
+    seen, distinct, repeated = {name for task in known for name in (task.id, _content(task))}, len(known), 0
     for task in tasks:
-        if seen & {task.id, _content(task)}:
-            repeated += 1
-            if repeated == max_repeated:
-                return
-        else:
-            repeated = 0
+        names = {task.id, _content(task)}
+        if not seen & names:
+            repeated, distinct = 0, distinct + 1
             yield task
-        seen |= {task.id, _content(task)}
+        elif (repeated := repeated + 1) > max_repeats(distinct):
+            return
+        seen |= names
 
 
 def _content(task: Task) -> str:

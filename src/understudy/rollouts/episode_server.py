@@ -113,7 +113,9 @@ def _to_wire(step: StepResult) -> dict[str, Any]:
 async def serve(source: TaskSource, key: str) -> None:
     """Serve the episodes of a source until stdin is closed."""
     listener = socket.create_server(("127.0.0.1", 0))
-    server = uvicorn.Server(uvicorn.Config(EpisodeServer(source, key).app, log_level="error"))
+    app = EpisodeServer(source, key).app
+    # The agent's model may think for longer than the default, after which an idle connection would be closed.
+    server = uvicorn.Server(uvicorn.Config(app, log_level="error", timeout_keep_alive=75))
     serving = asyncio.create_task(server.serve(sockets=[listener]))
     print(json.dumps({"port": listener.getsockname()[1]}), flush=True)
     await asyncio.to_thread(sys.stdin.read)

@@ -25,6 +25,8 @@ from understudy.serve.requests import ApiError
 
 SHUTDOWN_SECONDS = 5
 """Seconds that replies in progress get to finish after Ctrl-C."""
+KEEP_ALIVE_SECONDS = 75
+"""Seconds after which an idle connection is closed. After few, a client that was busy finds it closed as it writes."""
 
 
 def make_serve_app(model: ServedModel, config: ServeConfig, key: str = "") -> ASGIApp:
@@ -76,6 +78,7 @@ def make_server(
             log_level="warning",
             server_header=False,
             timeout_graceful_shutdown=SHUTDOWN_SECONDS,
+            timeout_keep_alive=KEEP_ALIVE_SECONDS,
         )
     )
 

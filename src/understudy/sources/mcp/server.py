@@ -318,7 +318,9 @@ async def serve_http(offer: ServerDefinition, port: int) -> None:
         except OSError as e:
             raise ConfigError(f"port {port} on {HOST} is not available ({e.strerror}); choose another one") from e
         print(f"{offer.name} is at http://{HOST}:{listening.getsockname()[1]}{PATH}", file=sys.stderr, flush=True)
-        await uvicorn.Server(uvicorn.Config(build_http_app(offer), log_level="warning")).serve([listening])
+        # The agent's model may think for longer than the default, after which an idle connection would be closed.
+        config = uvicorn.Config(build_http_app(offer), log_level="warning", timeout_keep_alive=75)
+        await uvicorn.Server(config).serve([listening])
 
 
 async def _handshake_only(ctx: Context, call_next: CallNext) -> HandlerResult:
