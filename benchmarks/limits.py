@@ -5,8 +5,10 @@
 
 An update is limited by products: a trained token takes 6 operations for each weight (forward 2, gradients of inputs 2,
 of weights 2), and with LoRA 4, because the weights have no gradients. The rate is that of the best forward product of
-the model's largest layer. Sampling is limited by memory: each token of a reply reads all weights once for all rows
-together. Attention is left out of both, so shares are a little too low.
+the model's largest layer, in the dtype that the engine chooses here. Sampling multiplies the prompts once. Then each
+token of the replies reads all weights from memory and multiplies them with all rows: the slower of both is the limit
+(the roofline model, Williams et al. 2009, doi:10.1145/1498765.1498785). Attention is left out of both, so shares are a
+little too low.
 
 Measure on a quiet machine: other programs slow the limits and the step differently.
 """
@@ -27,6 +29,7 @@ import torch
 from engine import find_model_or_folder
 from shapes import SHAPES, write_model
 
+from understudy.engines.local.model import choose_dtype
 from understudy.train.planning.memory import read_model_shape
 
 ENGINE = Path(__file__).with_name("engine.py")
@@ -34,6 +37,7 @@ REPEATS = 7
 ROWS = 512, 1024, 2048, 4096
 """Numbers of tokens of a product. The best of them is the limit."""
 STREAM_BYTES = 1 << 30
+GROUPS, GROUP_SIZE = 4, 8
 UNITS = "amx_bf16", "avx512_bf16", "avx512f", "avx2"
 """Units of x86 processors for products, the fastest first."""
 OPERATIONS = {"full": 6, "lora": 4}
@@ -96,7 +100,7 @@ def main() -> None:
     if arguments.json:
         print(json.dumps(found))
         return
-    machine = f"{found['unit'] or 'unknown unit'}, {found['threads']} threads"
+    machine = f"{found['unit'] or 'unknown unit'}, {found['dtype']}, {found['threads']} threads"
     print(f"{machine}: {found['tflops']:.2f} TFLOP/s, {found['gb_s']:.1f} GB/s")
     print("| part | measured, s | at the limit, s | share of the limit |\n|---|---|---|---|")
     for part in ("update", "sampling"):
@@ -107,23 +111,29 @@ def main() -> None:
 def measure(model: str, arguments: argparse.Namespace) -> dict[str, Any]:
     """Measure the limits before and after a step, which runs in its own process, and return both."""
     shape = read_model_shape(find_model_or_folder(model))
-    before = measure_limits(shape.hidden, shape.intermediate, torch.bfloat16)
-    command = [sys.executable, str(ENGINE), "--one", "--share", "--device=cpu", "--dtype=bfloat16", "--groups=4"]
-    command += [f"--{name}={getattr(arguments, name)}" for name in ("finetune", "prompt", "reply", "steps")]
+    dtype = choose_dtype("auto", torch.device("cpu"))
+    before = measure_limits(shape.hidden, shape.intermediate, dtype)
+    name = str(dtype).removeprefix("torch.")
+    command = [sys.executable, str(ENGINE), "--one", "--share", "--device=cpu", f"--dtype={name}"]
+    command += [f"--groups={GROUPS}", f"--group={GROUP_SIZE}"]
+    command += [f"--{key}={getattr(arguments, key)}" for key in ("finetune", "prompt", "reply", "steps")]
     command += [f"--model={model}", *(["--embeddings"] if arguments.finetune == "full" else [])]
     step = json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout.splitlines()[-1])
-    after = measure_limits(shape.hidden, shape.intermediate, torch.bfloat16)
+    after = measure_limits(shape.hidden, shape.intermediate, dtype)
     flops, bandwidth = (statistics.mean(pair) for pair in zip(before, after, strict=True))
     operations = OPERATIONS[arguments.finetune] * shape.parameters * step["computed tokens/s"] * step["update, s"]
+    token = 2 * shape.parameters / flops
+    decoding = max(dtype.itemsize * shape.parameters / bandwidth, GROUPS * GROUP_SIZE * token)
     return {
         "unit": processor_unit(),
+        "dtype": name,
         "threads": torch.get_num_threads(),
         "tflops": flops / 1e12,
         "gb_s": bandwidth / 1e9,
         "update": step["update, s"],
         "update_limit": operations / flops,
         "sampling": step["sampling, s"],
-        "sampling_limit": arguments.reply * 2 * shape.parameters / bandwidth,
+        "sampling_limit": GROUPS * arguments.prompt * token + arguments.reply * decoding,
     }
 
 
