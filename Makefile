@@ -19,7 +19,7 @@
 # make test-inspect       evaluation logs read by Inspect (150 MB)
 # make test-programs      agent programs with LangGraph, OpenAI's SDK and other frameworks (500 MB)
 # make test-environments  OpenEnv, verifiers, TRL, NeMo Gym and others (2.1 GB)
-# make test-installation  the wheel in fresh environments of this and of newer Pythons (20 MB each)
+# make test-installation  the wheel in fresh environments of this and of the newest Python (20 MB each)
 # make test-browser       the viewer in Chromium with Playwright; apt-get installs a missing Chromium
 # make install-software   what these tests install, all at once (12 GB)
 #
@@ -42,7 +42,9 @@ INSTALLED := $(VENV)/.installed
 # Only files with such tests are passed to pytest, because collecting all others takes 20 seconds.
 marked = $(BIN)/python -m pytest $(2) -m $(1) $(shell grep -rlE --include='test_*.py' 'mark\.($(or $(3),$(1)))\b' tests)
 
-.PHONY: install install-docs install-software train test test-slow test-faults test-families test-mcp test-trackers test-vllm test-qlora test-llamafactory test-skyrl test-inspect test-environments test-browser test-programs test-installation check docs docs-serve bench
+TESTS := $(addprefix test-,slow faults families mcp trackers vllm qlora llamafactory skyrl inspect environments browser \
+	programs installation)
+.PHONY: install install-docs install-software train test $(TESTS) check docs docs-serve bench
 install: $(INSTALLED)
 
 # pip prints only errors. A virtual environment without pip, as Debian makes it without python3-venv, is removed.
@@ -68,7 +70,7 @@ train: install
 	$(BIN)/understudy train
 
 # Tiny models are slower on several threads, and much slower if other programs use the cores.
-test test-slow test-faults test-skyrl: export OMP_NUM_THREADS ?= 1
+test $(filter-out test-vllm test-llamafactory,$(TESTS)): export OMP_NUM_THREADS ?= 1
 # Without bytecode, each process that a test starts would compile the package again.
 unexport PYTHONDONTWRITEBYTECODE
 test: install

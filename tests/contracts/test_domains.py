@@ -48,7 +48,7 @@ def score_turns(domain: Domain, task: Task, *turns: Message) -> tuple[Score, lis
     return script.play(domain, task, script.Script(*turns))
 
 
-def sample_all_splits(domain: Domain, count: int = 60) -> Iterator[Task]:
+def sample_all_splits(domain: Domain, count: int = 20) -> Iterator[Task]:
     """Yield generated tasks of all splits, for several seeds."""
     for seed, split in itertools.product((1, 2, 3), SPLITS):
         yield from domain.sample(split, count, seed)
@@ -309,7 +309,7 @@ def _number_parameters(spec: ToolSpec) -> list[str]:
 
 @pytest.mark.slow
 def test_state_round_trips_through_json(domain: Domain) -> None:
-    for task in [None, *domain.sample("train", 20, seed=9)]:
+    for task in [None, *domain.sample("train", 5, seed=9)]:
         state = domain.gold_state(task) if task else domain.build_world().fork()
         dumped = json.loads(json.dumps(state.dump()))
         assert type(state).load(dumped).dump() == dumped

@@ -13,10 +13,11 @@ from understudy.envs.environment import ConfirmedWrite
 from understudy.envs.users import consent, draft
 from understudy.envs.users.scripted import ScriptedUser
 
-SIZE = 1_000_000
-SECONDS = 6.0
-"""More than linear time needs on a slow machine, and far less than quadratic time needs: minutes."""
-SENTENCES = "".join(f"I cannot do {k}. " for k in range(40_000))
+SIZE = 200_000
+PARTS = 8
+SECONDS = 1.0
+"""The part of the time that does not count. Quadratic time would be at least ten seconds."""
+SENTENCES = "".join(f"I cannot do {k}. " for k in range(8_000))
 """Different refusals."""
 STARTS = ("", "Please confirm: ", "Please tell me ", "I cannot ")
 UNITS = ("a", "1", " ", "_", "é", ",", "yes, ", "'", '"', "#", "<think>", "I ", "transfer ", "only ")
@@ -62,8 +63,15 @@ def seconds(read: Callable[[str], object], text: str) -> float:
     return time.process_time() - begin
 
 
+def is_linear(read: Callable[[str], object], text: str) -> bool:
+    """Return whether a text takes at most twice as long as its length says, compared with its first eighth here and
+    now: machines differ, and other programs slow them."""
+    part = seconds(read, text[: len(text) // PARTS])
+    return seconds(read, text) < 2 * PARTS * part + SECONDS
+
+
 def test_scripted_user_hears_different_refusals_in_linear_time() -> None:
-    assert seconds(hear, SENTENCES) < SECONDS
+    assert is_linear(hear, SENTENCES)
 
 
 @pytest.mark.parametrize(
@@ -89,7 +97,7 @@ def test_scripted_user_hears_different_refusals_in_linear_time() -> None:
     ],
 )
 def test_long_text_is_read_in_linear_time(read: Callable[[str], object], text: str) -> None:
-    assert seconds(read, text) < SECONDS
+    assert is_linear(read, text)
 
 
 @pytest.mark.slow
@@ -97,7 +105,7 @@ def test_long_text_is_read_in_linear_time(read: Callable[[str], object], text: s
 @pytest.mark.parametrize("start", STARTS)
 def test_long_runs_are_read_in_linear_time(read: Callable[[str], object], start: str) -> None:
     for unit in UNITS:
-        assert seconds(read, start + unit * (200_000 // len(unit))) < SECONDS, unit
+        assert is_linear(read, start + unit * (50_000 // len(unit))), unit
 
 
 @pytest.mark.parametrize(

@@ -17,13 +17,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from multiprocessing.connection import Connection
 from pathlib import Path
 from types import SimpleNamespace
 from typing import IO, Any
 
 from tests.faults.cases import SKYRL_WORKER
 from tests.faults.injection import HANG, RUN_FOLDER, FaultInjector
+from tests.faults.program import run_module
 from tests.faults.sources import RANK, raise_fault
 from understudy.core.errors import RolloutError
 
@@ -36,22 +36,12 @@ PARTIAL_BYTES = 512
 _ERRNO = {"full disk": errno.ENOSPC, "read-only": errno.EROFS}
 
 
-def run_program(arguments: Sequence[str], folder: Path, output: Connection) -> None:
-    """Run `understudy ARGUMENTS` in a case's folder. This process prints to `output`, and exits as the program does."""
-    os.setsid()
-    os.chdir(folder)
-    for descriptor in (1, 2):
-        os.dup2(output.fileno(), descriptor)
-    output.close()
-    # The inherited streams may have been opened for a file. To reconfigure one, Python would then seek in the pipe.
-    sys.stdout, sys.stderr = (open(descriptor, "w", encoding="utf-8", closefd=False) for descriptor in (1, 2))  # noqa: SIM115
-    sys.path.insert(0, str(folder))
-    os.environ["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)  # for the processes of trackers
-    injector = FaultInjector(folder)
+def run_program(arguments: Sequence[str]) -> None:
+    """Run `understudy ARGUMENTS` in a case's folder, which is the working folder. It exits as the program does."""
+    injector = FaultInjector(Path.cwd())
     if patch := _PATCHES.get(injector.plan.component):
         patch(injector)
-    sys.argv = ["understudy", *arguments]
-    runpy.run_module("understudy", run_name="__main__", alter_sys=True)
+    run_module("understudy", *arguments)
 
 
 def _patch_clock(injector: FaultInjector) -> None:

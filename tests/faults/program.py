@@ -1,24 +1,23 @@
-"""Run `understudy` in a process of its own, with a deadline."""
+"""Run a program in a process of its own with a deadline, forked from one that has loaded what takes seconds to load."""
 
 import contextlib
 import functools
 import multiprocessing
 import os
+import runpy
 import signal
+import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
-
-from tests.faults.child import run_program
 
 DEADLINE_SECONDS = 300.0
 """A run that takes longer hangs."""
 OUTPUT_SECONDS = 10.0
 """How long the output is read after a run has ended, if a process that it left behind keeps it open."""
 _PRELOADED = (
-    "tests.faults.child",
     "understudy.train.loop",
     "understudy.cli.main",
     "understudy.cli.launch",
@@ -55,10 +54,10 @@ class ProgramResult:
         return [line for line in self.output.splitlines() if line.startswith("understudy: ")]
 
 
-def run_in_fork(arguments: Sequence[str], folder: Path) -> ProgramResult:
-    """Run `understudy ARGUMENTS` in a case's folder, in a process forked from one that has loaded the package."""
+def run_in_fork(program: Callable[[], object], folder: Path) -> ProgramResult:
+    """Call `program` in a process whose working folder is `folder`, which is also the first on its import path."""
     receiver, sender = multiprocessing.Pipe(duplex=False)
-    process = _context().Process(target=run_program, args=(tuple(arguments), folder, sender))
+    process = _context().Process(target=_run_program, args=(program, folder, sender))
     process.start()
     sender.close()
     assert process.pid is not None
@@ -68,6 +67,25 @@ def run_in_fork(arguments: Sequence[str], folder: Path) -> ProgramResult:
         _kill_session(process.pid)
         process.join()
     return ProgramResult(code, output.text)
+
+
+def run_module(name: str, *arguments: str) -> None:
+    """Run a module as `python -m` does."""
+    sys.argv = [name, *arguments]
+    runpy.run_module(name, run_name="__main__", alter_sys=True)
+
+
+def _run_program(program: Callable[[], object], folder: Path, output: Connection) -> None:
+    os.setsid()
+    os.chdir(folder)
+    for descriptor in (1, 2):
+        os.dup2(output.fileno(), descriptor)
+    output.close()
+    # The inherited streams may have been opened for a file. To reconfigure one, Python would then seek in the pipe.
+    sys.stdout, sys.stderr = (open(descriptor, "w", encoding="utf-8", closefd=False) for descriptor in (1, 2))  # noqa: SIM115
+    sys.path.insert(0, str(folder))
+    os.environ["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)  # for the processes that it starts
+    program()
 
 
 class _Output:

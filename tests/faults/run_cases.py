@@ -9,6 +9,7 @@ import re
 import time
 from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from safetensors.numpy import load_file
 
 from tests.faults.case_folder import CONFIG_FILE, write_case_folder
 from tests.faults.cases import CASES, SKYRL_CASES, Ending, FaultCase, Setup, components
+from tests.faults.child import run_program
 from tests.faults.endpoint import DEATH, FaultyEndpoint
 from tests.faults.injection import RUN_FOLDER, FaultMode, FaultPlan, count_injected
 from tests.faults.program import ProgramResult, run_in_fork
@@ -261,7 +263,7 @@ class _CaseRun:
     def _start(self, arguments: Sequence[str], folder: Path) -> ProgramResult:
         processes = self.case.setup.processes
         ranks = ["--num-processes", str(processes)] if processes > 1 else []
-        result = run_in_fork([*arguments, *ranks], folder)
+        result = run_in_fork(partial(run_program, [*arguments, *ranks]), folder)
         with (folder / OUTPUT_FILE).open("a", encoding="utf-8") as output:
             output.write(result.output)
         return result

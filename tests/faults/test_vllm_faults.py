@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 from support import vllm_server
 from tests.faults.case_folder import CONFIG_FILE, write_case_folder
 from tests.faults.cases import CASES
+from tests.faults.child import run_program
 from tests.faults.endpoint import HALF_BODY, FaultyEndpoint
 from tests.faults.injection import HANG, RUN_FOLDER, FaultPlan, count_injected, count_train_steps
 from tests.faults.program import run_in_fork
@@ -82,7 +84,7 @@ def train_with_faults(folder: Path, config: TrainConfig, faults: Sequence[str]) 
     own, case = config.replace(steps=1 + len(FAULTS)), CASES_OF_VLLM[HALF_BODY]
     with FaultsInTurn(folder, config.engine.export_engine_config.vllm.base_url, faults) as endpoint:
         write_case_folder(folder, own, case, FaultPlan(VLLM, ""), endpoint.address)
-        result = run_in_fork(["train", CONFIG_FILE, "--out", RUN_FOLDER, "--debug"], folder)
+        result = run_in_fork(partial(run_program, ["train", CONFIG_FILE, "--out", RUN_FOLDER, "--debug"]), folder)
     assert result.exit_code == 0, result.output[-3000:]
     assert "Traceback" not in result.output
     return folder / RUN_FOLDER

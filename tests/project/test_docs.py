@@ -7,7 +7,7 @@ import re
 import subprocess
 import tomllib
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_origin
 
@@ -17,6 +17,7 @@ import typer
 
 from support import pages, skyrl_venv
 from support.shell import shell_environment
+from support.warm_program import warm_program
 from understudy.cli import main as cli
 from understudy.cli.seed_runs import split_seeds
 from understudy.core.records import Record
@@ -84,7 +85,12 @@ def has_own_test(block: pages.Block) -> bool:
 @pytest.mark.parametrize(("page", "in_repository"), [("index.md", False), ("extending.md", True)])
 def test_beginner_commands_run_in_a_shell(page: str, in_repository: bool, tmp_path: Path) -> None:
     smollm2_model()  # its conversion says one line on stderr, once
-    shell, folder = shell_environment(tmp_path), pages.ROOT if in_repository else tmp_path
+    folder = pages.ROOT if in_repository else tmp_path
+    with warm_program(tmp_path / "socket") as understudy:
+        run_shell_blocks(page, folder, shell_environment(tmp_path, understudy=f'{understudy} "$@"'))
+
+
+def run_shell_blocks(page: str, folder: Path, shell: Mapping[str, str]) -> None:
     for block in pages.blocks(pages.ROOT / "docs" / page, language="sh"):
         if not block.unrun and "understudy new" not in block.text:
             command = ["bash", "-euo", "pipefail", "-c", block.text]

@@ -16,24 +16,25 @@ import pytest
 
 from support import pages
 from support.pages import Block
-from support.shell import UNDERSTUDY, shell_environment
+from support.shell import shell_environment
+from support.warm_program import warm_program
 
 TINY = (
     "model=tiny engine.sampler=torch steps=1 sft.steps=1 sft.batch_size=2 algorithm.groups_per_batch=1 "
     "algorithm.group_size=2 algorithm.max_resampled_groups=0 "
     "sampling.max_response_tokens=32 limits.max_episode_tokens=4000 eval.tasks=2"
 )
-PROGRAM = f"""case "$1" in
-train|doctor) {UNDERSTUDY} "$@" $TINY ;;
+PROGRAM = """case "$1" in
+train|doctor) UNDERSTUDY "$@" $TINY ;;
 certify)
     if [ "$TINY" ]; then
         shift 2
-        {UNDERSTUDY} certify tiny "$@" ${{TINY#model=tiny}}
+        UNDERSTUDY certify tiny "$@" ${TINY#model=tiny}
     else
-        {UNDERSTUDY} "$@"
+        UNDERSTUDY "$@"
     fi ;;
-view) {UNDERSTUDY} "$@" --text ;;
-*) {UNDERSTUDY} "$@" ;;
+view) UNDERSTUDY "$@" --text ;;
+*) UNDERSTUDY "$@" ;;
 esac"""
 STAND_INS = {
     "apt-get": "test $1 = install",
@@ -53,9 +54,10 @@ def test_page_is_a_path_from_an_empty_folder_to_a_trained_and_evaluated_model(pa
     folder = tmp_path / "empty"
     folder.mkdir()
     script = "\n".join(path_script(pages.ROOT / page))
-    shell = shell_environment(tmp_path, understudy=PROGRAM, **STAND_INS)
     command = ["bash", "-euo", "pipefail", "-x", "-c", script]
-    done = subprocess.run(command, cwd=folder, env=shell, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    with warm_program(tmp_path / "socket") as understudy:
+        shell = shell_environment(tmp_path, understudy=PROGRAM.replace("UNDERSTUDY", understudy), **STAND_INS)
+        done = subprocess.run(command, cwd=folder, env=shell, capture_output=True, text=True, stdin=subprocess.DEVNULL)
     assert done.returncode == 0, done.stdout + done.stderr
     assert [*folder.glob("**/runs/*/result.json")]
 

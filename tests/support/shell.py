@@ -1,4 +1,4 @@
-"""A shell in which the program `understudy` is this checkout."""
+"""A shell with programs of its own."""
 
 import os
 import sys
@@ -6,14 +6,11 @@ from pathlib import Path
 
 from support.paths import ROOT
 
-UNDERSTUDY = f'PYTHONPATH="{ROOT / "src"}:$PYTHONPATH" exec "{sys.executable}" -m understudy'
-"""The program, without arguments."""
-
 
 def shell_environment(folder: Path, **programs: str) -> dict[str, str]:
-    """Return an environment with `understudy`, `python` and further programs, each the text of a shell script."""
+    """Return an environment with `python` and further programs, each the text of a shell script."""
     python = f'PYTHONPATH="{ROOT / "src"}:$PYTHONPATH" exec "{sys.executable}" "$@"'
-    scripts = {"understudy": f'{UNDERSTUDY} "$@"', "python": python, **programs}
+    scripts = {"python": python, **programs}
     (folder / "bin").mkdir()
     for name, text in scripts.items():
         script = folder / "bin" / name

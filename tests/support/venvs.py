@@ -22,12 +22,12 @@ def make_venv(name: str, *holds: str, fill: Callable[[Path, Pip], object] | None
     """
 
     def make(folder: Path) -> None:
-        run_command(sys.executable, "-m", "venv", str(folder))
+        run_command(sys.executable, "-m", "venv", "--without-pip", str(folder))  # to install pip takes five seconds
         python = folder / "bin" / "python"
 
         def pip(*what: str) -> None:
             # Compiling all modules takes longer than installing them, and few are ever imported.
-            run_command(str(python), "-m", "pip", "install", "-q", "--no-compile", *what)
+            run_command(sys.executable, "-m", "pip", "--python", str(python), "install", "-q", "--no-compile", *what)
 
         if fill:
             fill(python, pip)

