@@ -52,7 +52,7 @@ def main() -> int:
 
 def _format_result(result: CaseResult) -> str:
     verdict, faults = "passed" if result.passed else "FAILED", f"{result.injected} faults"
-    head = f"{result.component:<18} {result.fault:<25} {verdict:<6} {faults:>12} {result.seconds:>6.1f} s"
+    head = f"{result.component:<18} {result.fault:<25} {verdict:<6} {faults:>12}"
     return "\n".join([head, *(f"    {problem}" for problem in result.problems)])
 
 

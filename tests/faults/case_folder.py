@@ -1,4 +1,4 @@
-"""The files of a case's folder, apart from its run: its plan, its config, and what the config names."""
+"""The files of a run with faults beside its folder: its plan, its config, and what the config names."""
 
 import json
 import sys
@@ -60,7 +60,7 @@ class SummaryWriter:
 
 
 def write_case_folder(folder: Path, config: TrainConfig, case: FaultCase, plan: FaultPlan, address: str) -> None:
-    """Write the folder of a case. `address` is the address of its endpoint."""
+    """Write the folder of a run with the settings of a case. `address` is the address of its endpoint."""
     folder.mkdir(parents=True)
     plan.write(folder)
     setup = case.setup
@@ -71,7 +71,7 @@ def write_case_folder(folder: Path, config: TrainConfig, case: FaultCase, plan: 
     if "tensorboard" in own.trackers:
         (folder / "tensorboardX.py").write_text(_TRACKER, encoding="utf-8")
     if setup.source == "counter":
-        _write_counter(folder, call_timeout=2 if plan.fault == HANG else 60)
+        _write_counter(folder, call_timeout=2 if ("MCP server", HANG) in plan.faults else 60)
 
 
 def _write_counter(folder: Path, call_timeout: int) -> None:

@@ -39,8 +39,8 @@ _ERRNO = {"full disk": errno.ENOSPC, "read-only": errno.EROFS}
 def run_program(arguments: Sequence[str]) -> None:
     """Run `understudy ARGUMENTS` in a case's folder, which is the working folder. It exits as the program does."""
     injector = FaultInjector(Path.cwd())
-    if patch := _PATCHES.get(injector.plan.component):
-        patch(injector)
+    for component in sorted({component for component, _ in injector.plan.faults} & _PATCHES.keys()):
+        _PATCHES[component](injector)
     run_module("understudy", *arguments)
 
 
@@ -48,7 +48,7 @@ def _patch_clock(injector: FaultInjector) -> None:
     now, draw = time.time, random.Random(injector.plan.seed)
 
     def jumping_time() -> float:
-        jumps = injector.find_fault("clock", "now") if injector.has_begun() else ""
+        jumps = injector.find_fault("clock", "now")
         return now() + (draw.uniform(-JUMP_SECONDS, JUMP_SECONDS) if jumps else 0.0)
 
     time.time = jumping_time
@@ -99,7 +99,7 @@ def _patch_trackers(injector: FaultInjector) -> None:
     """Wait less for a tracker that hangs."""
     from understudy.runs.trackers.processes import TrackerProcesses
 
-    if injector.plan.fault == HANG:
+    if ("trackers", HANG) in injector.plan.faults:
         TrackerProcesses.close.__defaults__ = (TRACKER_SECONDS,)
 
 
@@ -109,7 +109,8 @@ def _patch_writes(injector: FaultInjector) -> None:
 
     def refuse(path: Any) -> None:
         if isinstance(path, str | os.PathLike) and os.path.abspath(path).startswith(run):
-            _fail_write(injector.find_fault(injector.plan.component, os.fspath(path)), path)
+            for component in ("disk", "process"):
+                _fail_write(injector.find_fault(component, os.fspath(path)), path)
 
     def wrap(function: Callable[..., Any], writes: Callable[..., bool]) -> Callable[..., Any]:
         def refusing(path: Any, *args: Any, **options: Any) -> Any:

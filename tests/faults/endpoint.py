@@ -94,8 +94,8 @@ class FaultyEndpoint:
         is_chat, injector = handler.path == CHAT_PATH, FaultInjector(self._folder)
         fault = ""
         if is_chat:
-            key = "server" if injector.plan.fault == "refused" else hashlib.sha256(body).hexdigest()
-            fault = injector.find_fault(json.loads(body)["model"], key)
+            model, digest = json.loads(body)["model"], hashlib.sha256(body).hexdigest()
+            fault = injector.find_fault(model, "server" if (model, "refused") in injector.plan.faults else digest)
         elif handler.path == REPLY_PATH:  # an episode that is played again has other seeds, and so no equal requests
             fault = injector.find_fault(VLLM, "reply")
         if fault in (DEATH, WEIGHTS_LOST):

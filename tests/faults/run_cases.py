@@ -1,14 +1,16 @@
 """Run the cases of the matrix and check each one.
 
-Each run is `understudy train` in a process of its own. A case has a run without faults, which cases with the same setup
-share, a run with faults that pass, and a run with faults that last, which is then resumed without faults.
+Each run is `understudy train` in a process of its own. Cases with equal settings share runs:
+
+- one without faults;
+- one with all faults that pass and end alike, each in a step of its own;
+- one that is ended by a fault that lasts, resumed, ended by the next such fault in the next step, and so on;
+- one for each fault that lasts and ends no run.
 """
 
 import json
 import re
-import time
 from collections.abc import Iterator, Sequence, Set
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -83,7 +85,6 @@ class CaseResult(Record):
     """What failed."""
     injected: int = 0
     """Number of faults that were injected."""
-    seconds: float = 0.0
 
 
 def short_config(arguments: Sequence[str]) -> TrainConfig:
@@ -110,167 +111,201 @@ def select_cases(only: Sequence[str], config: TrainConfig) -> list[FaultCase]:
 
 
 def run_cases(config: TrainConfig, cases: Sequence[FaultCase], folder: Path, seed: int = 0) -> Iterator[CaseResult]:
-    """Run each case in a folder of its own in `folder`, and yield its result."""
-    undisturbed: dict[Setup, Path] = {}
-    for number, case in enumerate(cases):
-        started = time.monotonic()
-        run = _CaseRun(config, case, folder / f"{number:02}", seed)
-        if not run.is_history and case.setup not in undisturbed:
-            undisturbed[case.setup] = folder / f"{number:02}" / "off"
-            run.run_undisturbed()
-        run.run(undisturbed.get(case.setup))
-        yield CaseResult(
-            component=case.component,
-            fault=case.fault,
-            passed=not run.problems,
-            problems=tuple(run.problems),
-            injected=run.injected,
-            seconds=round(time.monotonic() - started, 2),
+    """Run the cases in folders in `folder`, and yield their results."""
+    groups: dict[tuple[Setup, Sequence[str]], list[FaultCase]] = {}
+    for case in cases:
+        groups.setdefault((case.setup, (case.fault,) if _is_history(case) else case.own_settings), []).append(case)
+    undisturbed: dict[tuple[Setup, int], Path] = {}
+    for number, group in enumerate(groups.values()):
+        runs = _GroupRuns(config, group, folder / f"{number:02}", seed)
+        if not _is_history(group[0]):
+            key = runs.setup, runs.config.steps
+            if key not in undisturbed:
+                undisturbed[key] = runs.run_undisturbed()
+            runs.undisturbed = undisturbed[key]
+        runs.run()
+        for case in group:
+            problems = tuple(runs.problems[case])
+            yield CaseResult(
+                component=case.component,
+                fault=case.fault,
+                passed=not problems,
+                problems=problems,
+                injected=runs.injected[case],
+            )
+
+
+def _is_history(case: FaultCase) -> bool:
+    """Return whether this is the case of a run whose episodes failed as they were reset."""
+    return case.fault.startswith("1,172")
+
+
+class _GroupRuns:
+    """The runs of cases with equal settings, and what failed."""
+
+    def __init__(self, config: TrainConfig, cases: Sequence[FaultCase], folder: Path, seed: int) -> None:
+        self.setup, self.undisturbed = cases[0].setup, None
+        self.problems: dict[FaultCase, list[str]] = {case: [] for case in cases}
+        self.injected = dict.fromkeys(cases, 0)
+        self._cases, self._folder, self._seed = cases, folder, seed
+        self._passing: dict[Ending, list[FaultCase]] = {}
+        for case in cases:
+            if case.passing:
+                self._passing.setdefault(case.passing, []).append(case)
+        self._ended = [case for case in cases if case.lasting not in (None, "equal")]
+        num_faults = max(map(len, [*self._passing.values(), self._ended, cases[:1]]))
+        # With two ranks, rank 1 may play an episode before rank 0 has recorded the last step.
+        num_steps = config.steps - 1 + num_faults + (self.setup.processes - 1)
+        self.config = parse_config(dump_toml(config), _HISTORY if _is_history(cases[0]) else (f"steps={num_steps}",))
+        self._first_step = config.steps_before_rl + (0 if _is_history(cases[0]) else config.steps - 1)
+        self._vllm_url = config.engine.export_engine_config.vllm.base_url
+        self._ports: dict[Path, int] = {}
+        """The ports of the endpoints, by the folder of the run."""
+
+    def run_undisturbed(self) -> Path:
+        """Run without faults. Return the folder of the run."""
+        folder = self._folder / "off"
+        result = self._train(folder, self._plan("off", []))
+        self._require(self._cases, result.exit_code == 0, f"without faults: {_describe(result)}")
+        return folder / RUN_FOLDER
+
+    def run(self) -> None:
+        """Run with faults, and compare with the undisturbed run."""
+        for ending, cases in self._passing.items():
+            self._run_through(self._folder / f"passing {ending}", "passing", ending, cases)
+        for number, case in enumerate(self._cases):
+            if case.lasting == "equal":
+                self._run_through(self._folder / f"lasting {number}", "lasting", "equal", [case])
+        if self._ended:
+            self._run_ended()
+
+    def _run_through(self, folder: Path, mode: FaultMode, ending: Ending, cases: Sequence[FaultCase]) -> None:
+        """Run with faults that end no run, one after the other."""
+        result = self._train(folder, self._plan(mode, cases))
+        for number, case in enumerate(cases):
+            self._count(case, count_injected(folder, number), mode)
+        if ending != "equal":
+            self._check_owners(cases, folder / RUN_FOLDER, 0)
+        self._check_trained(cases, result, folder / RUN_FOLDER, ending)
+
+    def _run_ended(self) -> None:
+        """Run with a fault that ends a step, resume with one that ends the next step, and at last without faults."""
+        folder = self._folder / "lasting"
+        run, injected = folder / RUN_FOLDER, 0
+        for number, case in enumerate(self._ended):
+            plan, logged = self._plan("lasting", [case], number), len(_read_log(run))
+            result = self._resume(folder, plan) if number else self._train(folder, plan)
+            before, injected = injected, count_injected(folder)
+            self._count(case, injected - before, "lasting")
+            self._check_owners([case], run, logged)
+            self._check_end(case, result, run)
+        if self.undisturbed:
+            self._check_trained(self._ended, self._resume(folder, self._plan("off", [])), run, "killed")
+
+    def _count(self, case: FaultCase, injected: int, mode: FaultMode) -> None:
+        self.injected[case] += injected
+        self._require([case], injected > 0, f"{mode}: no fault was injected")
+
+    def _check_owners(self, cases: Sequence[FaultCase], run: Path, logged: int) -> None:
+        """Check which components the run's log names for failed attempts after its first `logged` characters."""
+        expected = {case.owner for case in cases if case.owner}
+        found = _attributed(run, logged)
+        self._require(
+            cases, not expected or found == expected, f"attributed to {sorted(found)}, not to {sorted(expected)}"
         )
 
-
-@dataclass
-class _CaseRun:
-    """The runs of one case, and what failed."""
-
-    config: TrainConfig
-    case: FaultCase
-    folder: Path
-    seed: int
-    problems: list[str] = field(default_factory=list)
-    injected: int = 0
-    ports: dict[FaultMode, int] = field(default_factory=dict)
-    """The ports of the endpoints, by the mode of the run."""
-
-    @property
-    def _vllm_url(self) -> str:
-        """The address of a real vLLM server; empty without one."""
-        return self.config.engine.export_engine_config.vllm.base_url
-
-    @property
-    def _config(self) -> TrainConfig:
-        """The config of the case's runs."""
-        settings: tuple[str, ...] = _HISTORY if self.is_history else ()
-        if self.case.setup.processes > 1:  # rank 1 may play an episode before rank 0 has recorded the last step
-            settings = (f"steps={self.config.steps + 1}",)
-        return parse_config(dump_toml(self.config), settings) if settings else self.config
-
-    @property
-    def is_history(self) -> bool:
-        """Whether this is the case of a run whose episodes failed as they were reset."""
-        return self.case.fault.startswith("1,172")
-
-    def run_undisturbed(self) -> None:
-        """Run without faults."""
-        result = self._train("off")
-        self._require(result.exit_code == 0, f"without faults: {_describe(result)}")
-
-    def run(self, undisturbed: Path | None) -> None:
-        """Run with faults, and compare with the `undisturbed` run."""
-        for mode, ending in (("passing", self.case.passing), ("lasting", self.case.lasting)):
-            if ending:
-                before = len(self.problems)
-                self._check(mode, ending, undisturbed)  # type: ignore[arg-type]
-                self.problems[before:] = [f"{mode}: {text}" for text in self.problems[before:]]
-
-    def _check(self, mode: FaultMode, ending: Ending, undisturbed: Path | None) -> None:
-        result = self._train(mode)
-        folder = self.folder / mode
-        run = folder / RUN_FOLDER
-        injected = count_injected(folder)
-        self.injected += injected
-        self._require(injected > 0, "no fault was injected")
-        self._require("Traceback" not in result.output, f"a traceback: {result.last_line}")
-        if self.case.owner and ending != "equal":
-            owners = _attributed(run)
-            self._require(owners == {self.case.owner}, f"attributed to {sorted(owners)}, not to {self.case.owner}")
-        if ending in _EXIT_CODES or ending == "killed":
-            self._check_end(result, run, ending)
-            if undisturbed:
-                result = self._resume(mode)
-        if not undisturbed:
-            return
-        self._require(result.exit_code == 0, f"it should go on: {_describe(result)}")
-        if result.exit_code == 0:
-            self._check_trained(run, undisturbed / RUN_FOLDER, ending)
-
-    def _check_end(self, result: ProgramResult, run: Path, ending: Ending) -> None:
+    def _check_end(self, case: FaultCase, result: ProgramResult, run: Path) -> None:
         """Check how a run ended, and that no failed episode of its last step was trained on."""
-        if ending == "killed":
-            self._require(result.exit_code == -9, f"not killed: {_describe(result)}")
+        assert case.lasting
+        self._check_output([case], result)
+        if case.lasting == "killed":
+            self._require([case], result.exit_code == -9, f"not killed: {_describe(result)}")
             return
-        killed = self.case.setup.processes > 1 and self.case.fault == DEATH
-        code = 128 + 9 if killed else _EXIT_CODES[ending]
-        self._require(result.exit_code == code, f"not exit code {code}: {_describe(result)}")
-        self._require(len(result.error_lines) == 1, f"{len(result.error_lines)} lines of errors: {_describe(result)}")
-        if self.is_history:
-            self._require("1172 of 1280" in result.last_line, f"not 1172 of 1280: {_describe(result)}")
+        killed = self.setup.processes > 1 and case.fault == DEATH
+        code = 128 + 9 if killed else _EXIT_CODES[case.lasting]
+        self._require([case], result.exit_code == code, f"not exit code {code}: {_describe(result)}")
+        num_lines = len(result.error_lines)
+        self._require([case], num_lines == 1, f"{num_lines} lines of errors: {_describe(result)}")
+        if _is_history(case):
+            self._require([case], "1172 of 1280" in result.last_line, f"not 1172 of 1280: {_describe(result)}")
         state = read_run_status(run).state
-        self._require(state in ("crashed", "stopped"), f"its status is {state!r}")
+        self._require([case], state in ("crashed", "stopped"), f"its status is {state!r}")
         trained = len(list((run / "trained").glob("*.jsonl"))) if (run / "trained").is_dir() else 0
-        self._require(trained < self._config.steps, "the last step was trained")
+        self._require([case], trained < self.config.steps, "the last step was trained")
 
-    def _check_trained(self, run: Path, undisturbed: Path, ending: Ending) -> None:
+    def _check_output(self, cases: Sequence[FaultCase], result: ProgramResult) -> None:
+        self._require(cases, "Traceback" not in result.output, f"a traceback: {result.last_line}")
+
+    def _check_trained(self, cases: Sequence[FaultCase], result: ProgramResult, run: Path, ending: Ending) -> None:
         """Check what a finished run has trained on."""
+        undisturbed = self.undisturbed
+        self._check_output(cases, result)
+        self._require(cases, result.exit_code == 0, f"it should go on: {_describe(result)}")
+        if result.exit_code or not undisturbed:
+            return
         if ending == "reported":
             told = sum(record.get("rollout/tool_exceptions", 0.0) for record in read_metrics(run, "train"))
-            return self._require(told > 0, "no tool exception is counted")
+            self._require(cases, told > 0, "no tool exception is counted")
+            return
         on_skyrl = self.config.engine.kind == "skyrl"
         trained = _scored_rewards if on_skyrl else _trained_rewards
-        lowest, rewards = min(trained(undisturbed), default=0.0), trained(run)
-        self._require(lowest > 0, "an episode without faults earns 0, so that a fault scored as 0 would not show")
+        lowest, found = (min(trained(each), default=0.0) for each in (undisturbed, run))
         self._require(
-            min(rewards, default=0.0) >= lowest,
-            f"trained on a reward of {min(rewards, default=0.0):g}; the lowest without faults is {lowest:g}",
+            cases, lowest > 0, "an episode without faults earns 0, so that a fault scored as 0 would not show"
+        )
+        self._require(
+            cases, found >= lowest, f"trained on a reward of {found:g}; the lowest without faults is {lowest:g}"
         )
         if ending == "retried":
             lost = [episode for _, episode in _episodes(run) if episode.get("fault")]
-            self._require(not lost, f"{len(lost)} episodes failed in all attempts")
-        else:
-            # SkyRL's batches depend on time, so log-probabilities differ by rounding.
-            exact = ending != "equal" and self.case.setup.is_exact and not on_skyrl
-            left_out = {"timings"} | ({"weights_version"} if on_skyrl else set())  # SkyRL counts again when it resumes
-            differences = _differences(run, undisturbed, left_out, exact=exact)
-            self._require(not differences, f"differs from the run without faults: {', '.join(differences)}")
-        return None
+            self._require(cases, not lost, f"{len(lost)} episodes failed in all attempts")
+            return
+        # SkyRL's batches depend on time, so log-probabilities differ by rounding.
+        exact = ending != "equal" and self.setup.is_exact and not on_skyrl
+        left_out = {"timings"} | ({"weights_version"} if on_skyrl else set())  # SkyRL counts again when it resumes
+        differences = _differences(run, undisturbed, left_out, exact=exact)
+        self._require(cases, not differences, f"differs from the run without faults: {', '.join(differences)}")
 
-    def _train(self, mode: FaultMode) -> ProgramResult:
-        """Train in a new folder with faults of this mode."""
-        folder, setup, config = self.folder / mode, self.case.setup, self._config
-        plan = FaultPlan(
-            component=self.case.component,
-            fault="exception" if self.is_history else self.case.fault,
+    def _plan(self, mode: FaultMode, cases: Sequence[FaultCase], late: int = 0) -> FaultPlan:
+        """Return the plan of a run with the faults of these cases, the first of them `late` steps later than usual."""
+        share = next((_SHARES[case.component] for case in cases if case.component in _SHARES), None)
+        if any(map(_is_history, cases)):
+            share = _HISTORY_SHARE
+        return FaultPlan(
+            faults=[(case.component, "exception" if _is_history(case) else case.fault) for case in cases],
             mode=mode,
-            seed=self.seed,
-            after_step=config.total_steps - (2 if setup.processes > 1 else 1),
-            domain=_source_name(setup, config),
-            plays_gold=setup.plays_gold,
-            share=_HISTORY_SHARE if self.is_history else _SHARES.get(self.case.component),
+            seed=self._seed,
+            after_step=self._first_step + late,
+            domain=_source_name(self.setup, self.config),
+            plays_gold=self.setup.plays_gold,
+            share=share,
         )
+
+    def _train(self, folder: Path, plan: FaultPlan) -> ProgramResult:
+        """Train in a new folder with faults."""
         with FaultyEndpoint(folder, vllm_url=self._vllm_url) as endpoint:
-            self.ports[mode] = endpoint.port
-            write_case_folder(folder, config, self.case, plan, endpoint.address)
+            self._ports[folder] = endpoint.port
+            write_case_folder(folder, self.config, self._cases[0], plan, endpoint.address)
             return self._start(["train", CONFIG_FILE, "--out", RUN_FOLDER, "--debug"], folder)
 
-    def _resume(self, mode: FaultMode) -> ProgramResult:
-        """Resume the run of this mode without faults."""
-        folder = self.folder / mode
-        stored = json.loads((folder / "plan.json").read_text(encoding="utf-8"))
-        FaultPlan(**stored | {"mode": "off"}).write(folder)
-        with FaultyEndpoint(folder, self.ports[mode], self._vllm_url):
+    def _resume(self, folder: Path, plan: FaultPlan) -> ProgramResult:
+        """Resume the run of a folder with these faults."""
+        plan.write(folder)
+        with FaultyEndpoint(folder, self._ports[folder], self._vllm_url):
             return self._start(["train", "--resume", RUN_FOLDER, "--debug"], folder)
 
     def _start(self, arguments: Sequence[str], folder: Path) -> ProgramResult:
-        processes = self.case.setup.processes
+        processes = self.setup.processes
         ranks = ["--num-processes", str(processes)] if processes > 1 else []
         result = run_in_fork(partial(run_program, [*arguments, *ranks]), folder)
         with (folder / OUTPUT_FILE).open("a", encoding="utf-8") as output:
             output.write(result.output)
         return result
 
-    def _require(self, passed: bool, text: str) -> None:
+    def _require(self, cases: Sequence[FaultCase], passed: bool, text: str) -> None:
         if not passed:
-            self.problems.append(text)
+            for case in cases:
+                self.problems[case].append(text)
 
 
 def _source_name(setup: Setup, config: TrainConfig) -> str | list[str]:
@@ -294,10 +329,14 @@ def _describe(result: ProgramResult) -> str:
     return f"{code}: {result.last_line[:300]}"
 
 
-def _attributed(run: Path) -> set[str]:
-    """Return the components that the log of a run names for failed attempts."""
+def _attributed(run: Path, start: int) -> set[str]:
+    """Return the components that the log of a run names for failed attempts, from this character on."""
+    return set(_ATTEMPT.findall(_read_log(run)[start:]))
+
+
+def _read_log(run: Path) -> str:
     log = run / "run.log"
-    return set(_ATTEMPT.findall(log.read_text(encoding="utf-8"))) if log.is_file() else set()
+    return log.read_text(encoding="utf-8") if log.is_file() else ""
 
 
 def _episodes(run: Path) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -64,9 +64,8 @@ def ask_generator(config: TrainConfig, case: FaultCase, folder: Path, mode: Faul
     """Return how the generator handles a step with faults: the components charged, its error, and its rows."""
     owners, log = Owners(), logging.getLogger("understudy")
     with FaultyEndpoint(folder) as endpoint, import_folder(folder):
-        write_case_folder(
-            folder, config, case, FaultPlan(case.component, case.fault, mode, after_step=1, **plan), endpoint.address
-        )
+        faults = FaultPlan([(case.component, case.fault)], mode, after_step=1, **plan)
+        write_case_folder(folder, config, case, faults, endpoint.address)
         generator, run, own = open_generator(
             load_config(folder / CONFIG_FILE), folder / RUN_FOLDER, FaultyEngine(FaultInjector(folder))
         )

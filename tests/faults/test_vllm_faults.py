@@ -5,7 +5,6 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from tests.faults.case_folder import CONFIG_FILE, write_case_folder
 from tests.faults.cases import CASES
 from tests.faults.child import run_program
 from tests.faults.endpoint import HALF_BODY, FaultyEndpoint
-from tests.faults.injection import HANG, RUN_FOLDER, FaultPlan, count_injected, count_train_steps
+from tests.faults.injection import HANG, RUN_FOLDER, FaultPlan, count_injected
 from tests.faults.program import run_in_fork
 from tests.faults.run_cases import run_cases, short_config
 from tests.faults.vllm_server import REPLY_DAMAGES, VLLM, WEIGHTS_LOST
@@ -58,32 +57,13 @@ def make_wide_model(folder: Path) -> Path:
     return folder
 
 
-def faulty(folder: Path, fault: str) -> Path:
-    """Return the folder with the plan of one fault of the run in `folder`."""
-    return folder.with_name(f"{folder.name} {fault}")
-
-
-class FaultsInTurn(FaultyEndpoint):
-    """An endpoint whose fault changes with each RL step of the run in `folder`. The first step has none."""
-
-    def __init__(self, folder: Path, vllm_url: str, faults: Sequence[str]) -> None:
-        super().__init__(folder, vllm_url=vllm_url)
-        self._run, self._plans = folder / RUN_FOLDER, [folder, *(faulty(folder, fault) for fault in faults)]
-        for plan, fault in zip(self._plans[1:], faults, strict=True):
-            plan.mkdir()
-            FaultPlan(VLLM, fault, "passing").write(plan)
-
-    def answer(self, handler: BaseHTTPRequestHandler) -> None:
-        step = count_train_steps(self._run) - 1  # that of SFT has no replies
-        self._folder = self._plans[step if 0 < step < len(self._plans) else 0]
-        super().answer(handler)
-
-
 def train_with_faults(folder: Path, config: TrainConfig, faults: Sequence[str]) -> Path:
     """Return a run with an RL step without a fault, and one with each of `faults`."""
     own, case = config.replace(steps=1 + len(FAULTS)), CASES_OF_VLLM[HALF_BODY]
-    with FaultsInTurn(folder, config.engine.export_engine_config.vllm.base_url, faults) as endpoint:
-        write_case_folder(folder, own, case, FaultPlan(VLLM, ""), endpoint.address)
+    after_step = config.steps_before_rl + 1
+    plan = FaultPlan([(VLLM, fault) for fault in faults], "passing" if faults else "off", after_step=after_step)
+    with FaultyEndpoint(folder, vllm_url=config.engine.export_engine_config.vllm.base_url) as endpoint:
+        write_case_folder(folder, own, case, plan, endpoint.address)
         result = run_in_fork(partial(run_program, ["train", CONFIG_FILE, "--out", RUN_FOLDER, "--debug"]), folder)
     assert result.exit_code == 0, result.output[-3000:]
     assert "Traceback" not in result.output
@@ -104,7 +84,7 @@ def replies(episodes: list[dict[str, Any]]) -> list[Mapping[str, Any]]:
 def test_run_goes_on_after_each_fault(config: TrainConfig, tmp_path: Path) -> None:
     undisturbed = train_with_faults(tmp_path / "off", config, ())
     run = train_with_faults(tmp_path / "on", config, FAULTS)
-    assert [fault for fault in FAULTS if not count_injected(faulty(tmp_path / "on", fault))] == []
+    assert [fault for number, fault in enumerate(FAULTS) if not count_injected(tmp_path / "on", number)] == []
     owners = ATTEMPT.findall((run / "run.log").read_text(encoding="utf-8"))
     assert set(owners) == {"engine"}
     assert len(owners) >= len(REJECTED)
