@@ -60,6 +60,8 @@ class FaultCase:
     """The component that episodes name as at fault; None if no episode fails."""
     own_settings: tuple[str, ...] = ()
     """Further settings, which change nothing in a run without faults."""
+    is_alone: bool = False
+    """Whether no other fault can follow in the same run."""
 
 
 _FULL_SLICE = ("slice.families=[]", "slice.difficulties=[]", "slice.tools=[]", "slice.domain_policy=full")
@@ -175,7 +177,7 @@ def _vllm_cases() -> Sequence[FaultCase]:
 
 
 CASES: Sequence[FaultCase] = (
-    FaultCase("environment reset", "1,172 of 1,280 episodes", _SUMS, None, "stops", "environment"),
+    FaultCase("environment reset", "1,172 of 1,280 episodes", _SUMS, None, "stops", "environment", is_alone=True),
     *_environment_cases(),
     FaultCase("user", "exception", _USER, "retried", "stops", "user"),
     FaultCase("user", "wrong data", _SUMS_USER, "retried", "stops", "user"),
@@ -199,8 +201,8 @@ CASES: Sequence[FaultCase] = (
     FaultCase("agent sampler", "wrong data", _SUMS, "retried", "stops", "engine"),
     FaultCase("agent sampler", "slow", _SUMS, "equal", "equal"),
     *_vllm_cases(),
-    FaultCase("trackers", "exception", _TRACKER, "equal", "equal"),
-    FaultCase("trackers", "death", _TRACKER, "equal", "equal"),
+    FaultCase("trackers", "exception", _TRACKER, "equal", "equal", is_alone=True),
+    FaultCase("trackers", "death", _TRACKER, "equal", "equal", is_alone=True),
     FaultCase("trackers", "slow", _TRACKER, "equal", "equal"),
     FaultCase("trackers", HANG, _TRACKER, None, "equal"),
     FaultCase("disk", "full disk", _SUMS, None, "refused"),

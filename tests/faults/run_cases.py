@@ -112,9 +112,9 @@ def select_cases(only: Sequence[str], config: TrainConfig) -> list[FaultCase]:
 
 def run_cases(config: TrainConfig, cases: Sequence[FaultCase], folder: Path, seed: int = 0) -> Iterator[CaseResult]:
     """Run the cases in folders in `folder`, and yield their results."""
-    groups: dict[tuple[Setup, Sequence[str]], list[FaultCase]] = {}
+    groups: dict[tuple[object, ...], list[FaultCase]] = {}
     for case in cases:
-        groups.setdefault((case.setup, (case.fault,) if _is_history(case) else case.own_settings), []).append(case)
+        groups.setdefault((case.setup, case.own_settings, case.fault if case.is_alone else ""), []).append(case)
     undisturbed: dict[tuple[Setup, int], Path] = {}
     for number, group in enumerate(groups.values()):
         runs = _GroupRuns(config, group, folder / f"{number:02}", seed)
@@ -198,7 +198,7 @@ class _GroupRuns:
             before, injected = injected, count_injected(folder)
             self._count(case, injected - before, "lasting")
             self._check_owners([case], run, logged)
-            self._check_end(case, result, run)
+            self._check_end(case, result, run, number)
         if self.undisturbed:
             self._check_trained(self._ended, self._resume(folder, self._plan("off", [])), run, "killed")
 
@@ -214,8 +214,8 @@ class _GroupRuns:
             cases, not expected or found == expected, f"attributed to {sorted(found)}, not to {sorted(expected)}"
         )
 
-    def _check_end(self, case: FaultCase, result: ProgramResult, run: Path) -> None:
-        """Check how a run ended, and that no failed episode of its last step was trained on."""
+    def _check_end(self, case: FaultCase, result: ProgramResult, run: Path, late: int) -> None:
+        """Check how a run ended, and that it has not trained on the step with the fault."""
         assert case.lasting
         self._check_output([case], result)
         if case.lasting == "killed":
@@ -231,7 +231,8 @@ class _GroupRuns:
         state = read_run_status(run).state
         self._require([case], state in ("crashed", "stopped"), f"its status is {state!r}")
         trained = len(list((run / "trained").glob("*.jsonl"))) if (run / "trained").is_dir() else 0
-        self._require([case], trained < self.config.steps, "the last step was trained")
+        first = self._first_step - self.config.steps_before_rl + self.setup.processes - 1
+        self._require([case], trained <= first + late, "the step with the fault was trained")
 
     def _check_output(self, cases: Sequence[FaultCase], result: ProgramResult) -> None:
         self._require(cases, "Traceback" not in result.output, f"a traceback: {result.last_line}")
