@@ -278,9 +278,9 @@ def test_rl_loop_learns(monkeypatch: pytest.MonkeyPatch) -> None:
         return float(transcript[-1].content[:1] < "a")
 
     monkeypatch.setattr(rl_loop.Product, "reward", begins_low)
-    monkeypatch.setattr(rl_loop, "RL_LEARNING_RATE", 1e-2)
+    monkeypatch.setattr(rl_loop, "RL_LEARNING_RATE", 3e-2)
     monkeypatch.setattr(rl_loop, "SAMPLING", rl_loop.SAMPLING.replace(max_response_tokens=4))
-    before, _, after = asyncio.run(rl_loop.train("tiny", sft_steps=0, rl_steps=10))
+    before, _, after = asyncio.run(rl_loop.train("tiny", sft_steps=0, rl_steps=20))
     assert after > before + 0.2
 
 
