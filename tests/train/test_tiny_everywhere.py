@@ -1,4 +1,4 @@
-"""The model `tiny` trains on every shipped domain and kind of preset, or the error names the key to set and its value."""
+"""The model `tiny` trains on every shipped domain and kind of preset, or the error names the key to set."""
 
 import re
 from pathlib import Path

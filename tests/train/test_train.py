@@ -2,6 +2,7 @@
 
 import asyncio
 import dataclasses
+import functools
 import itertools
 import json
 import math
@@ -9,7 +10,7 @@ import os
 import re
 import signal
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from pathlib import Path
 from types import ModuleType
@@ -338,6 +339,17 @@ def test_trained_model_is_exported_in_the_standard_layout(tiny: Path, tmp_path: 
     }
 
 
+@pytest.fixture(scope="module")
+def train_whole(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Run]:
+    """Return a function that returns a whole run with the given settings. Equal settings are trained once."""
+
+    @functools.cache
+    def train_once(*settings: str) -> Run:
+        return train_tiny_run(tmp_path_factory.mktemp("whole") / "run", tiny, *settings)
+
+    return train_once
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("distinct_character_rewards")
 @pytest.mark.parametrize(
@@ -353,13 +365,19 @@ def test_trained_model_is_exported_in_the_standard_layout(tiny: Path, tmp_path: 
     ],
 )
 def test_interrupted_run_resumes_to_the_same_result(
-    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, phase: str, done: int, after: int
+    tiny: Path,
+    tmp_path: Path,
+    train_whole: Callable[..., Run],
+    monkeypatch: pytest.MonkeyPatch,
+    phase: str,
+    done: int,
+    after: int,
 ) -> None:
     monkeypatch.setattr(
         "understudy.train.evaluation.POLL_SECONDS", 0.0 if done == 1 else 60.0
     )  # at 60 s an interrupt is noticed only after the second, last episode
     settings = ("save_every=0", "eval.every=2", "algorithm.kl_coef=0.05", "engine.finetune=lora")
-    whole = train_tiny_run(tmp_path / "whole", tiny, *settings)
+    whole = train_whole(*settings)
     assert "000004 step 4" in evaluations(whole)
     before = signal.getsignal(signal.SIGINT)
     with pytest.raises(KeyboardInterrupt, match=rf"\bstep {after}\b.*understudy train --resume"):
@@ -391,11 +409,16 @@ class Killed(BaseException):
     ],
 )
 def test_killed_run_repeats_at_most_one_step_or_evaluation(
-    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: ModuleType, before: str
+    tiny: Path,
+    tmp_path: Path,
+    train_whole: Callable[..., Run],
+    monkeypatch: pytest.MonkeyPatch,
+    place: ModuleType,
+    before: str,
 ) -> None:
     """Killed in step 3 before its checkpoint, its evaluation, the report, or the evaluation's metrics."""
     settings = ("eval.every=1", "steps=2")
-    whole = train_tiny_run(tmp_path / "whole", tiny, *settings)
+    whole = train_whole(*settings)
     call, update, updated_versions = getattr(place, before), LocalEngine.update, list[int]()
 
     def kill_in_step_3(*args: Any) -> Any:
