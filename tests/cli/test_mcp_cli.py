@@ -14,7 +14,7 @@ SERVER = f"{sys.executable} {UNRULY}"
 
 
 def test_mcp_tools_lists_schemas() -> None:
-    done = CliRunner().invoke(app, ["mcp", "tools", SERVER, "--json"])
+    done = CliRunner().invoke(app, ["mcp", "tools", f"{SERVER} --sdk", "--json"])
     assert done.exit_code == 0
     specs = {spec["name"]: spec for spec in json.loads(done.stdout)}
     assert specs["add"]["description"] == "Add to the count."

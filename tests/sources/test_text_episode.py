@@ -199,7 +199,8 @@ def test_loop_error_is_raised_in_calling_thread() -> None:
 
 @pytest.mark.slow
 def test_closing_loop_stops_mcp_servers(tmp_path: Path) -> None:
-    background, domain = BackgroundLoop(), load_source(f"mcp:{write_environment(tmp_path, server='warm_sessions = 0')}")
+    path = write_environment(tmp_path, server="warm_sessions = 0", sdk=True)
+    background, domain = BackgroundLoop(), load_source(f"mcp:{path}")
     episode = TextEpisode(domain.environment(domain.tasks("train")[0]), tool_format="hermes", max_turns=5)
     heard = background.run(episode.start())
     assert "You keep a count." in heard[0]["content"]

@@ -41,9 +41,10 @@ TASKS: list[dict[str, Any]] = [
 
 
 def write_environment(
-    folder: Path, tasks: list[dict[str, Any]] | None = None, server: str = "", rest: str = ""
+    folder: Path, tasks: list[dict[str, Any]] | None = None, server: str = "", rest: str = "", *, sdk: bool = False
 ) -> Path:
-    """Write the files of an environment, and return the path of its TOML file."""
+    """Write the files of an environment, and return the path of its TOML file. With `sdk` the server is the SDK's."""
+    command = [sys.executable, str(UNRULY), *(["--sdk"] if sdk else [])]
     lines = [json.dumps(task) + "\n" for task in (TASKS if tasks is None else tasks)]
     (folder / "tasks.jsonl").write_text("".join(lines), encoding="utf-8")
     (folder / "tally.toml").write_text(
@@ -52,7 +53,7 @@ domain_policy = "You keep a count."
 tasks = "tasks.jsonl"
 {rest}
 [server]
-command = [{json.dumps(sys.executable)}, {json.dumps(str(UNRULY))}]
+command = {json.dumps(command)}
 read_only_tools = ["count"]
 deny = ["sleep", "babble"]
 max_sessions = 2

@@ -18,9 +18,12 @@ UNRULY = Path(__file__).parent / "mcp_servers" / "unruly.py"
 T = TypeVar("T")
 
 
-def unruly_config(wrong: str = "", **settings: Any) -> MCPServerConfig:
-    """Return the config of the server `mcp_servers/unruly.py` with the fault `wrong`. Tests set its timeouts."""
-    command = [sys.executable, str(UNRULY), *wrong.split()]
+def unruly_config(wrong: str = "", *, sdk: bool = False, **settings: Any) -> MCPServerConfig:
+    """Return the config of the server `mcp_servers/unruly.py` with the fault `wrong`. Tests set its timeouts.
+
+    With `sdk` the server is the SDK's, which takes a second of CPU time to start.
+    """
+    command = [sys.executable, str(UNRULY), *wrong.split(), *(["--sdk"] if sdk else [])]
     return MCPServerConfig.model_validate(
         {"command": command, "warm_sessions": 0, "max_start_attempts": 1, "call_timeout": 60.0, **settings}
     )

@@ -12,10 +12,10 @@ from understudy.train.loop import train
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("domain", ["mcp:{}", "mix:mcp:{},retail"])
-def test_run_trains_on_an_mcp_environment(tmp_path: Path, domain: str) -> None:
+@pytest.mark.parametrize(("domain", "sdk"), [("mcp:{}", True), ("mix:mcp:{},retail", False)])
+def test_run_trains_on_an_mcp_environment(tmp_path: Path, domain: str, sdk: bool) -> None:
     settings = [
-        f"domain={domain.format(write_environment(tmp_path))}",
+        f"domain={domain.format(write_environment(tmp_path, sdk=sdk))}",
         "model=tiny",
         "steps=1",
         "sft.steps=1",

@@ -27,15 +27,16 @@ pytestmark = pytest.mark.slow
 HOSTILE = UNRULY.with_name("hostile.py")
 
 
-def http_config(**settings: object) -> MCPServerConfig:
+def http_config(*, sdk: bool = False, **settings: object) -> MCPServerConfig:
     """Return the config of an unruly server over HTTP, whose answers are events of a stream."""
-    return unruly_config("http {port}", **{"url": "http://127.0.0.1:{port}/mcp", "protocol": "legacy", **settings})
+    place = {"url": "http://127.0.0.1:{port}/mcp", "protocol": "legacy"}
+    return unruly_config("http {port}", sdk=sdk, **{**place, **settings})
 
 
 @pytest.mark.parametrize("protocol", ["legacy", "auto"])
 def test_large_result_over_http_is_truncated_as_over_stdio(protocol: str) -> None:
     async def both() -> tuple[str, str]:
-        over_http = await call_on_new_server(http_config(protocol=protocol), "babble", megabytes=3)
+        over_http = await call_on_new_server(http_config(sdk=True, protocol=protocol), "babble", megabytes=3)
         return over_http, await call_on_new_server(unruly_config(), "babble", megabytes=3)
 
     over_http, over_stdio = run_async(both())

@@ -375,7 +375,7 @@ def test_check_names_the_task_of_an_unknown_tool(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_gold_evaluation_scores_one_and_noop_zero(tmp_path: Path) -> None:
-    source = load_source(f"mcp:{write_environment(tmp_path)}")
+    source = load_source(f"mcp:{write_environment(tmp_path, sdk=True)}")
 
     async def both() -> tuple[float, float]:
         tasks = source.tasks("train")[:1]

@@ -37,9 +37,9 @@ pytestmark = pytest.mark.filterwarnings(
 )
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(autouse=True, scope="module")
 def _collect_open_pipes() -> Iterator[None]:
-    """Collect garbage, so that such a pipe does not fail the tests of the next module."""
+    """Collect garbage at the end, so that such a pipe does not fail the tests of the next module."""
     yield
     gc.collect()
 
@@ -63,12 +63,15 @@ def test_failed_start_leaves_no_open_pipe(tmp_path: Path) -> None:
     assert last == first
 
 
+@pytest.mark.parametrize("sdk", [False, True], ids=["plain", "sdk"])
 @pytest.mark.parametrize("over", ["stdio", "http"])
-def test_server_tools_work_over_stdio_and_http(over: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_server_tools_work_over_stdio_and_http(over: str, sdk: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The SDK's server and the plain one, which most other tests use, give the same answers."""
     monkeypatch.setenv("THE_KEY", "hunter2hunter2")
     told: list[tuple[float, float | None, str]] = []
     place = {"url": "http://127.0.0.1:{port}/mcp"} if over == "http" else {}
-    config = unruly_config("http {port}" if over == "http" else "", env={"NOTES_KEY": "${THE_KEY}"}, **place)
+    wrong = "http {port}" if over == "http" else ""
+    config = unruly_config(wrong, sdk=sdk, env={"NOTES_KEY": "${THE_KEY}"}, **place)
 
     async def episode() -> None:
         limits = MCPLimits(max_calls=8)
@@ -240,9 +243,13 @@ async def wait_for_changed_tools(kit: MCPToolkit) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("protocol", ["auto", "legacy"])
-def test_changed_tools_are_refreshed_or_raise_fault(protocol: str) -> None:
-    config = unruly_config(protocol=protocol)
+@pytest.mark.parametrize(
+    ("protocol", "sdk"),
+    [("auto", True), ("auto", False), ("legacy", True), ("legacy", False)],
+    ids=["auto-sdk", "auto-plain", "legacy-sdk", "legacy-plain"],
+)
+def test_changed_tools_are_refreshed_or_raise_fault(protocol: str, sdk: bool) -> None:
+    config = unruly_config(sdk=sdk, protocol=protocol)
 
     async def episodes() -> tuple[list[str], str]:
         async with MCPToolkit({"u": config}) as kit:

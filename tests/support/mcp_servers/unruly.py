@@ -1,6 +1,8 @@
-"""An MCP server with state and faults. Its first argument names the fault that it starts with."""
+"""An MCP server with state and faults. Its first argument names the fault that it starts with.
 
-import asyncio
+It speaks the protocol with the standard library, and with `--sdk` as its last argument by the SDK's server.
+"""
+
 import os
 import signal
 import sys
@@ -8,10 +10,14 @@ import time
 from pathlib import Path
 from typing import Any
 
-from mcp.server import MCPServer
-from mcp.server.mcpserver import Context
-from mcp.server.mcpserver.exceptions import ToolError
-from mcp.types import EmbeddedResource, ImageContent, TextResourceContents
+if sys.argv[-1] == "--sdk":
+    from mcp.server import MCPServer
+    from mcp.server.mcpserver import Context
+    from mcp.server.mcpserver.exceptions import ToolError
+    from mcp.types import EmbeddedResource, ImageContent, TextResourceContents
+else:
+    from plain_server import Context, EmbeddedResource, ImageContent, TextResourceContents, ToolError
+    from plain_server import PlainServer as MCPServer
 
 server = MCPServer("unruly")
 state = {"count": 0}
@@ -73,9 +79,9 @@ def write(path: str, text: str) -> str:
 
 
 @server.tool()
-async def sleep(seconds: float) -> str:
+def sleep(seconds: float) -> str:
     """Sleep."""
-    await asyncio.sleep(seconds)
+    time.sleep(seconds)
     return "awake"
 
 
@@ -87,7 +93,7 @@ async def block(seconds: float) -> str:
 
 
 @server.tool()
-async def work(context: Context[Any, Any]) -> str:
+async def work(context: Context) -> str:
     """Report progress in two steps."""
     await context.report_progress(1, 2, "half")
     await context.report_progress(2, 2, "whole")
@@ -132,7 +138,7 @@ def babble(megabytes: int) -> str:
 
 
 @server.tool()
-async def change(context: Context[Any, Any]) -> str:
+async def change(context: Context) -> str:
     """Remove a tool and send the notification."""
     server.remove_tool("count")
     await context.notify_tools_changed()  # the protocol since 2026-07-28; the next line is for older versions
@@ -143,14 +149,14 @@ async def change(context: Context[Any, Any]) -> str:
 if WRONG == "lingers":
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     server.run("stdio")
+if WRONG == "silent":
+    sys.stdin.read()
+if WRONG in ("lingers", "silent"):
     while True:  # even after the client has disconnected
         time.sleep(60)
 if WRONG == "exits":
     print("the disk is full", file=sys.stderr)
     sys.exit(1)
-if WRONG == "silent":
-    while True:
-        sys.stdin.readline()
 if WRONG == "noisy":
     print("Welcome to the unruly server!", flush=True)
 if WRONG == "other":
