@@ -1,11 +1,13 @@
 """Tests of reading MCP tasks from lines of JSON and from rows of SkyRL."""
 
 import json
+import runpy
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from support.paths import ROOT
 from understudy.core.errors import TaskError
 from understudy.core.messages import ToolSpec
 from understudy.core.tasks import split_from_id
@@ -197,3 +199,11 @@ def test_split_shares_follow_from_ids() -> None:
     splits = [split_from_id(f"task/{n}") for n in range(2000)]
     assert splits.count("train") == pytest.approx(1400, abs=100)
     assert splits.count("validation") == pytest.approx(200, abs=60)
+
+
+def test_rows_of_the_example_environments_are_those_of_their_generator() -> None:
+    """`make test-mcp` plays some of them."""
+    generator = runpy.run_path(str(ROOT / "examples" / "mcp" / "generate.py"))
+    for name in generator["MAKERS"]:
+        text = (ROOT / "examples" / "mcp" / f"{name}.jsonl").read_text(encoding="utf-8")
+        assert [json.loads(line) for line in text.splitlines()] == generator["tasks"](name)
