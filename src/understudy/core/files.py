@@ -4,14 +4,38 @@ import contextlib
 import errno
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import lru_cache
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, TypeVar
 
 from understudy.core.errors import ConfigError
 
 RETRY_HINT = "run the same command again"
 """What to do after a failed write that left nothing behind."""
+FileStamp = tuple[int, int]
+_T = TypeVar("_T")
+
+
+def file_stamp(path: Path) -> FileStamp:
+    """Return the modification time of a file or folder in nanoseconds, and its size in bytes; zeros if it does not
+    exist.
+    """
+    try:
+        stat = path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return 0, 0
+    return stat.st_mtime_ns, stat.st_size
+
+
+def cached_until_changed(maxsize: int) -> Callable[[Callable[[Path], _T]], Callable[[Path], _T]]:
+    """Cache the results of a function that reads a file. It reads the file again if the file's stamp has changed."""
+
+    def decorate(read: Callable[[Path], _T]) -> Callable[[Path], _T]:
+        cached = lru_cache(maxsize)(lambda file, _: read(file))
+        return lambda file: cached(file, file_stamp(file))
+
+    return decorate
 
 
 @contextlib.contextmanager

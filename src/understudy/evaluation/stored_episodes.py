@@ -6,6 +6,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from understudy.core.errors import ConfigError
+from understudy.core.files import cached_until_changed
 from understudy.core.tasks import Task
 from understudy.core.trajectory import Trajectory, read_numbered_trajectories
 from understudy.envs.task_source import TaskSource
@@ -116,16 +117,9 @@ def _open_evaluation(evaluation: Path, folder: Path, name: str) -> StoredEpisode
     return StoredEpisodes(folder, name, read_spec(evaluation).config, episodes, tasks, damaged)
 
 
+@cached_until_changed(4)
 def _read(file: Path) -> NumberedEpisodes:
-    if not file.is_file():
-        return {}, {}
-    stat = file.stat()
-    return _read_as_it_is(file, stat.st_mtime_ns, stat.st_size)
-
-
-@lru_cache(maxsize=4)
-def _read_as_it_is(file: Path, changed: int, size: int) -> NumberedEpisodes:
-    return read_numbered_trajectories(file)
+    return read_numbered_trajectories(file) if file.is_file() else ({}, {})
 
 
 @lru_cache(maxsize=8)

@@ -51,6 +51,7 @@ from understudy.core.files import (
     atomic_file,
     atomic_folder,
     atomic_write,
+    cached_until_changed,
     os_errors_as_config_errors,
     read_bytes,
 )
@@ -376,7 +377,13 @@ def read_run_config(folder: Path) -> TrainConfig:
         why = f"it has no {CONFIG_FILE}" if folder.exists() else no_such_path(str(folder))
         raise ConfigError(f"{folder} is not a run: {why}")
     validate_config_file(folder)
-    return load_config(folder / CONFIG_FILE)
+    file = folder / CONFIG_FILE
+    return _load_started(file) if (folder / PROVENANCE_FILE).is_file() else load_config(file)
+
+
+@cached_until_changed(256)
+def _load_started(file: Path) -> TrainConfig:
+    return load_config(file)
 
 
 def validate_config_file(folder: Path) -> None:

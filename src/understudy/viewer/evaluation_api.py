@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from understudy.core.errors import ConfigError
+from understudy.core.files import FileStamp, file_stamp
 from understudy.core.trajectory import read_numbered_trajectories
 from understudy.evaluation import comparison as comparing
 from understudy.evaluation.explain_stored import find_stored_failures
@@ -26,7 +27,6 @@ from understudy.runs.storage.episode_store import EPISODES_FILE, REPORT_FILE
 from understudy.viewer.episodes.episode_api import STANDALONE_EVAL_STEP, episode_source_of
 from understudy.viewer.library import RunLibrary
 from understudy.viewer.query import QueryError
-from understudy.viewer.run_api import FileStamp, file_stamp
 
 RouteParams = Mapping[str, str]
 MAX_PLAYED = 12

@@ -8,6 +8,7 @@ from typing import Any
 from pydantic_core import from_json
 
 from understudy.core.errors import ConfigError
+from understudy.core.files import FileStamp, cached_until_changed, file_stamp
 from understudy.core.settings import flatten_config
 from understudy.evaluation.reports.files import read_report
 from understudy.runs import metrics
@@ -28,7 +29,6 @@ from understudy.viewer.run_text import MAIN_METRICS
 
 MAX_POINTS = 2000
 """Largest number of points in a curve. In a longer run, each point is the mean of several steps."""
-FileStamp = tuple[int, int]
 
 
 def run_summary(folder: Path) -> dict[str, Any]:
@@ -40,7 +40,7 @@ def run_summary(folder: Path) -> dict[str, Any]:
     change.
     """
     config, problem = _config(folder)
-    last = _last(folder, file_stamp(folder / metrics.METRICS_FILE))
+    last = _last(folder / metrics.METRICS_FILE)
     training = [file_stamp(folder / name) for name in (metrics.METRICS_FILE, "trajectories")]
     evaluations = _evaluation_stamps(folder)
     notes = file_stamp(folder / NOTES_FILE)
@@ -85,7 +85,7 @@ def metric_curves(folder: Path) -> dict[str, Any]:
     `steps` has the last step of each point, `series` the values of each metric, and `steps_per_point` the number of
     steps in a point. A point has steps of one phase only. `phases` has the name, first and last step of each phase.
     """
-    lines, (config, _) = _metrics(folder), _config(folder)
+    lines, (config, _) = _metrics(folder / metrics.METRICS_FILE), _config(folder)
     spans = phase_spans(config) if config else []
     starts = {span.first_step for span in spans}
     names = [
@@ -120,38 +120,23 @@ def _state(folder: Path, config: TrainConfig | None) -> dict[str, Any]:
     """Return the state of a run and, if it runs, its progress."""
     status, progress = read_run_status(folder), None
     if status.state == "running" and config:
-        progress = run_progress(config, status, _metrics(folder)).model_dump(mode="json")
+        progress = run_progress(config, status, _metrics(folder / metrics.METRICS_FILE)).model_dump(mode="json")
     return {"state": status.state, "reason": status.reason, "progress": progress}
 
 
-def _metrics(folder: Path) -> Sequence[Mapping[str, Any]]:
-    return _read_metrics(folder, file_stamp(folder / metrics.METRICS_FILE))
+@cached_until_changed(32)
+def _metrics(file: Path) -> Sequence[Mapping[str, Any]]:
+    return read_metrics(file.parent)
 
 
-@lru_cache(maxsize=32)
-def _read_metrics(folder: Path, _: FileStamp) -> list[dict[str, Any]]:
-    return read_metrics(folder)
-
-
-@lru_cache(maxsize=4096)
-def _last(folder: Path, _: FileStamp) -> Mapping[str, Any]:
+@cached_until_changed(4096)
+def _last(file: Path) -> Mapping[str, Any]:
     """Return the metrics of the last step; {} if there are none.
 
     The overview needs these for every run. Therefore this cache has more entries than the cache of complete metrics.
     """
-    lines = _metrics(folder)
+    lines = _metrics(file)
     return lines[-1] if lines else {}
-
-
-def file_stamp(path: Path) -> FileStamp:
-    """Return the modification time of a file or folder in nanoseconds, and its size in bytes; zeros if it does not
-    exist.
-    """
-    try:
-        stat = path.stat()
-    except FileNotFoundError:
-        return 0, 0
-    return stat.st_mtime_ns, stat.st_size
 
 
 def format_stamps(stamps: Sequence[FileStamp]) -> str:

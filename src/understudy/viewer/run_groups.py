@@ -1,15 +1,14 @@
 """Groups of runs for the page: runs whose configs differ only in their seeds."""
 
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
 from understudy.core.errors import ConfigError
+from understudy.core.files import cached_until_changed
 from understudy.core.settings import flatten_config
 from understudy.runs.run import CONFIG_FILE, read_run_config
-from understudy.viewer.run_api import FileStamp, file_stamp
 
 MAX_SETTINGS = 8
 """Largest number of settings that a group lists."""
@@ -23,7 +22,7 @@ def group_runs(runs: Mapping[str, Path]) -> list[dict[str, Any]]:
     if there are several such groups, else between all groups, as `key=value`. A run whose config cannot be read is a
     group of its own.
     """
-    configs = {key: _config(folder, file_stamp(folder / CONFIG_FILE)) for key, folder in runs.items()}
+    configs = {key: _config(folder / CONFIG_FILE) for key, folder in runs.items()}
     same: dict[str, list[str]] = {}
     for key, config in configs.items():
         setting = repr(sorted((name, value) for name, value in config.items() if name not in _SEEDS)) if config else key
@@ -65,10 +64,10 @@ def _group_name(keys: Sequence[str]) -> str:
     return common.rstrip("-_. 0123456789").removesuffix("seed").rstrip("-_. ") or "runs"
 
 
-@lru_cache(maxsize=4096)
-def _config(folder: Path, _: FileStamp) -> Mapping[str, str]:
+@cached_until_changed(4096)
+def _config(file: Path) -> Mapping[str, str]:
     """Return the values of a run's config as text by dotted key; {} if it cannot be read."""
     try:
-        return {key: str(value) for key, value in flatten_config(read_run_config(folder))}
+        return {key: str(value) for key, value in flatten_config(read_run_config(file.parent))}
     except ConfigError:
         return {}

@@ -6,13 +6,12 @@ the same episodes, keeps all notes.
 
 import time
 from collections.abc import Mapping
-from functools import lru_cache
 from pathlib import Path
 from typing import Annotated
 
 from pydantic import Field, StringConstraints, ValidationError
 
-from understudy.core.files import append_bytes, os_errors_as_config_errors, read_bytes
+from understudy.core.files import append_bytes, cached_until_changed, os_errors_as_config_errors, read_bytes
 from understudy.core.records import Record
 from understudy.runs.run import eval_set_of
 
@@ -50,14 +49,11 @@ def episode_item(name: str, number: int) -> str:
 def read_annotations(folder: Path) -> Mapping[str, Annotation]:
     """Return the annotations of a folder by item. Damaged lines are left out."""
     file = folder / NOTES_FILE
-    if not file.is_file():
-        return {}
-    stat = file.stat()
-    return _read(file, stat.st_mtime_ns, stat.st_size)
+    return _read(file) if file.is_file() else {}
 
 
-@lru_cache(maxsize=256)
-def _read(file: Path, changed: int, size: int) -> Mapping[str, Annotation]:
+@cached_until_changed(256)
+def _read(file: Path) -> Mapping[str, Annotation]:
     annotations: dict[str, Annotation] = {}
     for line in read_bytes(file).splitlines():
         try:

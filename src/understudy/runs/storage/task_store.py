@@ -4,11 +4,10 @@ An episode names its task by id. Each task is stored once, before its first epis
 """
 
 from collections.abc import Iterable
-from functools import lru_cache
 from pathlib import Path
 
 from understudy.core.errors import ConfigError, TaskError
-from understudy.core.files import append_bytes, fsync, read_bytes, repair_jsonl
+from understudy.core.files import append_bytes, cached_until_changed, fsync, read_bytes, repair_jsonl
 from understudy.core.tasks import Task, parse_tasks, task_fingerprint, tasks_to_jsonl
 
 TASKS_FILE = "tasks.jsonl"
@@ -49,14 +48,11 @@ def read_stored_tasks(folder: Path) -> dict[str, Task]:
     An incomplete last line is left out. Raise ConfigError if another line is damaged.
     """
     file = folder / TASKS_FILE
-    if not file.is_file():
-        return {}
-    stat = file.stat()
-    return _read(file, stat.st_mtime_ns, stat.st_size)
+    return _read(file) if file.is_file() else {}
 
 
-@lru_cache(maxsize=4)
-def _read(file: Path, changed: int, size: int) -> dict[str, Task]:
+@cached_until_changed(4)
+def _read(file: Path) -> dict[str, Task]:
     data = read_bytes(file)
     try:
         return {task.id: task for task in parse_tasks(data[: data.rfind(b"\n") + 1], file)}

@@ -6,13 +6,12 @@ that was not trained on has no line. The tokens of an episode are those of all i
 
 import math
 from collections.abc import Iterable, Sequence
-from functools import lru_cache
 from pathlib import Path
 
 from pydantic import ValidationError
 
 from understudy.core.errors import ConfigError
-from understudy.core.files import read_bytes
+from understudy.core.files import cached_until_changed, read_bytes
 from understudy.core.records import Record
 from understudy.core.trajectory import Trajectory, sampled_spans
 from understudy.runs.storage.checkpoints import step_name
@@ -92,14 +91,11 @@ def read_trained_episodes(run: Path, step: int) -> dict[int, EpisodeTrainingData
     Raise ConfigError if a line is damaged.
     """
     file = trained_file(run, step)
-    if not file.is_file():
-        return {}
-    stat = file.stat()
-    return _read(file, stat.st_mtime_ns, stat.st_size)
+    return _read(file) if file.is_file() else {}
 
 
-@lru_cache(maxsize=4)
-def _read(file: Path, changed: int, size: int) -> dict[int, EpisodeTrainingData]:
+@cached_until_changed(4)
+def _read(file: Path) -> dict[int, EpisodeTrainingData]:
     try:
         episodes = [EpisodeTrainingData.model_validate_json(line) for line in read_bytes(file).splitlines()]
     except ValidationError as e:
