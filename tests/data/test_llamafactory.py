@@ -3,7 +3,7 @@
 import dataclasses
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +70,7 @@ TEXT_AND_CALLS = Demonstration(
 class Exported:
     """The exported files and the result of LLaMA-Factory's reading them."""
 
+    programs: Path
     folder: Path
     model: Path
     demonstrations: list[Demonstration]
@@ -79,7 +80,13 @@ class Exported:
 
 
 @pytest.fixture(scope="module")
-def exported(tmp_path_factory: pytest.TempPathFactory) -> Exported:
+def programs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    with llamafactory_cli.loaded_programs(tmp_path_factory.mktemp("programs") / "bin") as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def exported(programs: Path, tmp_path_factory: pytest.TempPathFactory) -> Exported:
     folder = tmp_path_factory.mktemp("handed")
     model = make_tiny_model(folder / "model")
     demos, pairs, labeled = (folder / f"{name}.jsonl" for name in ("demos", "pairs", "labeled"))
@@ -109,9 +116,10 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Exported:
     assert run_data_command("export", "trl", demos, pairs, labeled, "--out", folder / "trl")[0] == 0
     script = Path(llamafactory_cli.__file__).with_name("llamafactory_inside.py")
     printed = llamafactory_cli.run_llamafactory(
-        "python", str(script), str(folder / "lf"), str(folder / "trl"), str(model), cwd=folder
+        programs, "python", str(script), str(folder / "lf"), str(folder / "trl"), str(model), cwd=folder
     )
     return Exported(
+        programs,
         folder / "lf",
         model,
         demonstrations_only,
@@ -201,7 +209,7 @@ def train_on_cpu(exported: Exported, stage: str, *settings: str) -> Path:
     (command,) = (f"{line} bf16=false use_cpu=true" for line in COMMANDS if f"train {stage}_lora.yaml" in line)
     assert "append `bf16=false use_cpu=true`" in PAGE.read_text(encoding="utf-8")
     assert f"Without a GPU: {command}" in (exported.folder / f"{stage}_lora.yaml").read_text()
-    llamafactory_cli.run_llamafactory(*command.split(), *QUICK, *settings, cwd=exported.folder)
+    llamafactory_cli.run_llamafactory(exported.programs, *command.split(), *QUICK, *settings, cwd=exported.folder)
     return exported.folder / "saves" / f"{stage}_lora"
 
 
@@ -222,7 +230,8 @@ def test_model_trained_by_llamafactory_trains_here(exported: Exported, stage: st
     assert [line.get("current_steps") for line in read_log(adapters)][:2] == [1, 2]
     with pytest.raises(ConfigError, match=re.escape(str(adapters))):
         find_model(str(adapters))
-    llamafactory_cli.run_llamafactory("llamafactory-cli", "export", f"{stage}_merge.yaml", cwd=exported.folder)
+    command = ("llamafactory-cli", "export", f"{stage}_merge.yaml")
+    llamafactory_cli.run_llamafactory(exported.programs, *command, cwd=exported.folder)
     merged = exported.folder / "saves" / f"{stage}_merged"
     before, after = load_file(exported.model / "model.safetensors"), load_file(merged / "model.safetensors")
     assert before.keys() == after.keys()
@@ -240,7 +249,7 @@ def assert_trained_model_chats(exported: Exported) -> None:
     given, _, command = chat.partition(" | ")
     (text,) = re.findall(r"printf '(.*)'", given)
     words = [*command.split(), "max_new_tokens=8"]
-    printed = llamafactory_cli.chat(*words, cwd=exported.folder, stdin=text.replace("\\n", "\n"))
+    printed = llamafactory_cli.chat(exported.programs, *words, cwd=exported.folder, stdin=text.replace("\\n", "\n"))
     assert printed.count("User:") == 2
     assert "Assistant:" in printed
     schema = {"type": "object", "properties": {"order_id": {"type": "string"}}, "required": ["order_id"]}
@@ -248,7 +257,7 @@ def assert_trained_model_chats(exported: Exported) -> None:
     asked = {"role": "user", "content": "Where is order W1?"}
     request = {"max_tokens": 64, "messages": [asked], "tools": [{"type": "function", "function": tool}], "model": "sft"}
     with llamafactory_cli.serve_llamafactory(
-        documented_server("api sft_infer.yaml"), "/v1/models", exported.folder
+        exported.programs, documented_server("api sft_infer.yaml"), "/v1/models", exported.folder
     ) as address:
         found = {
             name: httpx2.post(f"{address}/v1/chat/completions", json=request | more, timeout=60).json()
@@ -270,7 +279,7 @@ def test_reward_model_trains_and_scores(exported: Exported) -> None:
     assert read_log(adapters)[0]["loss"] > 0.0
     assert "v_head.summary.weight" in load_file(adapters / "value_head.safetensors")
     with llamafactory_cli.serve_llamafactory(
-        documented_server("api rm_infer.yaml"), "/v1/models", exported.folder
+        exported.programs, documented_server("api rm_infer.yaml"), "/v1/models", exported.folder
     ) as address:
         body = {"model": "rm", "messages": ["Hello", "Goodbye"]}
         found = httpx2.post(f"{address}/v1/score/evaluation", json=body, timeout=60).json()
@@ -279,7 +288,9 @@ def test_reward_model_trains_and_scores(exported: Exported) -> None:
 
 
 def test_web_ui_starts_on_loopback(exported: Exported) -> None:
-    with llamafactory_cli.serve_llamafactory(documented_server("webui"), "/", exported.folder) as address:
+    with llamafactory_cli.serve_llamafactory(
+        exported.programs, documented_server("webui"), "/", exported.folder
+    ) as address:
         config = httpx2.get(f"{address}/config", timeout=60).json()
     assert "LLaMA" in config["title"]
 

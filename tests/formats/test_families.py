@@ -100,11 +100,10 @@ def vocabulary_of(name: str) -> FormatTokenizer:
     return FormatTokenizer.load(model_folder(name) / "tokenizer.json")
 
 
-@cache
 def tokenizer_of(name: str) -> Any:
-    from transformers import PreTrainedTokenizerFast
+    from transformers import AutoTokenizer
 
-    return PreTrainedTokenizerFast.from_pretrained(model_folder(name))
+    return AutoTokenizer.from_pretrained(model_folder(name), trust_remote_code=False)
 
 
 def render_template(name: str, messages: list[Message], tools: list[ToolSpec], **options: Any) -> list[int]:

@@ -1,10 +1,14 @@
 """The program in a process that is forked from one that has loaded its modules, for tests that run many commands.
 
-python -m support.warm_program SOCKET                 serves until its standard input ends
-python support/warm_program.py SOCKET ARGUMENTS       is `understudy ARGUMENTS`, with this process's streams,
-                                                      folder and environment
+python warm_program.py serve SOCKET MODULES             loads the modules, and serves until its standard input ends
+python warm_program.py call SOCKET PROGRAM ARGUMENTS    runs a module or the file of a program, with this process's
+                                                        streams, folder and environment
+
+Only the standard library is imported here, so another environment's Python can run this file.
 """
 
+import contextlib
+import gc
 import importlib
 import json
 import os
@@ -14,7 +18,8 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -34,25 +39,34 @@ _MAX_MESSAGE_BYTES = 1 << 20
 @contextmanager
 def warm_program(socket_path: Path) -> Iterator[str]:
     """Yield the shell command of the program, without arguments."""
-    command = [sys.executable, "-m", "support.warm_program", str(socket_path)]
     paths = os.pathsep.join(map(str, (TESTS, ROOT, ROOT / "src")))
-    server = subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=os.environ | {"PYTHONPATH": paths}
-    )
+    with warm_python(socket_path, sys.executable, _PRELOADED, os.environ | {"PYTHONPATH": paths}) as command:
+        yield f"{command} understudy"
+
+
+@contextmanager
+def warm_python(
+    socket_path: Path, python: str, modules: Sequence[str], environment: Mapping[str, str]
+) -> Iterator[str]:
+    """Load modules in a process of `python`. Yield the shell command that forks it, without program and arguments."""
+    command = [python, "-P", __file__, "serve", str(socket_path), *modules]
+    server = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
     assert server.stdin
     assert server.stdout
     try:
-        assert server.stdout.readline(), "the process that loads the program has ended"
-        yield f"exec {sys.executable} -IS {Path(__file__).resolve()} {socket_path}"
+        while (line := server.stdout.readline()) != b"ready\n":
+            assert line, "the process that loads the program has ended"
+        yield f"exec {sys.executable} -IS {Path(__file__).resolve()} call {socket_path}"
     finally:
         server.stdin.close()
         server.wait()
         server.stdout.close()
 
 
-def _serve(path: str) -> None:
-    for name in _PRELOADED:
+def _serve(path: str, modules: Sequence[str]) -> None:
+    for name in modules:
         importlib.import_module(name)
+    gc.freeze()  # a collection in a forked process would copy all that is loaded
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for those that answer
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(path)
@@ -67,16 +81,23 @@ def _serve(path: str) -> None:
 
 
 def _answer(caller: socket.socket) -> None:
-    """Run one command in a process of its own, and send its exit code."""
+    """Run one command in a process of its own, and send its exit code. If the caller is killed, end the command."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     message, streams, _, _ = socket.recv_fds(caller, _MAX_MESSAGE_BYTES, 3)
     child = os.fork()
     if child == 0:
         caller.close()
         _run(json.loads(message), streams)  # does not return
+    threading.Thread(target=_end_with_caller, args=(caller, child), daemon=True).start()
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    caller.sendall(str(code if code >= 0 else 128 - code).encode())
+    with contextlib.suppress(BrokenPipeError):
+        caller.sendall(str(code if code >= 0 else 128 - code).encode())
     os._exit(0)
+
+
+def _end_with_caller(caller: socket.socket, child: int) -> None:
+    caller.recv(1)  # returns when the caller has ended, because a caller sends nothing else
+    os.kill(child, signal.SIGTERM)
 
 
 def _run(command: dict[str, object], streams: list[int]) -> None:
@@ -88,8 +109,11 @@ def _run(command: dict[str, object], streams: list[int]) -> None:
     os.environ.clear()
     os.environ.update(command["environment"])  # type: ignore[call-overload]
     sys.path[:0] = [os.getcwd(), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
-    sys.argv = ["understudy", *command["arguments"]]  # type: ignore[misc]
-    runpy.run_module("understudy", run_name="__main__", alter_sys=True)
+    sys.argv = list(command["arguments"])  # type: ignore[call-overload]
+    if sys.argv[0].endswith(".py"):
+        runpy.run_path(sys.argv[0], run_name="__main__")
+    else:
+        runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
     sys.exit()
 
 
@@ -102,7 +126,7 @@ def _call(path: str, arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    if __spec__:  # started with -m
-        _serve(sys.argv[1])
+    if sys.argv[1] == "serve":
+        _serve(sys.argv[2], sys.argv[3:])
     else:
-        sys.exit(_call(sys.argv[1], sys.argv[2:]))
+        sys.exit(_call(sys.argv[2], sys.argv[3:]))

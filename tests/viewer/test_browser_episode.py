@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from support.browser import accessibility_problems, expect
+from support.browser import accessibility_problems, expect, switch_theme
 from support.run_evaluations import write_run_evaluation
 from support.script import Script
 from support.viewer_episodes import ASK, LAMP, TASK, call_reply, gold_episode, play, write_evaluation
@@ -257,7 +257,6 @@ def test_comparison_of_two_evaluations_shows_gain_and_tasks(page: Any, address: 
     page.wait_for_url("**k=2*")
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1300, 390])
 @pytest.mark.parametrize(
     "where",
@@ -270,9 +269,8 @@ def test_comparison_of_two_evaluations_shows_gain_and_tasks(page: Any, address: 
     ],
 )
 def test_episode_and_evaluation_pages_pass_accessibility_checks(
-    page: Any, address: str, theme: str, width: int, where: str
+    page: Any, address: str, width: int, where: str
 ) -> None:
-    page.emulate_media(color_scheme=theme)
     page.set_viewport_size({"width": width, "height": 800})
     page.goto(address + where)
     page.locator("main h1").wait_for()
@@ -280,5 +278,7 @@ def test_episode_and_evaluation_pages_pass_accessibility_checks(
     if "?" not in where and "episode" in where:
         page.keyboard.press("o")
         page.get_by_role("button", name="fork").first.click()
-    assert accessibility_problems(page) == []
-    assert page.evaluate("document.documentElement.scrollWidth") <= width, "nothing is wider than the window"
+    for theme in ("light", "dark"):
+        switch_theme(page, theme)
+        assert accessibility_problems(page) == [], theme
+        assert page.evaluate("document.documentElement.scrollWidth") <= width, "nothing is wider than the window"
