@@ -15,7 +15,7 @@ from support.eval_results import make_result
 from support.groups import make_groups
 from support.run_evaluations import write_run_evaluation
 from support.viewer_episodes import numbered_episode, write_numbered_episodes
-from support.viewing import make_run, play_episodes, serve_viewer, shop_tasks, write_step
+from support.viewing import cache_without_indexes, make_run, play_episodes, serve_viewer, shop_tasks, write_step
 from understudy.core.messages import Message
 from understudy.core.trajectory import Trajectory
 from understudy.evaluation.reports.files import read_run_report, write_run_report
@@ -62,7 +62,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def address(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("UNDERSTUDY_CACHE", str(tmp_path_factory.mktemp("cache")))
+        patch.setenv("UNDERSTUDY_CACHE", cache_without_indexes(tmp_path_factory.mktemp("cache")))
         with serve_viewer(RunLibrary([folder])) as address:
             yield f"{address}/"
 
@@ -504,7 +504,7 @@ def test_causes_of_failures_are_a_column_and_a_filter(page: Any, address: str) -
 def test_conversations_of_a_log_are_listed_and_opened(
     page: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("UNDERSTUDY_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("UNDERSTUDY_CACHE", cache_without_indexes(tmp_path))
     said = {"role": "assistant", "content": "Hello, Ann."}
     choice = {"index": 0, "message": said, "finish_reason": "stop", "token_ids": [3], "token_logprobs": [-0.5]}
     asked = {"messages": [{"role": "user", "content": "I am Ann."}], "tools": [], "prompt_token_ids": [1, 2]}

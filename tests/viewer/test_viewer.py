@@ -22,7 +22,7 @@ from support.groups import make_groups
 from support.paths import ROOT
 from support.run_evaluations import write_run_evaluation
 from support.viewer_episodes import read_page_data, request_route
-from support.viewing import make_run, play_episodes, serve_viewer, write_step
+from support.viewing import cache_without_indexes, make_run, play_episodes, serve_viewer, write_step
 from understudy.core.errors import ConfigError
 from understudy.core.messages import Message
 from understudy.core.trajectory import Trajectory
@@ -46,7 +46,7 @@ HOSTILE = "</script><img src=x onerror=alert(1)><!-- \u2028 ${x}"
 @pytest.fixture(autouse=True, scope="module")
 def cache_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("UNDERSTUDY_CACHE", str(tmp_path_factory.mktemp("cache")))
+        patch.setenv("UNDERSTUDY_CACHE", cache_without_indexes(tmp_path_factory.mktemp("cache")))
         yield
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from support.viewing import make_run, serve_viewer
+from support.viewing import cache_without_indexes, make_run, serve_viewer
 from understudy.viewer import query
 from understudy.viewer.api import ANNOTATION_PATHS, ROUTES
 from understudy.viewer.library import RunLibrary
@@ -31,7 +31,7 @@ NUM_REQUESTS = 400
 @pytest.fixture(scope="module")
 def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx2.Client]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("UNDERSTUDY_CACHE", str(tmp_path_factory.mktemp("cache")))
+        patch.setenv("UNDERSTUDY_CACHE", cache_without_indexes(tmp_path_factory.mktemp("cache")))
         folder = tmp_path_factory.mktemp("runs")
         make_run(folder / "one", steps=1)
         with (
