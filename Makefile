@@ -86,7 +86,7 @@ test-mcp: install
 	$(call marked,mcp_servers)
 
 test-families: install
-	$(call marked,families,-n $(WORKERS))
+	$(call marked,families,-n $(WORKERS) --dist loadfile)
 
 test-trackers: install
 	$(call marked,trackers)
