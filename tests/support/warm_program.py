@@ -97,7 +97,8 @@ def _answer(caller: socket.socket) -> None:
 
 def _end_with_caller(caller: socket.socket, child: int) -> None:
     caller.recv(1)  # returns when the caller has ended, because a caller sends nothing else
-    os.kill(child, signal.SIGTERM)
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(child, signal.SIGTERM)
 
 
 def _run(command: dict[str, object], streams: list[int]) -> None:

@@ -378,6 +378,7 @@ def read_run_config(folder: Path) -> TrainConfig:
         raise ConfigError(f"{folder} is not a run: {why}")
     validate_config_file(folder)
     file = folder / CONFIG_FILE
+    # The config of a run that has not started may change twice within a tick of the file system's clock.
     return _load_started(file) if (folder / PROVENANCE_FILE).is_file() else load_config(file)
 
 
