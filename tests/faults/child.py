@@ -204,3 +204,7 @@ _PATCHES: Mapping[str, Callable[[FaultInjector], None]] = {
     SKYRL_WORKER: _patch_skyrl,
 }
 """What is patched, by the component that fails."""
+
+
+if __name__ == "__main__":
+    run_program(sys.argv[1:])

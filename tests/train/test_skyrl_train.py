@@ -6,6 +6,7 @@ import json
 import os
 import re
 import secrets
+import shutil
 import signal
 import socket
 import subprocess
@@ -13,13 +14,16 @@ import time
 from collections.abc import Callable, Iterator
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
-import psutil
 import pytest
 
 from support import skyrl_venv
 from support.paths import ROOT, TESTS
 from support.run_evaluations import run_results
+from tests.faults.cases import SKYRL_WORKER
+from tests.faults.endpoint import DEATH
+from tests.faults.injection import RUN_FOLDER, FaultPlan, count_injected
 from understudy.core.settings import dump_toml
 from understudy.core.trajectory import read_trajectories
 from understudy.engines.models import make_tiny_model
@@ -28,6 +32,7 @@ from understudy.runs.config import parse_config
 from understudy.runs.eval_spec import EvalSpec
 from understudy.runs.run import read_metrics, read_run_config
 from understudy.runs.storage.checkpoints import last_checkpoint
+from understudy.runs.storage.status import read_run_status
 from understudy.runs.weights import resolve_weights
 
 pytestmark = pytest.mark.skyrl
@@ -71,11 +76,12 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_tiny_model(tmp_path_factory.mktemp("tiny"), architecture="qwen3")
 
 
-def start_python(*arguments: str, log: Path, **variables: str) -> "subprocess.Popen[bytes]":
+def start_python(*arguments: str, log: Path, folder: Path | None = None, **variables: str) -> "subprocess.Popen[bytes]":
     """Start Python in SkyRL's environment with this repository's package and test modules."""
     with log.open("ab") as output:
         return subprocess.Popen(
             [str(skyrl_venv.install()), *arguments],
+            cwd=folder,
             env=skyrl_venv.process_environment() | variables,
             stdout=output,
             stderr=subprocess.STDOUT,
@@ -117,17 +123,40 @@ def logged_steps(run: Path) -> list[int]:
 
 
 @pytest.fixture(scope="module")
-def resumed_run(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of eight steps that was killed after step 5 and resumed."""
+def killed_run(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of eight steps whose process was killed in step 7."""
     folder = tmp_path_factory.mktemp("learned")
-    run, log = folder / "run", folder / "log"
-    config = write_config(folder, tiny, "save_every=4", "eval.every=4")
-    process = start_python("-m", "understudy", "train", config, "--out", str(run), log=log)
-    wait_until(lambda: 5 in logged_steps(run), process, log)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    train("--resume", str(run), log=log)
+    killed = "engine.experiment=support.skyrl_cpu.experiment:KilledExperiment"
+    config = write_config(folder, tiny, "save_every=4", "eval.every=4", killed)
+    train(config, "--out", str(folder / "killed"), log=folder / "log", code=-signal.SIGKILL)
+    return folder / "killed"
+
+
+@pytest.fixture(scope="module")
+def resumed_run(killed_run: Path) -> Path:
+    """A copy of the killed run that was resumed, from the checkpoint of step 4."""
+    run = shutil.copytree(killed_run, killed_run.with_name("run"), symlinks=True)
+    train("--resume", str(run), log=killed_run.with_name("log"))
     return run
+
+
+def read_episodes(run: Path, step: int) -> list[dict[str, Any]]:
+    """Return the episodes of a step, without what differs by time or rounding, and the version that is counted anew."""
+    lines = (run / "trajectories" / f"step_{step:06}.jsonl").read_text(encoding="utf-8").splitlines()
+    differing = {"timings", "logprobs", "weights_version"}
+    return [{key: value for key, value in json.loads(line).items() if key not in differing} for line in lines]
+
+
+def test_resumed_run_repeats_the_steps_after_the_checkpoint(killed_run: Path, resumed_run: Path) -> None:
+    """Step 5 has the weights of the checkpoint. Step 6 has weights that depend on the optimizer's state in it."""
+    checkpoint, damaged = last_checkpoint(killed_run)
+    assert (checkpoint and checkpoint.name, damaged) == ("step_000004", [])
+    assert logged_steps(killed_run) == [*range(7)]
+    assert read_episodes(resumed_run, 5) == read_episodes(killed_run, 5)
+    for step, tolerance in ((5, 1e-3), (6, 1e-2)):
+        one, other = read_metrics(resumed_run)[step], read_metrics(killed_run)[step]
+        for name in ("rollout/reward", "train/grad_norm", "train/entropy", "train/loss"):
+            assert one[name] == pytest.approx(other[name], rel=tolerance, abs=1e-5), name
 
 
 def test_rewards_rise_in_a_killed_and_resumed_run(resumed_run: Path) -> None:
@@ -188,15 +217,6 @@ def run_with_dead_engine(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -
     return run, train(config, "--out", str(run), log=log, code=1)
 
 
-def find_worker(process: "subprocess.Popen[bytes]", name: str) -> psutil.Process:
-    """Return the process of a run whose command line starts with this name."""
-    found = []
-    for each in psutil.Process(process.pid).children(recursive=True):
-        with contextlib.suppress(psutil.Error):
-            found += [each] * " ".join(each.cmdline()).startswith(name)
-    return found[0]
-
-
 def test_step_of_two_workers_matches_one(run_with_dead_engine: tuple[Path, str], resumed_run: Path) -> None:
     one, two = read_metrics(resumed_run)[1], read_metrics(run_with_dead_engine[0])[1]
     assert two["rollout/reward"] == pytest.approx(one["rollout/reward"], abs=1e-6)
@@ -215,22 +235,30 @@ def test_episodes_after_an_engine_crash_are_engine_faults(run_with_dead_engine: 
 
 
 def test_crashed_worker_ends_the_run_and_keeps_its_episodes(tmp_path: Path) -> None:
-    """Trains the CPU example on retail with two workers, a critic, a reference and an OOD domain."""
-    run, log = tmp_path / "run", tmp_path / "log"
+    """Trains the CPU example on retail with two workers, a critic, a reference and an OOD domain. A worker of the
+    policy is killed in step 2.
+    """
+    run, log = tmp_path / RUN_FOLDER, tmp_path / "log"
     (example,) = [str(path) for path in EXAMPLES if path.stem == "tiny_cpu"]
     ppo = ("algorithm.preset=ppo", "algorithm.update_epochs=1", "algorithm.kl_estimator=k2", "steps=50", "save_every=0")
     ood = ("eval.ood_domains=support.skyrl_kit:DOMAIN", "eval.ood_tasks=2")
-    process = start_python("-m", "understudy", "train", example, *ppo, *ood, "--out", str(run), log=log)
-    wait_until(lambda: 1 in logged_steps(run), process, log)
-    find_worker(process, "ray::CpuPolicy").kill()
-    text = wait_for_exit(process, log, 1)
-    assert "stopped: a worker failed" in text
-    assert f"understudy train --resume {run}" in text
-    start, first = read_metrics(run)[:2]
+    FaultPlan(SKYRL_WORKER, DEATH, "lasting", after_step=1).write(tmp_path)
+    paths = os.pathsep.join((skyrl_venv.process_environment()["PYTHONPATH"], str(ROOT)))
+    command = ("-m", "tests.faults.child", "train", example, *ppo, *ood, "--out", str(run), "--debug")
+    text = wait_for_exit(start_python(*command, log=log, folder=tmp_path, PYTHONPATH=paths), log, 1)
+    assert count_injected(tmp_path) == 1
+    (error,) = re.findall("^understudy: .*", text, re.MULTILINE)
+    assert "stopped: a worker failed" in error
+    assert f"understudy train --resume {run}" in error
+    assert "Traceback" not in text
+    assert read_run_status(run).state in ("crashed", "stopped")
+    assert logged_steps(run) == [0, 1]
+    start, first = read_metrics(run)
     assert {"eval/retail/success_rate", "eval/ood/skyrl_kit/success_rate"} <= start.keys()
     assert {"train/value_loss", "train/kl"} <= first.keys()
-    episodes, _ = read_trajectories(run / "trajectories" / f"step_{max(logged_steps(run)):06}.jsonl")
-    assert {(episode.domain, episode.fault) for episode in episodes} == {("retail", None)}
+    for step in (1, 2):
+        episodes, _ = read_trajectories(run / "trajectories" / f"step_{step:06}.jsonl")
+        assert {(episode.domain, episode.fault) for episode in episodes} == {("retail", None)}
 
 
 def test_fully_async_training_runs_and_resumes(tiny: Path, tmp_path: Path) -> None:
@@ -290,31 +318,6 @@ def test_skyrl_accepts_every_example_config(tiny: Path, tmp_path: Path) -> None:
     assert "1 x 8 " in text
 
 
-def test_own_tools_example_trains_with_the_cluster_config(tiny: Path, tmp_path: Path) -> None:
-    settings = (
-        *CPU_WORKERS,
-        f"model={tiny}",
-        "steps=1",
-        "sampling.max_response_tokens=12",
-        "limits.max_episode_tokens=6500",
-        "algorithm.groups_per_batch=2",
-        "algorithm.group_size=2",
-        "algorithm.max_resampled_groups=0",
-        "eval.tasks=5",
-        "engine.trainer.placement.policy_num_nodes=1",
-        "engine.trainer.placement.policy_num_gpus_per_node=1",
-        "engine.generator.inference_engine.num_engines=1",
-    )
-    run, paths = tmp_path / "run", os.pathsep.join((skyrl_venv.process_environment()["PYTHONPATH"], str(OWN_TOOLS)))
-    config = str(OWN_TOOLS / "cluster.toml")
-    train(config, *settings, "--out", str(run), log=tmp_path / "log", PYTHONPATH=paths)
-    rows = {row["name"]: row["success"]["mean"] for row in json.loads((run / "result.json").read_text())["rows"]}
-    assert (rows["noop"], rows["gold"]) == (0.0, 1.0)
-    (episodes, _) = read_trajectories(run / "trajectories" / "step_000001.jsonl")
-    assert len({episode.task_id for episode in episodes}) == 2
-    assert len(episodes) == 4
-
-
 def test_unknown_skyrl_key_is_reported_in_one_line(tiny: Path, tmp_path: Path) -> None:
     setting = "engine.trainer.algoritm.policy_loss_type=dppo"
     text = train(write_config(tmp_path, tiny), setting, "--dry-run", log=tmp_path / "log", code=2)
@@ -357,11 +360,33 @@ def free_ports(count: int) -> list[int]:
 
 
 def test_existing_cluster_is_used_and_kept_running(cluster: dict[str, str], tiny: Path, tmp_path: Path) -> None:
-    config, log = write_config(tmp_path, tiny, "steps=2"), tmp_path / "log"
-    text = train(config, "engine.trainer.placement.policy_num_gpus_per_node=2", log=log, code=2, **cluster)
+    """Trains the example with own tools, with its config for a cluster."""
+    config, log = str(OWN_TOOLS / "cluster.toml"), tmp_path / "log"
+    settings = (
+        *CPU_WORKERS,
+        f"model={tiny}",
+        "steps=1",
+        "sampling.max_response_tokens=12",
+        "limits.max_episode_tokens=6500",
+        "algorithm.groups_per_batch=2",
+        "algorithm.group_size=2",
+        "algorithm.max_resampled_groups=0",
+        "eval.tasks=5",
+        "engine.trainer.placement.policy_num_nodes=1",
+        "engine.generator.inference_engine.num_engines=1",
+    )
+    paths = os.pathsep.join((skyrl_venv.process_environment()["PYTHONPATH"], str(OWN_TOOLS)))
+    variables, workers = cluster | {"PYTHONPATH": paths}, "engine.trainer.placement.policy_num_gpus_per_node"
+    text = train(config, *settings, f"{workers}=2", "--out", str(tmp_path / "two"), log=log, code=2, **variables)
     assert re.search(r"RAY_ADDRESS\b.*\b1\b.*ray start --head --num-gpus=2", text)
-    train(config, "--out", str(tmp_path / "run"), log=log, **cluster)
-    assert logged_steps(tmp_path / "run") == [0, 1, 2]
+    run = tmp_path / "run"
+    train(config, *settings, f"{workers}=1", "--out", str(run), log=log, **variables)
+    assert logged_steps(run) == [0, 1]
+    rows = {row["name"]: row["success"]["mean"] for row in json.loads((run / "result.json").read_text())["rows"]}
+    assert (rows["noop"], rows["gold"]) == (0.0, 1.0)
+    (episodes, _) = read_trajectories(run / "trajectories" / "step_000001.jsonl")
+    assert len({episode.task_id for episode in episodes}) == 2
+    assert len(episodes) == 4
     status = ["ray", "status", f"--address={cluster['RAY_ADDRESS']}"]
     subprocess.run(status, env=skyrl_venv.process_environment() | cluster, check=True, capture_output=True)
 

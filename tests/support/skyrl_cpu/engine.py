@@ -1,6 +1,8 @@
 """An inference engine for SkyRL on a CPU: the local engine's sampler in a Ray actor. It loads weights from files."""
 
 import contextlib
+import os
+import signal
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -49,10 +51,9 @@ class Engine:
 class CpuClient(InferenceEngineInterface):  # type: ignore[misc]  # SkyRL has no types
     """The part of SkyRL's `InferenceEngineInterface` that works on token ids."""
 
-    def __init__(self, model: Path, sequences: int, dies_at_version: int | None = None) -> None:
-        """The engine's process is killed at its first request with the weights of version `dies_at_version`."""
+    def __init__(self, model: Path, sequences: int) -> None:
+        """`model` is the folder of the initial weights, and `sequences` how many replies are sampled at once."""
         self._model, self.weight_version = str(model), 0
-        self._dies_at_version = dies_at_version
         self._engine = Engine.remote(str(model), sequences)  # type: ignore[attr-defined]
 
     @property
@@ -65,8 +66,6 @@ class CpuClient(InferenceEngineInterface):  # type: ignore[misc]  # SkyRL has no
         params = input_batch.get("sampling_params") or {}
         ends, seed = list(params.get("stop_token_ids") or ()), int(params.get("seed") or 0)
         prompts, sampling = input_batch["prompt_token_ids"], _sampling(params)
-        if self.weight_version == self._dies_at_version:
-            ray.kill(self._engine)
         asked = [self._engine.sample.remote(prompt, sampling, seed + i, ends) for i, prompt in enumerate(prompts)]
         replies = [await reply for reply in asked]
         return {
@@ -113,6 +112,28 @@ class CpuClient(InferenceEngineInterface):  # type: ignore[misc]  # SkyRL has no
     async def get_world_size(self) -> tuple[int, int]:
         """Return the size 1: one engine with one worker."""
         return 1, 1
+
+
+class ClientOfDyingEngine(CpuClient):
+    """A client whose engine's process is killed in the rollouts of step 2. Step 1 has version 1 of the weights."""
+
+    async def generate(self, input_batch: dict[str, Any], model: str | None = None) -> dict[str, Any]:
+        """Kill the engine's process if it has the weights of step 2, and return its replies."""
+        if self.weight_version == 2:
+            ray.kill(self._engine)
+        return await super().generate(input_batch, model)
+
+
+class ClientOfKilledRun(CpuClient):
+    """A client that kills the run's process in the rollouts of step 7. A resumed run counts the weights' versions anew,
+    and is killed only if it takes six steps.
+    """
+
+    async def generate(self, input_batch: dict[str, Any], model: str | None = None) -> dict[str, Any]:
+        """Kill this process if the engine has the weights of step 7, and return the engine's replies."""
+        if self.weight_version == 7:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return await super().generate(input_batch, model)
 
 
 def _sampling(params: dict[str, Any]) -> SamplingParams:

@@ -6,7 +6,7 @@ from typing import Any
 
 import ray
 
-from support.skyrl_cpu.engine import CpuClient
+from support.skyrl_cpu.engine import ClientOfDyingEngine, ClientOfKilledRun, CpuClient
 from support.skyrl_cpu.workers import CriticWorker, PolicyWorker, RefWorker
 from understudy.core.errors import ConfigError
 from understudy.train.skyrl.cluster import ADDRESS_VARIABLE
@@ -19,8 +19,7 @@ CPUS = 3  # for the inference engine and for the processes that SkyRL starts bes
 class CpuExperiment(SkyRLExperiment):
     """SkyRL's experiment with CPU workers and a CPU inference engine."""
 
-    dies_at_version: int | None = None
-    """The version of the weights at which the engine's process is killed."""
+    client = CpuClient
 
     def __init__(self, cfg: Any, *parts: Any) -> None:
         """Raise ConfigError if an existing cluster declares fewer GPUs than SkyRL requests, because SkyRL would wait
@@ -58,7 +57,7 @@ class CpuExperiment(SkyRLExperiment):
     def get_inference_client(self) -> CpuClient:
         """Start one engine in its own process."""
         model, sequences = Path(self.cfg.trainer.policy.model.path), self._context.config.engine.max_num_seqs
-        return CpuClient(model, sequences, self.dies_at_version)
+        return self.client(model, sequences)
 
     def _setup_trainer(self) -> SyncTrainer | AsyncTrainer:
         os.makedirs(self.cfg.trainer.export_path, exist_ok=True)
@@ -78,6 +77,12 @@ class CpuExperiment(SkyRLExperiment):
 
 
 class DyingEngineExperiment(CpuExperiment):
-    """An experiment whose engine is killed in the rollouts of step 2. Version 1 of the weights is that of step 1."""
+    """An experiment whose engine is killed in the rollouts of step 2."""
 
-    dies_at_version = 2
+    client = ClientOfDyingEngine
+
+
+class KilledExperiment(CpuExperiment):
+    """An experiment whose process is killed in the rollouts of step 7."""
+
+    client = ClientOfKilledRun
