@@ -70,7 +70,7 @@ train: install
 	$(BIN)/understudy train
 
 # Tiny models are slower on several threads, and much slower if other programs use the cores.
-test $(filter-out test-vllm test-llamafactory,$(TESTS)): export OMP_NUM_THREADS ?= 1
+test $(filter-out test-llamafactory,$(TESTS)): export OMP_NUM_THREADS ?= 1
 # Without bytecode, each process that a test starts would compile the package again.
 unexport PYTHONDONTWRITEBYTECODE
 test: install

@@ -1,6 +1,8 @@
-"""Tests of simulated users and agents against a real vLLM server with SmolLM2-135M on the CPU.
+"""Tests of an exported model, simulated users and agents with a real vLLM server on the CPU.
 
-The tests check only what does not depend on the quality of a model: protocol, token counts, cache and faults."""
+The server has SmolLM2-135M with random LoRA adapters, merged by `export`. One test compares it with the local engine.
+The others check only what does not depend on the quality of a model: protocol, token counts, cache and faults.
+"""
 
 import asyncio
 import re
@@ -18,15 +20,21 @@ from understudy.core.errors import ConfigError
 from understudy.core.messages import Message
 from understudy.core.trajectory import StopReason, Trajectory
 from understudy.domains.retail import DOMAIN
+from understudy.engines.interface import SamplingParams
 from understudy.engines.models import find_model
 from understudy.envs.users import UserConfig, UserSimulatorFactory
 from understudy.envs.users.draft import STOP_TOKEN
+from understudy.formats import FormatTokenizer, load_chat_format
 from understudy.rollouts.agent import Agent, APIAgent, GoldAgent
 from understudy.rollouts.rollout import EpisodeLimits, play_episode
+from understudy.runs.config import parse_config
+from understudy.runs.run import Run
+from understudy.runs.weights import export_model, resolve_weights
 
 pytestmark = [
     pytest.mark.vllm,
     pytest.mark.skipif(bool(vllm_server.unsupported_reason()), reason=vllm_server.unsupported_reason()),
+    pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning"),  # peft's, of transformers
 ]
 
 _TEXT = "[a-zA-Z0-9 ,'.]"
@@ -40,12 +48,39 @@ OUTPUT_PATTERNS = {
 TASKS = DOMAIN.tasks("validation")[:2]
 LIMITS = EpisodeLimits(max_turns=4, max_retries=0)
 HELLO = [Message(role="user", content="Hello, who are you?")]
+SEA = "Tell me about the sea."
+
+
+def save_random_lora_checkpoint(run: Path) -> Any:
+    """Save a checkpoint of SmolLM2 with random LoRA adapters and return its engine."""
+    import torch
+
+    from understudy.engines.local.engine import LocalEngine
+
+    config = parse_config("", ["engine.finetune=lora", "engine.dtype=float32", "engine.lora.rank=4"])
+    engine = LocalEngine(find_model(config.model), config.engine)
+    generator = torch.Generator().manual_seed(2)
+    for master in engine._optimizer.masters.values():
+        master += 0.01 * torch.randn(master.shape, generator=generator)
+    engine._optimizer.copy_to_model()
+    with Run.create(run, config).write_checkpoint(1) as checkpoint:
+        engine.save(checkpoint)
+    return engine
 
 
 @pytest.fixture(scope="module")
-def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def exported(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Path]:
+    """A local engine, and the folder of its exported model."""
+    folder = tmp_path_factory.mktemp("exported")
+    engine = save_random_lora_checkpoint(folder / "run")
+    export_model(resolve_weights(str(folder / "run")), folder / "model")
+    return engine, folder / "model"
+
+
+@pytest.fixture(scope="module")
+def url(exported: tuple[Any, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     log = tmp_path_factory.mktemp("vllm") / "log"
-    with vllm_server.serve_vllm(find_model("smollm2-135m"), "smollm2", log, KEY) as url:
+    with vllm_server.serve_vllm(exported[1], "smollm2", log, KEY) as url:
         yield url
     assert KEY not in log.read_text(errors="replace").partition("api_key")[2].partition("}")[2]
 
@@ -53,6 +88,25 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 @pytest.fixture(autouse=True)
 def key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MY_KEY", KEY)
+
+
+def test_vllm_matches_the_local_engine_on_an_exported_model(exported: tuple[Any, Path], url: str) -> None:
+    import openai
+
+    engine, folder = exported
+    format, vocabulary = load_chat_format(folder), FormatTokenizer.load(folder / "tokenizer.json")
+    prompt = format.encode([Message(role="user", content=SEA)], (), ())
+    ours = asyncio.run(
+        engine.sample(prompt, SamplingParams(max_response_tokens=4, temperature=0.0), 0, format.stop_token_ids)
+    )
+    with openai.OpenAI(base_url=url, api_key=KEY) as api:
+        theirs: Any = api.chat.completions.create(
+            model="smollm2", messages=[{"role": "user", "content": SEA}], temperature=0, max_tokens=4, logprobs=True
+        )
+    assert theirs.usage.prompt_tokens == len(prompt)
+    sampled = theirs.choices[0].logprobs.content
+    assert [token.token for token in sampled] == [vocabulary.decode([token]) for token in ours.tokens]
+    assert [token.logprob for token in sampled] == pytest.approx(ours.logprobs, abs=0.1)
 
 
 def endpoint(url: str, **more: Any) -> EndpointConfig:

