@@ -242,7 +242,7 @@ def test_crashed_worker_ends_the_run_and_keeps_its_episodes(tmp_path: Path) -> N
     (example,) = [str(path) for path in EXAMPLES if path.stem == "tiny_cpu"]
     ppo = ("algorithm.preset=ppo", "algorithm.update_epochs=1", "algorithm.kl_estimator=k2", "steps=50", "save_every=0")
     ood = ("eval.ood_domains=support.skyrl_kit:DOMAIN", "eval.ood_tasks=2")
-    FaultPlan(SKYRL_WORKER, DEATH, "lasting", after_step=1).write(tmp_path)
+    FaultPlan([(SKYRL_WORKER, DEATH)], "lasting", after_step=1).write(tmp_path)
     paths = os.pathsep.join((skyrl_venv.process_environment()["PYTHONPATH"], str(ROOT)))
     command = ("-m", "tests.faults.child", "train", example, *ppo, *ood, "--out", str(run), "--debug")
     text = wait_for_exit(start_python(*command, log=log, folder=tmp_path, PYTHONPATH=paths), log, 1)
