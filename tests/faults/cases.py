@@ -14,6 +14,8 @@ from tests.faults.vllm_server import REPLY_DAMAGES, VLLM, WEIGHTS_LOST
 from understudy.core.errors import Fault
 
 SKYRL_WORKER = "SkyRL's policy worker"
+HISTORY = "92% of the episodes"
+"""The fault of a run of another system, whose episodes failed as they were reset."""
 Ending = Literal["equal", "retried", "reported", "stops", "refused", "killed"]
 ENDINGS: Mapping[Ending, str] = {
     "equal": "the run continues and equals a run without faults",
@@ -177,7 +179,7 @@ def _vllm_cases() -> Sequence[FaultCase]:
 
 
 CASES: Sequence[FaultCase] = (
-    FaultCase("environment reset", "1,172 of 1,280 episodes", _SUMS, None, "stops", "environment", is_alone=True),
+    FaultCase("environment reset", HISTORY, _SUMS, None, "stops", "environment", is_alone=True),
     *_environment_cases(),
     FaultCase("user", "exception", _USER, "retried", "stops", "user"),
     FaultCase("user", "wrong data", _SUMS_USER, "retried", "stops", "user"),

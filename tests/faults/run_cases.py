@@ -19,7 +19,7 @@ import numpy as np
 from safetensors.numpy import load_file
 
 from tests.faults.case_folder import CONFIG_FILE, write_case_folder
-from tests.faults.cases import CASES, SKYRL_CASES, Ending, FaultCase, Setup, components
+from tests.faults.cases import CASES, HISTORY, SKYRL_CASES, Ending, FaultCase, Setup, components
 from tests.faults.child import run_program
 from tests.faults.endpoint import DEATH, FaultyEndpoint
 from tests.faults.injection import RUN_FOLDER, FaultMode, FaultPlan, count_injected
@@ -137,7 +137,7 @@ def run_cases(config: TrainConfig, cases: Sequence[FaultCase], folder: Path, see
 
 def _is_history(case: FaultCase) -> bool:
     """Return whether this is the case of a run whose episodes failed as they were reset."""
-    return case.fault.startswith("1,172")
+    return case.fault == HISTORY
 
 
 class _GroupRuns:

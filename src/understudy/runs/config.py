@@ -331,8 +331,8 @@ class TrainConfig(Record):
     keep_checkpoints: int = Field(default=2, ge=0)
     """Number of last checkpoints to keep, besides the best one in validation. 0 keeps all."""
     max_fault_rate: float = Field(default=0.1, ge=0.0, le=1.0)
-    """The run stops if more than this share of the episodes of a step or an evaluation fails by a fault that is not the
-    agent's. A resumed run repeats such an evaluation."""
+    """The run stops if more than this share of the episodes of a step or an evaluation fails by a fault. A resumed run
+    repeats such an evaluation."""
     cost_limit: Decimal = Field(default=Decimal(0), ge=0)
     """The run saves a checkpoint and ends once the user simulator and the reward judge have cost this much, in the
     currency of the prices. It also limits the cost of all endpoints of `eval` and `data collect`. 0 sets no limit."""

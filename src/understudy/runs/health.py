@@ -87,8 +87,7 @@ class HealthConfig(Record):
     is at least 0.9, or has risen by 0.1.
     """
     max_faults: float = Field(default=0.02, ge=0.0, le=1.0)
-    """Maximum share of episodes that fail by a fault that is not the agent's. Above `max_fault_rate` the run stops in
-    any case."""
+    """Maximum share of episodes that fail by a fault. Above `max_fault_rate` the run stops in any case."""
     min_initial_success: float = Field(default=0.02, ge=0.0, le=1.0)
     """Minimum success rate of the evaluation before the first RL step."""
 
@@ -336,7 +335,7 @@ def _faults(line: StepMetrics, earlier: Sequence[StepMetrics], config: HealthCon
     if (rate := sum(faults.values())) <= config.max_faults:
         return ""
     by_component = ", ".join(f"{component} {share:.1%}" for component, share in faults.items())
-    return f"{rate:.1%} of the episodes failed by a fault that is not the agent's: {by_component}"
+    return f"{rate:.1%} of the episodes failed by a fault: {by_component}"
 
 
 def _initial_success(line: StepMetrics, config: HealthConfig) -> CheckVerdict:
