@@ -155,7 +155,7 @@ def test_load_config_reads_files_presets_and_overrides(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", preset_names())
 def test_presets_are_valid_and_start_with_a_comment(name: str) -> None:
     assert parse_config(dump_toml(load_config(name))) == load_config(name)
-    assert preset_text(name).startswith("# ")
+    assert re.match(r"# .+[.?]\n", preset_text(name)), "its first line is a sentence, which `understudy list` prints"
 
 
 @pytest.mark.parametrize(
