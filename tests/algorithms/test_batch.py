@@ -21,7 +21,9 @@ from understudy.algorithms.batch import (
 from understudy.core.messages import Message
 from understudy.core.tasks import Score
 from understudy.core.trajectory import Trajectory
-from understudy.engines.local.packing import CpuTree, FlatRows
+from understudy.engines.local.packing import FlatRows, PlainTree
+
+CPU = torch.device("cpu")
 
 hypothesis_settings = settings(deadline=None, derandomize=True)
 REPLY = Message(role="assistant", content="x")
@@ -195,7 +197,7 @@ def test_split_across_ranks_minimizes_the_largest_share(rows: list[tuple[list[in
 def test_tree_holds_each_token_once(rows: list[tuple[list[int], list[int]]], budget: int) -> None:
     batch = batch_of(rows)
     for chosen in plan_microbatches(batch, budget):
-        tree = CpuTree(batch, chosen)
+        tree = PlainTree(batch, chosen, CPU)
         assert tree.tokens.shape == tree.positions.shape == (1, computed_tokens(batch, chosen))
         covered = []
         for r, places in zip(chosen, tree.places, strict=True):
@@ -223,11 +225,11 @@ def test_tree_computes_shared_prefixes_once() -> None:
     prompt = list(range(50))
     batch = batch_of([(prompt, [1, 2, i]) for i in range(8)] + [([99, *prompt], [1])])
     (chosen,) = plan_microbatches(batch, 1000)
-    assert CpuTree(batch, chosen).num_tokens == 50 + 2 + 8 + 52, "replies that begin alike too"
+    assert PlainTree(batch, chosen, CPU).num_tokens == 50 + 2 + 8 + 52, "replies that begin alike too"
     assert len(plan_microbatches(batch, 60)) > 1
 
 
 def test_tree_computes_equal_rows_once() -> None:
     batch = batch_of([([1, 2], [3, 4]), ([1, 2], [3, 4]), ([1, 2], [3])])
     (chosen,) = plan_microbatches(batch, 4)
-    assert CpuTree(batch, chosen).tokens.tolist() == [[1, 2, 3, 4]]
+    assert PlainTree(batch, chosen, CPU).tokens.tolist() == [[1, 2, 3, 4]]

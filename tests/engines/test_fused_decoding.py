@@ -3,6 +3,7 @@
 import asyncio
 import random
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,11 @@ from understudy.engines.interface import SamplingParams
 from understudy.engines.local.config import LocalEngineConfig
 from understudy.engines.local.cpu import fuse
 from understudy.engines.local.engine import LocalEngine
+from understudy.engines.local.reference import FrozenReference
 from understudy.engines.local.sampling.fused_decoding import supports_fused_decoding
 from understudy.engines.local.sampling.passes import FlatPasses
 from understudy.engines.models import find_model
+from understudy.engines.reference_config import ReferenceConfig
 
 pytestmark = [
     needs_kernels,
@@ -61,9 +64,11 @@ def engine_of(folder: Path, **settings: Any) -> LocalEngine:
     return engine
 
 
-def decoded(engine: LocalEngine, *, fused: bool) -> tuple[Tensor, Tensor]:
+def decoded(
+    engine: LocalEngine, *, fused: bool = True, between: Callable[[], object] = lambda: None
+) -> tuple[Tensor, Tensor]:
     """Return hidden states and all cached keys after two passes over rows with three prefixes, drafts, and rows without
-    a prefix."""
+    a prefix. `between` is called before each pass."""
     passes, rng = FlatPasses(engine._model, 12), random.Random(0)
     assert passes._fuses
     passes._fuses = fused
@@ -84,6 +89,7 @@ def decoded(engine: LocalEngine, *, fused: bool) -> tuple[Tensor, Tensor]:
             for slot, tokens in zip(slots, new, strict=True):
                 slot.tokens += tokens
             new = [[rng.randrange(250) for _ in range(1 + i % (drafts + 1))] for i in range(len(slots))]
+            between()
             found.append(passes.decode(slots, new).float())
     return torch.cat(found), torch.stack([*passes.cache.keys.values(), *passes.cache.values.values()]).float()
 
@@ -120,6 +126,23 @@ def test_new_weights_are_used_after_they_change(settings: dict[str, Any], folder
             parameter += 0.1 * torch.randn(parameter.shape)
     sampler.set_weights_version(1)
     assert gap() < 1e-4
+
+
+def test_own_weights_are_used_after_a_pass_with_a_references_weights(folders: dict[str, Path]) -> None:
+    engine = engine_of(folders["llama"], dtype="float32")
+    reference, batch = (
+        FrozenReference(ReferenceConfig(), engine._model),
+        Batch.from_rows([[5, 6, 7]], [[False, True, True]]),
+    )
+    with torch.no_grad():
+        for parameter in engine._model.trainable_parameters().values():
+            parameter *= 1.5
+
+    def score_by_reference() -> None:
+        with reference.activate():
+            asyncio.run(engine.compute_logprobs(batch))
+
+    assert all(map(torch.equal, decoded(engine, between=score_by_reference), decoded(engine)))
 
 
 def test_other_models_take_the_other_passes(folders: dict[str, Path]) -> None:

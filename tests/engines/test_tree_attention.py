@@ -21,7 +21,7 @@ from understudy.engines.local.attention import AttentionShape, AttentionSpec
 from understudy.engines.local.config import LocalEngineConfig
 from understudy.engines.local.cpu import kernels
 from understudy.engines.local.engine import LocalEngine
-from understudy.engines.local.packing import CpuTree, FlatRows, GpuTree, pack_rows
+from understudy.engines.local.packing import FlatRows, GpuTree, PlainTree, pack_rows
 from understudy.engines.local.token_logprobs import token_logprobs
 from understudy.engines.local.tree_attention import BLOCK, attend_tree, tree_mask
 from understudy.engines.models import make_tiny_model
@@ -120,7 +120,7 @@ def test_attention_and_gradients_match_the_formula(
         monkeypatch.setattr(kernels, "fits_tree_attention", lambda *_: False)
     batch = batch_of(tree_of_rows(0, (100, 30, 20)))
     (rows,) = plan_microbatches(batch, 10_000)
-    layout: Any = GpuTree(batch, rows, CPU) if way == "flex_attention" else CpuTree(batch, rows)
+    layout: Any = GpuTree(batch, rows, CPU) if way == "flex_attention" else PlainTree(batch, rows, CPU)
     count, (dim, value_dim) = layout.tokens.shape[1], dims
     draw = torch.Generator().manual_seed(1)
     sizes = [(count, 6, dim), (count, 2, dim), (count, 2, value_dim), (6,)]
@@ -196,10 +196,22 @@ def test_subtree_of_a_token_ends_with_the_rows_that_contain_it() -> None:
 
 def test_layout_follows_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
     batch = batch_of([[1, 2, 3]])
-    assert isinstance(pack_rows(batch, [0], CPU), CpuTree)
+    assert isinstance(pack_rows(batch, [0], CPU), PlainTree)
     monkeypatch.setattr(packing, "GpuTree", lambda *arguments: arguments)
     gpu = torch.device("cuda")
     assert pack_rows(batch, [0], gpu) == (batch, [0], gpu)  # type: ignore[comparison-overlap]
+
+
+@pytest.mark.parametrize("window", [0, 2])
+def test_other_devices_have_all_tensors_of_the_layout(window: int) -> None:
+    """The device `meta` stands for MPS: it computes nothing, and refuses operands of two devices."""
+    meta = torch.device("meta")
+    layout = pack_rows(batch_of([[1, 2, 3], [1, 2, 4, 5]]), [0, 1], meta)
+    assert {layout.tokens.device, layout.positions.device} == {meta}
+    q, k, v = (torch.empty(layout.num_tokens, 2, 8, device=meta, requires_grad=True) for _ in range(3))
+    out = layout.attend(0, q, k, v, AttentionSpec(scale=1.0, window=window))
+    out.sum().backward()
+    assert (out.shape, q.grad is not None, out.device) == (q.shape, True, meta)
 
 
 @pytest.mark.parametrize("architecture", ["llama", "qwen2"])

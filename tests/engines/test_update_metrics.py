@@ -2,6 +2,7 @@
 which tokens a loss of the user's own is computed of."""
 
 import asyncio
+import math
 from pathlib import Path
 
 import pytest
@@ -84,6 +85,23 @@ def test_eps_of_adam_divides_the_first_step() -> None:
     (0.5 * weight).sum().backward()
     optimizer.step(0.1)
     assert weight.item() == pytest.approx(-0.1 * 0.5 / (0.5 + 0.5))
+
+
+@pytest.mark.parametrize("wrong", [math.nan, math.inf])
+def test_gradients_that_are_not_finite_change_nothing(wrong: float) -> None:
+    weights = {name: torch.nn.Parameter(torch.ones(2)) for name in ("a", "b")}
+    optimizer = MasterAdamW(weights, OptimizerConfig())
+    sum(weight.sum() for weight in weights.values()).backward()  # type: ignore[union-attr]
+    optimizer.step(0.1)
+    norms = []
+    for factor in (wrong, 1.0):
+        (weights["a"].sum() * factor + weights["b"].sum()).backward()
+        before = {name: tensor.clone() for name, tensor in optimizer.state_dict().items()}
+        norms.append(float(optimizer.step(0.1)))
+        changed = {name for name, tensor in optimizer.state_dict().items() if not torch.equal(tensor, before[name])}
+        assert changed == (set() if factor is wrong else set(before))
+    assert not math.isfinite(norms[0])
+    assert norms[1] == pytest.approx(2.0)
 
 
 @pytest.mark.parametrize("rewards", [(-0.5, 0.5, 0.0), (0.0, 0.0, 0.0)])

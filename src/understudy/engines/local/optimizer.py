@@ -56,12 +56,16 @@ class MasterAdamW:
         )
 
     def step(self, learning_rate: float) -> Tensor:
-        """Take a step with the accumulated gradients. Return their norm before clipping, on their device."""
+        """Take a step with the accumulated gradients. Return their norm before clipping, on their device.
+
+        If the norm is not finite, the gradients are dropped, and masters and moments stay as they are.
+        """
         for group in self._adam.param_groups:
             group["lr"] = learning_rate * group["factor"]
         gradients = dict(self._gradients())
         norm = self._norm({name: torch.linalg.vector_norm(gradient) for name, gradient in gradients.items()})
         nn.utils.clip_grads_with_norm_(self.masters.values(), self._config.max_grad_norm, norm)
+        self._adam.found_inf = (~norm.isfinite()).float()  # type: ignore[attr-defined]  # the fused step reads it
         self._adam.step()
         for gradient in gradients.values():
             gradient.zero_()

@@ -5,8 +5,8 @@ Those tokens reuse the positions of the earlier row, and only the others are app
 attention works on single tokens, so the model runs on the flat sequence [1, N] unchanged. A token that eight episodes
 share is one token in every matrix product, forward and backward, and its gradient is the sum over the eight.
 
-On a GPU, `GpuTree` computes attention with `flex_attention`; on a CPU, `CpuTree` with the C kernels. Both visit the
-scores that a token sees, and store none of them.
+On a GPU, `GpuTree` computes attention with `flex_attention`; elsewhere, `PlainTree` by the C kernels or by the formula.
+Both store no scores.
 """
 
 from collections.abc import Sequence
@@ -23,10 +23,10 @@ from understudy.engines.local.transfers import to_device
 from understudy.engines.local.tree_attention import BLOCK, MIN_TOKENS, attend_tree, tree_mask
 
 
-def pack_rows(batch: Batch, rows: Sequence[int], device: torch.device) -> "CpuTree | GpuTree":
+def pack_rows(batch: Batch, rows: Sequence[int], device: torch.device) -> "PlainTree | GpuTree":
     """Return the layout of a microbatch for a device. `rows` are row indices in sorted order, as from
     `plan_microbatches`."""
-    return GpuTree(batch, rows, device) if device.type == "cuda" else CpuTree(batch, rows)
+    return (GpuTree if device.type == "cuda" else PlainTree)(batch, rows, device)
 
 
 class FlatRows:
@@ -87,16 +87,18 @@ class GpuTree:
         return self._masks[kind]
 
 
-class CpuTree:
-    """Layout of one microbatch on the CPU. The model's attention modules call `attend`."""
+class PlainTree:
+    """Layout of one microbatch on a CPU or on MPS. The model's attention modules call `attend`."""
 
-    def __init__(self, batch: Batch, rows: Sequence[int]) -> None:
+    def __init__(self, batch: Batch, rows: Sequence[int], device: torch.device) -> None:
         """`rows` are row indices in sorted order, as from `plan_microbatches`."""
         flat = FlatRows(batch, rows)
         self.num_tokens = len(flat.tokens)
         self.places = _padded(flat.places)  # [R, T] flat positions of each row's tokens, padded
-        self.tokens, self.positions = flat.tokens[None], flat.positions[None]  # [1, N]
-        self._subtree_end, self._row_positions = flat.subtree_end, flat.positions.int()
+        self.tokens, self.positions = (to_device(x[None], device) for x in (flat.tokens, flat.positions))  # [1, N]
+        self._subtree_end, self._row_positions = (
+            to_device(x, device) for x in (flat.subtree_end, flat.positions.int())
+        )
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, spec: AttentionSpec) -> Tensor:
         """Return causal attention [N, Hq, dv] of queries [N, Hq, d] over keys [N, H, d] and values [N, H, dv]."""

@@ -151,7 +151,7 @@ class PaddedForward:
 
 
 class PaddedRows:
-    """The tokens of a microbatch as rows that are padded to the longest. It has the parts of a `CpuTree`."""
+    """The tokens of a microbatch as rows that are padded to the longest. It has the parts of a `PlainTree`."""
 
     def __init__(self, batch: Batch, rows: Sequence[int], device: torch.device) -> None:
         longest = int(batch.lengths[rows].max())

@@ -10,7 +10,7 @@ from understudy.algorithms.batch import Batch, plan_microbatches, split_across_r
 from understudy.core.errors import ConfigError
 from understudy.engines.local.memory_errors import memory_errors_as_config_errors
 from understudy.engines.local.model import LocalModel
-from understudy.engines.local.packing import CpuTree, GpuTree, pack_rows
+from understudy.engines.local.packing import GpuTree, PlainTree, pack_rows
 from understudy.engines.local.padded import PaddedRows, plan_padded_microbatches
 from understudy.engines.local.token_logprobs import (
     MaskRows,
@@ -51,7 +51,7 @@ class MicrobatchStates:
 
 def compute_states(model: LocalModel, batch: Batch, rows: Sequence[int]) -> MicrobatchStates:
     """Run a forward pass over a microbatch: the given rows of a batch."""
-    layout: CpuTree | GpuTree | PaddedRows
+    layout: PlainTree | GpuTree | PaddedRows
     if model.padded:
         layout = PaddedRows(batch, rows, model.device)
         hidden = model.padded.hidden_states(layout.tokens).flatten(0, 1)

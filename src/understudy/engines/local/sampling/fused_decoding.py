@@ -89,6 +89,8 @@ class FusedDecoding:
         self._model, self._cache, self._version = model, cache, -1
         self._tensors: list[Tensor] = []
         """Tensors whose addresses are in the structures."""
+        self._packed: list[tuple[Any, tuple[Any, ...]]] = []
+        """The layers with packed weights, each with the linear layers in them."""
         layers: list[Any] = decoder_layers(model.network)
         self._attention = layers[0].self_attn
         self._layers = (_Layer * len(layers))(*map(self._describe, layers))
@@ -98,6 +100,8 @@ class FusedDecoding:
 
         Slots with the same prefix are adjacent.
         """
+        for owner, bases in self._packed:  # a reference's pass may have packed its own weights at these addresses
+            packed_weights(owner, bases)
         if self._version != self._cache.version:
             for i, layer in enumerate(self._layers):
                 layer.keys, layer.values = self._cache.keys[i].data_ptr(), self._cache.values[i].data_ptr()
@@ -135,7 +139,8 @@ class FusedDecoding:
     def _linear(self, owner: Any, linears: tuple[Any, ...]) -> _Linear:
         """Describe linear layers with the same input. `owner` has their packed weights, or a single layer itself."""
         bases = [base for linear in linears if (base := base_linear(linear))]
-        weight, bias = packed_weights(owner or bases[0], tuple(bases))
+        self._packed.append((owner or bases[0], tuple(bases)))
+        weight, bias = packed_weights(*self._packed[-1])
         sizes = bases[0].in_features, sum(base.out_features for base in bases)
         down, up, scale = _adapters(linears, bases)
         rank = 0 if down is None else len(down)
