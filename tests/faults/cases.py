@@ -196,7 +196,7 @@ CASES: Sequence[FaultCase] = (
     *_endpoint_cases(USER_ENDPOINT, _USER_ENDPOINT, "user", list(_ENDPOINT_FAULTS)),
     *_endpoint_cases(JUDGE_ENDPOINT, _JUDGE_ENDPOINT, "grader", ["refused", HANG, "401", "500", "half JSON"]),
     FaultCase("MCP server", "death", _COUNTER, "retried", "stops", "mcp"),
-    FaultCase("MCP server", HANG, _COUNTER, "retried", "stops", "mcp"),
+    FaultCase("MCP server", HANG, _COUNTER, "retried", "stops", "mcp", is_alone=True),  # it has a short time limit
     FaultCase("MCP server", "wrong data", _COUNTER, "retried", "stops", "mcp"),
     FaultCase("MCP server", "slow", _COUNTER, "equal", "equal"),
     FaultCase("agent sampler", "exception", _SUMS, "retried", "stops", "engine"),
