@@ -2,6 +2,7 @@
 
 import asyncio
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -72,8 +73,9 @@ def test_verifiers_plays_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyP
     """Installed in the Python of verifiers, and played by it with our sampler, gold earns 1 as it does here."""
     monkeypatch.chdir(TESTS)  # where the process of the package finds toy
     write_verifiers_package("toy:DOMAIN", tmp_path / "toy-shop")
-    pip = ("-m", "pip", "install", "-q", "--no-deps", "--target", str(tmp_path / "lib"))
-    subprocess.run([verifiers_python(), *pip, str(tmp_path / "toy-shop")], check=True)
+    pip = (sys.executable, "-m", "pip", "--python", str(verifiers_python()))
+    into = ("install", "-q", "--no-deps", "--target", str(tmp_path / "lib"))
+    subprocess.run([*pip, *into, str(tmp_path / "toy-shop")], check=True)
     monkeypatch.chdir(tmp_path / "lib")
     target = f"verifiers:{verifiers_python()}#toy-shop"
     source, config = load(target), parse_config(f'domain = "{target}"', []).agent
