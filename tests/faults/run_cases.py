@@ -71,6 +71,7 @@ OUTPUT_FILE = "output.txt"
 ROUNDING = 1e-4
 """The largest difference of a weight that rounding explains."""
 _EXIT_CODES = {"stops": 1, "refused": 2}
+_STEP = re.compile(r" INFO step \d+/\d+ ")
 _ATTEMPT = re.compile(r"attempt \d+: fault of (\w+):")
 
 
@@ -182,10 +183,12 @@ class _GroupRuns:
     def _run_through(self, folder: Path, mode: FaultMode, ending: Ending, cases: Sequence[FaultCase]) -> None:
         """Run with faults that end no run, one after the other."""
         result = self._train(folder, self._plan(mode, cases))
+        parts = _STEP.split(_read_log(folder / RUN_FOLDER))[self._first_step :]  # each ends with a step's line
         for number, case in enumerate(cases):
             self._count(case, count_injected(folder, number), mode)
-        if ending != "equal":
-            self._check_owners(cases, folder / RUN_FOLDER, 0)
+            if ending != "equal":
+                last = number == len(cases) - 1  # further steps have the last fault
+                self._check_owner(case, "".join(parts[number : None if last else number + 1]))
         self._check_trained(cases, result, folder / RUN_FOLDER, ending)
 
     def _run_ended(self) -> None:
@@ -197,7 +200,7 @@ class _GroupRuns:
             result = self._resume(folder, plan) if number else self._train(folder, plan)
             before, injected = injected, count_injected(folder)
             self._count(case, injected - before, "lasting")
-            self._check_owners([case], run, logged)
+            self._check_owner(case, _read_log(run)[logged:])
             self._check_end(case, result, run, number)
         if self.undisturbed:
             self._check_trained(self._ended, self._resume(folder, self._plan("off", [])), run, "killed")
@@ -206,13 +209,11 @@ class _GroupRuns:
         self.injected[case] += injected
         self._require([case], injected > 0, f"{mode}: no fault was injected")
 
-    def _check_owners(self, cases: Sequence[FaultCase], run: Path, logged: int) -> None:
-        """Check which components the run's log names for failed attempts after its first `logged` characters."""
-        expected = {case.owner for case in cases if case.owner}
-        found = _attributed(run, logged)
-        self._require(
-            cases, not expected or found == expected, f"attributed to {sorted(found)}, not to {sorted(expected)}"
-        )
+    def _check_owner(self, case: FaultCase, log: str) -> None:
+        """Check which components a part of the run's log names for failed attempts."""
+        found = set(_ATTEMPT.findall(log))
+        text = f"attributed to {sorted(found)}, not to {case.owner}"
+        self._require([case], not case.owner or found == {case.owner}, text)
 
     def _check_end(self, case: FaultCase, result: ProgramResult, run: Path, late: int) -> None:
         """Check how a run ended, and that it has not trained on the step with the fault."""
@@ -328,11 +329,6 @@ def _absolute(name: str) -> str:
 def _describe(result: ProgramResult) -> str:
     code = "did not end in time" if result.exit_code is None else f"exit code {result.exit_code}"
     return f"{code}: {result.last_line[:300]}"
-
-
-def _attributed(run: Path, start: int) -> set[str]:
-    """Return the components that the log of a run names for failed attempts, from this character on."""
-    return set(_ATTEMPT.findall(_read_log(run)[start:]))
 
 
 def _read_log(run: Path) -> str:

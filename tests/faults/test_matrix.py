@@ -248,10 +248,16 @@ def test_broken_promise_shows(tmp_path: Path) -> None:
     (case,) = (case for case in select_cases(["grader"], short_config([])) if case.fault == "exception")
     wrong = [
         replace(case, owner="user", passing=None),
+        replace(case, owner="tool", lasting=None),
         replace(case, passing="equal", lasting=None),
         replace(case, passing=None, lasting="refused"),
     ]
     results = run_cases(short_config([]), wrong, tmp_path)
-    texts = ("attributed to ['grader'], not to ['user']", "differs from the run without faults", "not exit code 2")
+    texts = (
+        "attributed to ['grader'], not to user",
+        "attributed to ['grader'], not to tool",
+        "differs from the run without faults",
+        "not exit code 2",
+    )
     for result, text in zip(results, texts, strict=True):
         assert any(text in problem for problem in result.problems)
