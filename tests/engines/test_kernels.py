@@ -175,6 +175,15 @@ def test_packed_linear(dtype: str, rows: int, outputs: int, inputs: int) -> None
         torch.testing.assert_close(found.double(), want, rtol=scale, atol=scale * inputs**0.5)
 
 
+@needs_kernels
+@pytest.mark.parametrize("rows", [1, 21])
+@pytest.mark.parametrize(("outputs", "inputs"), [(48, 576), (131, 66)])
+def test_logits_of_bfloat16_weights_are_not_rounded(rows: int, outputs: int, inputs: int) -> None:
+    x, weight = (torch.randn(size, inputs).bfloat16() for size in (rows, outputs))
+    found = kernels.packed_logits(x, kernels.pack_weights_(None, weight), torch.full((rows, outputs), torch.nan))
+    torch.testing.assert_close(found.double(), x.double() @ weight.double().T, rtol=1e-5, atol=1e-5 * inputs**0.5)
+
+
 def norm_reference(x: Tensor, weight: Tensor) -> Tensor:
     return weight * x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-5)
 

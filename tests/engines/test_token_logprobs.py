@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from understudy.engines.local.cpu import kernels
+from understudy.engines.local.cpu import kernel_library, kernels
 from understudy.engines.local.token_logprobs import LOGIT_CHUNK, logit_chunk, token_logprobs
 
 WIDTH, VOCABULARY = 8, 300
@@ -58,6 +58,21 @@ def test_logprobs_entropies_and_gradients_match_the_formula(
     theirs = torch.autograd.grad((weights.double() * wanted).sum(), exact)
     for one, other in zip(mine, theirs, strict=True):
         assert (one - other).abs().max() < 1e-4 * other.abs().max()
+
+
+@pytest.mark.skipif(not kernel_library.kernels_available(), reason="not for this machine: it has no C kernels")
+def test_logprobs_from_a_packed_bfloat16_head_are_those_of_float32() -> None:
+    hidden, head, targets = random_inputs(2 * LOGIT_CHUNK + 3, torch.bfloat16)
+    exact = [x.detach().double().requires_grad_() for x in (hidden, head)]
+    wanted = (exact[0] @ exact[1].T / 0.7).log_softmax(-1).gather(-1, targets[:, None])[:, 0]
+    packed = kernels.pack_weights_(None, head)
+    logprobs, _ = token_logprobs(hidden, head, targets, 0.7, packed=packed)
+    assert (logprobs - wanted).abs().max() < 1e-4
+    assert (token_logprobs(hidden, head, targets, 0.7)[0] - wanted).abs().max() > 1e-2
+    mine = torch.autograd.grad(logprobs.sum(), (hidden, head))
+    for one, other in zip(mine, torch.autograd.grad(wanted.sum(), exact), strict=True):
+        assert one.dtype is torch.bfloat16
+        assert (one - other).abs().max() < 2**-7 * other.abs().max()
 
 
 def test_gradient_of_a_bfloat16_head_does_not_depend_on_the_number_of_chunks() -> None:

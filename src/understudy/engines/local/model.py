@@ -27,8 +27,8 @@ from understudy.engines.local.architecture import config_problem, probe_packing
 from understudy.engines.local.attention import AttentionShape
 from understudy.engines.local.attention_interface import ATTENTION_NAME, AttentionLayout
 from understudy.engines.local.config import LocalEngineConfig
-from understudy.engines.local.cpu import kernel_library
-from understudy.engines.local.cpu.fuse import fuse_modules
+from understudy.engines.local.cpu import kernel_library, kernels
+from understudy.engines.local.cpu.fuse import fuse_modules, packed_weights
 from understudy.engines.local.distributed.distributed import validate_devices
 from understudy.engines.local.gradient_checkpointing import decoder_layers, enable_gradient_checkpointing, model_body
 from understudy.engines.local.lora import add_lora_adapters, lora_dropout, merged_state_dict
@@ -88,7 +88,8 @@ class LocalModel:
                 self.padded.probe(self.config.vocab_size, self.device, folder)
         self.has_plain_head = has_plain_head(self.network)
         """Whether logits are the product of hidden states and `lm_head`, and nothing else."""
-        if self.device.type == "cpu" and not self.padded and kernel_library.kernels_available(self.dtype):
+        is_fused = self.device.type == "cpu" and not self.padded and kernel_library.kernels_available(self.dtype)
+        if is_fused:
             fuse_modules(self.network, recompute=not config.gradient_checkpointing)
         layers = decoder_layers(self.network)
         early = max(len(layers) - config.trainable_layers, 0) if config.trainable_layers else 0
@@ -113,6 +114,9 @@ class LocalModel:
             indices = {table: list(trained_tokens) for table in self.token_rows.tables}
             self.peft_model.peft_config["default"].trainable_token_indices = indices
         self.fsdp_shards = _shard(self.backbone, process_group, self.device) if config.sharding == "fsdp" else None
+        rounds = self.dtype == torch.bfloat16 and self.has_plain_head and self.lm_head.shape[1] % 2 == 0
+        self.has_float32_logits = is_fused and rounds and not self.fsdp_shards
+        """Whether the kernels compute logits in float32 from `packed_head`."""
         self._trainable = {name: p for name, p in self.network.named_parameters() if p.requires_grad}
         self._trainable |= self.token_rows.parameters if self.token_rows else {}
         if self.fsdp_shards:
@@ -164,10 +168,18 @@ class LocalModel:
         return lora_dropout(self.network, self.device, seed)
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """Return logits [N, V] of hidden states [N, D]."""
+        """Return logits [N, V] of hidden states [N, D]. They may be float32, which have no gradient."""
+        if (packed := self.packed_head()) is not None:
+            out = hidden.new_empty(len(hidden), len(self.lm_head), dtype=torch.float32)
+            return kernels.packed_logits(hidden, packed, out)
         if self.has_plain_head:
             return self.network.get_output_embeddings()(hidden)  # type: ignore[no-any-return]
         return own_logits(self.network, hidden)
+
+    def packed_head(self) -> Tensor | None:
+        """Return the output weights as `kernels.packed_logits` takes them, or None if logits have the model's dtype."""
+        head = self.network.get_output_embeddings()
+        return packed_weights(head, (head,))[0] if self.has_float32_logits else None
 
     def trainable_parameters(self) -> dict[str, nn.Parameter]:
         """Return the trainable parameters by name."""

@@ -84,7 +84,9 @@ def _logprobs(
 ) -> tuple[Tensor, Tensor]:
     if not model.has_plain_head:
         return token_logprobs_of(model.logits, len(model.lm_head), hidden, targets, temperature, masks)
-    return token_logprobs(hidden, model.lm_head, targets, temperature, *_trained_rows(model), masks)
+    return token_logprobs(
+        hidden, model.lm_head, targets, temperature, *_trained_rows(model), masks, model.packed_head()
+    )
 
 
 def _trained_rows(model: LocalModel) -> tuple[Tensor | None, Tensor | None]:
@@ -114,8 +116,8 @@ def _masked_logprobs(model: LocalModel, states: MicrobatchStates, batch: Batch) 
         state = states.state_index[place]
         hidden, targets = states.hidden[state], states.targets[state]
         if is_small:
-            rows = _trained_rows(model)
-            found = masked_token_logprobs(hidden, model.lm_head, targets, batch.temperature, *rows, masks)
+            rest = *_trained_rows(model), masks, not model.has_float32_logits
+            found = masked_token_logprobs(hidden, model.lm_head, targets, batch.temperature, *rest)
         else:
             found = _logprobs(model, hidden, targets, batch.temperature, masks)
         parts.append((place, found))

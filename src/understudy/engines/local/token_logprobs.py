@@ -2,6 +2,9 @@
 
 Logits exist for one chunk of positions at a time. The backward pass computes them again. With a sampling mask, the
 log-probability of a token is that over the tokens of the mask. `masked_token_logprobs` computes only their logits.
+
+On a CPU with kernels, logits are in float32, in the sampler too. Rounded to bfloat16, they make up most of the
+difference between sampler and trainer (as in MiniMax-M1, arXiv:2506.13585).
 """
 
 from collections.abc import Callable, Iterator
@@ -16,7 +19,7 @@ from understudy.engines.local.cpu import kernels
 LOGIT_CHUNK = 512
 """Positions of a chunk, at most."""
 CHUNK_LOGITS = 1 << 25
-"""Logits of a chunk, at most: 64 MiB in bfloat16."""
+"""Logits of a chunk, at most: 128 MiB in float32."""
 CHUNK_ROWS = 1 << 13
 """Rows of the output weights that `masked_token_logprobs` gathers at a time, about: 18 MiB in float32 for a width of
 576."""
@@ -55,13 +58,15 @@ def token_logprobs(
     rows: Tensor | None = None,
     tokens: Tensor | None = None,
     masks: MaskRows | None = None,
+    packed: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Return log-probabilities [M] of `targets` [M] at `temperature` and entropies [M]. Entropies have no gradient.
 
     `hidden` [M, D] are the hidden states before the targets, `lm_head` [V, D] the output weights. `rows` [K, D] equal
-    those of `tokens` [K] in `lm_head`, and get the gradient of these alone.
+    those of `tokens` [K] in `lm_head`, and get the gradient of these alone. If `lm_head` is also given `packed` for the
+    kernels, logits are in float32, else in the dtype of `hidden`.
     """
-    return TokenLogprobsFunction.apply(hidden, lm_head, targets, temperature, rows, tokens, masks)  # type: ignore[no-any-return, no-untyped-call]
+    return TokenLogprobsFunction.apply(hidden, lm_head, targets, temperature, rows, tokens, masks, packed)  # type: ignore[no-any-return, no-untyped-call]
 
 
 def masked_token_logprobs(
@@ -72,9 +77,13 @@ def masked_token_logprobs(
     rows: Tensor | None,
     tokens: Tensor | None,
     masks: MaskRows,
+    rounds: bool = True,
 ) -> tuple[Tensor, Tensor]:
-    """Return what `token_logprobs` does, from the logits of the masks' tokens alone. Every token has a mask."""
-    return MaskedLogprobsFunction.apply(hidden, lm_head, targets, temperature, rows, tokens, masks)  # type: ignore[no-any-return, no-untyped-call]
+    """Return what `token_logprobs` does, from the logits of the masks' tokens alone. Every token has a mask.
+
+    `rounds` says whether logits are rounded to the dtype of `hidden`, as those that were sampled from.
+    """
+    return MaskedLogprobsFunction.apply(hidden, lm_head, targets, temperature, rows, tokens, masks, rounds)  # type: ignore[no-any-return, no-untyped-call]
 
 
 def token_logprobs_of(
@@ -113,15 +122,20 @@ class _ChunkLogits:
     same size, because tensors are aligned.
     """
 
-    def __init__(self, hidden: Tensor, head: Tensor, masks: MaskRows | None) -> None:
+    def __init__(self, hidden: Tensor, head: Tensor, masks: MaskRows | None, packed: Tensor | None) -> None:
         size = logit_chunk(len(head))
-        self._hidden, self._head, self._masks = hidden, head, masks
-        self._logits = hidden.new_empty(min(size, len(hidden)), len(head))
+        self._hidden, self._head, self._masks, self._packed = hidden, head, masks, packed
+        dtype = hidden.dtype if packed is None else torch.float32
+        self._logits = hidden.new_empty(min(size, len(hidden)), len(head), dtype=dtype)
         self.parts = [slice(start, min(start + size, len(hidden))) for start in range(0, len(hidden), size)]
 
     def __call__(self, part: slice) -> Tensor:
         """Return the logits [n, V] of a chunk, and overwrite those of the chunk before."""
-        logits = torch.mm(self._hidden[part], self._head.T, out=self._logits[: part.stop - part.start])
+        logits = self._logits[: part.stop - part.start]
+        if self._packed is None:
+            torch.mm(self._hidden[part], self._head.T, out=logits)
+        else:
+            kernels.packed_logits(self._hidden[part], self._packed, logits)
         if self._masks is not None and (outside := _outside(self._masks, part, logits)) is not None:
             logits.masked_fill_(outside, OUTSIDE)
         return logits
@@ -152,9 +166,10 @@ class TokenLogprobsFunction(torch.autograd.Function):
         rows: Tensor | None,
         tokens: Tensor | None,
         masks: MaskRows | None,
+        packed: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
-        ctx.temperature, ctx.tokens, ctx.masks = temperature, tokens, masks
-        chunks = _ChunkLogits(hidden, head, masks)
+        ctx.temperature, ctx.tokens, ctx.masks, ctx.packed = temperature, tokens, masks, packed
+        chunks = _ChunkLogits(hidden, head, masks, packed)
         parts = [kernels.logits_to_logprobs(chunks(part), targets[part], temperature) for part in chunks.parts]
         logprobs, entropy = (torch.cat(part) for part in zip(*parts, strict=True))
         ctx.save_for_backward(hidden, head, targets, logprobs)
@@ -168,18 +183,19 @@ class TokenLogprobsFunction(torch.autograd.Function):
         grad_head = torch.zeros_like(head, dtype=torch.float32) if ctx.needs_input_grad[1] else None
         tokens = ctx.tokens if ctx.needs_input_grad[4] else None
         grad_rows = None if tokens is None else head.new_zeros(len(tokens), head.shape[1], dtype=torch.float32)
-        chunks = _ChunkLogits(hidden, head, ctx.masks)
+        chunks = _ChunkLogits(hidden, head, ctx.masks, ctx.packed)
         for part in chunks.parts:
             logits = chunks(part)
             kernels.logits_to_logprobs_backward_(logits, targets[part], grads[0][part], ctx.temperature, logprobs[part])
-            grad_hidden[part] = logits @ head
+            grad_logits = logits.to(head.dtype)
+            grad_hidden[part] = grad_logits @ head
             if grad_head is not None:
-                grad_head += logits.T @ hidden[part]
+                grad_head += grad_logits.T @ hidden[part]
             if grad_rows is not None:
-                grad_rows += logits[:, tokens].T @ hidden[part]
+                grad_rows += grad_logits[:, tokens].T @ hidden[part]
         # The sum over chunks is in float32: in bfloat16, each addition would round it.
         grads_of_weights = [None if grad is None else grad.to(head.dtype) for grad in (grad_head, grad_rows)]
-        return grad_hidden, grads_of_weights[0], None, None, grads_of_weights[1], None, None
+        return grad_hidden, grads_of_weights[0], None, None, grads_of_weights[1], None, None, None
 
 
 class MaskedLogprobsFunction(torch.autograd.Function):
@@ -195,12 +211,13 @@ class MaskedLogprobsFunction(torch.autograd.Function):
         rows: Tensor | None,
         tokens: Tensor | None,
         masks: MaskRows,
+        rounds: bool,
     ) -> tuple[Tensor, Tensor]:
         wide, owners = torch.promote_types(hidden.dtype, torch.float32), masks.owners
         logits = torch.empty(len(owners), dtype=wide, device=hidden.device)
         for _, ids in masks.spans(CHUNK_ROWS):
             products = hidden[owners[ids]].to(wide).mul_(head[masks.token_ids[ids]])
-            logits[ids] = products.sum(-1).to(hidden.dtype)  # rounded as the logits that were sampled from
+            logits[ids] = products.sum(-1).to(hidden.dtype if rounds else wide)
         scores = logits / temperature
         zeros = scores.new_zeros(len(hidden))
         highest = zeros.scatter_reduce(0, owners, scores, "amax", include_self=False)
@@ -237,4 +254,4 @@ class MaskedLogprobsFunction(torch.autograd.Function):
                 grad_rows.index_add_(0, place[token_ids], of_weights)
         of_rows = None if grad_rows is None else grad_rows[:-1]
         given = (x if x is None else x.to(head.dtype) for x in (grad_hidden, grad_head, None, None, of_rows))
-        return *given, None, None
+        return *given, None, None, None

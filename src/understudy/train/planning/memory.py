@@ -509,8 +509,9 @@ def _resident_parts(
     copied = 4 if load.has_ema_reference else item
     linear = sum(x.inputs * x.outputs for x in shape.linear)
     quantized = int(linear * NF4_BYTES) - linear * item if config.finetune == "qlora" else 0
-    packs = machine.packs_weights and config.finetune != "qlora" and not shape.is_padded(config)
-    copies = (linear + shape.vocabulary * shape.hidden) * item if packs else 0
+    packs = machine.packs_weights and not shape.is_padded(config)
+    packed = (0 if config.finetune == "qlora" else linear) + shape.vocabulary * shape.hidden
+    copies = packed * item if packs else 0
     has_primitives = machine.packs_weights and item == 2
     for name, size in (
         ("process and its libraries", machine.memory_used),
@@ -571,7 +572,7 @@ def _sampling_parts(
         new = min(new, max(MAX_PREFILL_TOKENS, load.max_turn_tokens))
         prefill = max(layer.inference for layer in shape.measured) * new // load.max_episode_tokens
     rows = max(config.max_draft_rows, load.concurrent_episodes)
-    logits = rows * shape.vocabulary * (item if machine.fused_kernels else item + 32)  # four tensors of float64
+    logits = rows * shape.vocabulary * (4 if machine.fused_kernels else item + 32)  # four tensors of float64
     yield MemoryPart(name="passes", phase="sampling", num_bytes=max(prefill, logits))
 
 
@@ -620,8 +621,9 @@ def _training_parts(
     yield MemoryPart(name="fused weights", phase="training", num_bytes=_joined(shape, config, machine))
     positions = max(1, min(LOGIT_CHUNK, CHUNK_LOGITS // shape.vocabulary))
     has_kernel = machine.fused_kernels and shape.has_plain_head
-    # With the kernel, those of the forward and the backward pass: the heap does not use the same memory for both.
-    logits = positions * shape.vocabulary * (3 * item if has_kernel else item + 12)
+    # With the kernel, those of the forward and the backward pass in float32, since the heap does not use the same memory
+    # for both, and their gradient.
+    logits = positions * shape.vocabulary * (8 + item if has_kernel else item + 12)
     logits *= 1 if shape.has_plain_head else 2  # autograd stores the scaled and capped ones too
     head = (4 + item) * shape.vocabulary * shape.hidden if config.train_embeddings and not config.uses_lora else 0
     beside = ("logits of a chunk", logits + head) if logits + head > backward else ("a layer's gradients", backward)

@@ -34,7 +34,7 @@ _SIGNATURES = {  # p: tensor or None, i: integer, f: float
     "decode_layers": "pp",
     "tree_attention": "pppppppppiiiiiiiiiff",
     "tree_attention_backward": "ppppppppppppiiiiiiiiiff",
-    "linear": "ppppiii",
+    "linear": "pppppiii",
     "pack": "ppii",
     "rms_norm": "ppppppiif",
     "rms_norm_backward": "pppppppiii",

@@ -413,9 +413,11 @@ static void multiply(const Product *m, int64_t rows) {
     }
 }
 
-/* y [rows, n] = x [rows, k] times a packed matrix [n, k], + bias unless it is NULL. */
-void linear(const real *x, const real *packed, const real *bias, real *y, int64_t rows, int64_t n, int64_t k) {
-    Product m = {x, packed, bias, .y = y, .n = n, .k = k, .x_stride = k, .y_stride = n};
+/* y [rows, n] = x [rows, k] times a packed matrix [n, k], + bias unless it is NULL. If `wide` is given, it is y in fp32
+   without bias. */
+void linear(const real *x, const real *packed, const real *bias, real *y, float *wide, int64_t rows, int64_t n,
+            int64_t k) {
+    Product m = {x, packed, bias, .y = y, .wide = wide, .n = n, .k = k, .x_stride = k, .y_stride = n};
     multiply(&m, rows);
 }
 
@@ -1108,9 +1110,9 @@ typedef struct {
 } Buffers;
 
 static void apply_linear(const Linear *layer, const real *x, real *y, real *low_rank, int64_t rows) {
-    linear(x, layer->weight, layer->bias, y, rows, layer->outputs, layer->inputs);
+    linear(x, layer->weight, layer->bias, y, NULL, rows, layer->outputs, layer->inputs);
     if (!layer->rank) return;
-    linear(x, layer->down, NULL, low_rank, rows, layer->rank, layer->inputs);
+    linear(x, layer->down, NULL, low_rank, NULL, rows, layer->rank, layer->inputs);
     Product m = {low_rank, layer->up, .y = y, .n = layer->outputs, .k = layer->rank, .x_stride = layer->rank};
     m.y_stride = layer->outputs, m.adds = 1, m.scale = (float)layer->scale;
     multiply(&m, rows);

@@ -3,8 +3,9 @@
 Each function also has a torch implementation, for other dtypes, devices and memory layouts and for machines where
 `kernels.c` cannot be compiled. Both agree within the dtype's rounding. The kernels' results do not depend on the number
 of threads. Functions whose names end in `_` overwrite their arguments. They are not differentiable, nor are
-`gather_heads`, `row_dot`, `packed_linear`, `tree_attention` and `decode_attention`. The callers of `packed_linear` and
-`tree_attention` ask first whether the kernels fit, because these two have no other implementation here.
+`gather_heads`, `row_dot`, `packed_linear`, `packed_logits`, `tree_attention` and `decode_attention`. The callers of
+products with packed weights and of `tree_attention` ask first whether the kernels fit, because these have no other
+implementation here.
 """
 
 import math
@@ -266,7 +267,16 @@ def packed_linear(x: Tensor, packed: Tensor, outputs: int, bias: Tensor | None =
     """Return x [..., k] times the packed weights [n, k], plus bias. `outputs` is n. It is not differentiable."""
     x = x.contiguous()
     out = x.new_empty(*x.shape[:-1], outputs)
-    call_kernel("linear", x, packed, bias, out, x.shape[:-1].numel(), outputs, x.shape[-1])
+    call_kernel("linear", x, packed, bias, out, None, x.shape[:-1].numel(), outputs, x.shape[-1])
+    return out
+
+
+def packed_logits(hidden: Tensor, packed: Tensor, out: Tensor) -> Tensor:
+    """Write the logits of hidden states [M, D] to `out` [M, V], float32, and return it. They are not rounded.
+
+    `packed` are the output weights [V, D].
+    """
+    call_kernel("linear", hidden.contiguous(), packed, None, None, out, *out.shape, hidden.shape[1])
     return out
 
 
