@@ -621,8 +621,8 @@ def _training_parts(
     yield MemoryPart(name="fused weights", phase="training", num_bytes=_joined(shape, config, machine))
     positions = max(1, min(LOGIT_CHUNK, CHUNK_LOGITS // shape.vocabulary))
     has_kernel = machine.fused_kernels and shape.has_plain_head
-    # With the kernel, those of the forward and the backward pass in float32, since the heap does not use the same memory
-    # for both, and their gradient.
+    # With the kernel, those of the forward and the backward pass in float32, which do not use the same memory of the
+    # heap, and their gradient.
     logits = positions * shape.vocabulary * (8 + item if has_kernel else item + 12)
     logits *= 1 if shape.has_plain_head else 2  # autograd stores the scaled and capped ones too
     head = (4 + item) * shape.vocabulary * shape.hidden if config.train_embeddings and not config.uses_lora else 0
