@@ -80,7 +80,7 @@ ARGUMENTS = {
     ),
 }
 """Arguments to test by command: `{name}` stands for each of NAMES, `{file}` for each of FILES."""
-NAMES = ("nowhere", "folder", "broken.json")
+NAMES = ("nowhere", "folder", "broken.json", "~no-such-user/x", 300 * "n")
 FILES = (*NAMES, "nowhere.toml", "folder.toml", "folder.jsonl", "broken.toml", "broken.jsonl")
 FILES += ("binary.toml", "binary.jsonl", "binary.parquet", "loop.toml", "loop.jsonl")
 

@@ -18,7 +18,8 @@ import pytest
 
 from understudy.core.errors import ConfigError
 from understudy.engines.models import MODELS, cache_folder, find_model, make_tiny_model, smollm2_model
-from understudy.engines.models.folder import MANIFEST_FILE, build_cached, validate_trainable
+from understudy.engines.models.folder import MANIFEST_FILE, build_cached, read_vocab_size, validate_trainable
+from understudy.engines.models.lookup import find_local_model
 from understudy.formats import FormatTokenizer
 
 CHATML = ("<|im_start|>", "<|im_end|>")
@@ -62,6 +63,18 @@ def test_model_names_are_listed_without_importing_torch() -> None:
     heavy = "{'torch', 'transformers', 'tokenizers', 'gguf', 'huggingface_hub', 'numpy'}"
     code = f"import sys, understudy.engines.models as m; assert list(m.MODELS); assert not {heavy} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize("name", ["Qwen/Qwen3-8B.git", "Qwen/Qwen2.5-", "Qwen/Qwen2.5--3B"])
+def test_name_that_the_hub_refuses_is_one_line(name: str) -> None:
+    for find in (find_model, find_local_model):
+        with pytest.raises(ConfigError, match=re.escape(name)):
+            find(name)
+
+
+def test_vocabulary_size_that_a_config_leaves_out_is_that_of_its_class(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "gemma3", "text_config": {"model_type": "gemma3_text"}}')
+    assert read_vocab_size(tmp_path) == 262_208
 
 
 # --- the embedded model

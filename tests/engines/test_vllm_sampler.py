@@ -567,6 +567,8 @@ def test_lora_rank_is_rounded_up_to_a_supported_rank() -> None:
 
     assert arguments(9)[arguments(9).index("--max-lora-rank") + 1] == "16"
     assert "--enable-lora" not in arguments(0)
+    with pytest.raises(ConfigError, match=r"engine\.lora\.rank = 513\b.*512"):
+        arguments(513)
 
 
 def test_vllm_installation_is_detected() -> None:

@@ -41,6 +41,19 @@ def config_error(*overrides: str, text: str = "") -> str:
     return str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ('endpoints = "gpt"', "endpoints"),
+        ('[endpoints]\ndefault = "gpt"', "[endpoints.default]"),
+        ("domain = 3", "domain"),
+        ("domain = nan", "domain"),
+    ],
+)
+def test_values_where_tables_belong_are_named(text: str, named: str) -> None:
+    assert named in config_error("endpoints.default.base_url=http://localhost/v1", text=text)
+
+
 def test_file_overrides_defaults_and_overrides_win() -> None:
     config = parse_config("seed = 3\n[limits]\nmax_turns = 7\nmax_retries = 1", ["limits.max_turns=9"])
     assert (config.seed, config.limits.max_turns, config.limits.max_retries) == (3, 9, 1)

@@ -354,6 +354,8 @@ def test_next_run_folder_uses_the_first_free_number(tmp_path: Path) -> None:
     for name in ("a-001", "a-003", "b-002"):
         (tmp_path / name).mkdir()
     assert next_run_folder("a", tmp_path) == tmp_path / "a-002"
+    (tmp_path / "c[1]-001").mkdir()
+    assert next_run_folder("c[1]", tmp_path) == tmp_path / "c[1]-002"
 
 
 def test_first_ctrl_c_sets_a_flag_and_the_second_interrupts() -> None:

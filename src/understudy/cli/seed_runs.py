@@ -51,6 +51,8 @@ def split_seeds(words: Sequence[str]) -> tuple[Sequence[str], list[int]]:
 def plan_seed_runs(words: Sequence[str], seeds: Sequence[int], out: Path | None) -> list[SeedRun]:
     """Return the runs of the seeds. Raise ConfigError if a folder has other content, or a run of other settings."""
     base = out or Path("runs", resolve(words).name)
+    if not base.name:
+        raise ConfigError(f"--out {out}: runs of several seeds begin with a name; give --out NAME")
     return [_find_run(words, seed, base.with_name(f"{base.name}-seed{seed}")) for seed in seeds]
 
 

@@ -17,6 +17,7 @@ import functools
 import hashlib
 import json
 import math
+import os
 import random
 import re
 from collections.abc import Mapping, Sequence
@@ -44,6 +45,7 @@ from understudy.clients.endpoint import (
     parse_retry_after,
     read_api_key,
     send_request,
+    validate_proxies,
     validate_url,
 )
 from understudy.core.errors import ConfigError, Fault, RolloutError, did_you_mean
@@ -316,7 +318,7 @@ class ChatModel:
             return None
         request = json.dumps([self.config.base_url, seed, body], sort_keys=True)
         name = hashlib.sha256(request.encode()).hexdigest()
-        return Path(self.config.cache_dir).expanduser() / name[:2] / f"{name}.json"
+        return Path(os.path.expanduser(self.config.cache_dir)) / name[:2] / f"{name}.json"
 
     async def _send_with_retries(self, http: httpx2.AsyncClient, body: Mapping[str, Any], seed: int) -> ChatCompletion:
         """Send a request until it succeeds or no attempt is left.
@@ -442,6 +444,7 @@ class _Connections(HTTPPools):
         # No limits here: each attempt has its own timeout, and the gate limits the connections.
         limits = httpx2.Limits(max_connections=None, max_keepalive_connections=min(config.max_concurrency, POOL_SIZE))
         headers = {"Authorization": f"Bearer {key}"} if key else {}
+        validate_proxies()
         num_pools = math.ceil(config.max_concurrency / POOL_SIZE)
         pools = [
             httpx2.AsyncClient(headers=headers, timeout=None, limits=limits, verify=_certificates())

@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx2
 
@@ -90,7 +91,25 @@ def validate_url(url: str, name: str) -> str:
     """
     if not re.fullmatch(_ADDRESS, url, re.ASCII):
         raise ConfigError(f"{name} must look like https://host:port/v1, without user, password, ? and #")
-    return url.rstrip("/")
+    return require_valid_port(url, name).rstrip("/")
+
+
+def require_valid_port(url: str, name: str) -> str:
+    """Return a URL. Raise ConfigError if its port is above 65535."""
+    try:
+        urlsplit(url).port  # noqa: B018  # reading it validates it
+    except ValueError as e:
+        raise ConfigError(f"{name}: {str(e)[0].lower()}{str(e)[1:]}") from e
+    return url
+
+
+def validate_proxies() -> None:
+    """Raise ConfigError if httpx cannot use the proxies that environment variables name."""
+    try:
+        httpx2.Client(verify=False).close()
+    except (ValueError, ImportError, httpx2.InvalidURL) as e:
+        reason = mask_secrets(str(e))
+        raise ConfigError(f"HTTP_PROXY, HTTPS_PROXY or ALL_PROXY cannot be used: {reason}; correct or unset it") from e
 
 
 def read_api_key(variable: str) -> str:

@@ -14,6 +14,7 @@ other exception is a bug of the package and propagates.
 """
 
 import difflib
+import os
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -125,7 +126,7 @@ def install_hint(extra: str) -> str:
 
 def no_such_path(text: str) -> str:
     """Return an error text: that a path does not exist, and the closest name or the names beside it."""
-    path = Path(text).expanduser()
+    path = Path(os.path.expanduser(text))
     if not path.parent.is_dir():
         return f"there is no file or folder {text}, nor the folder {path.parent}"
     beside = sorted(child.name for child in path.parent.iterdir() if not child.name.startswith("."))

@@ -405,10 +405,15 @@ def _check_keys(section: _Section, values: Mapping[str, Any]) -> None:
         is_table = isinstance(value, dict)
         if field_records(section.record, key) and not is_table:
             raise ConfigError(f"{section.source}: {section.path}{key} is a section, not a value")
+        if _is_mapping(section.record, key) and not is_table:
+            raise ConfigError(f"{section.source}: {section.path}{key} is a table, not a value")
         if is_table and (inner := section.enter(key, value)):
             _check_keys(inner, value)
         for name, entry in value.items() if is_table else ():
-            if (inner := section.enter_table(key, name)) and isinstance(entry, dict):
+            if inner := section.enter_table(key, name):
+                if not isinstance(entry, dict):
+                    path = inner.path[:-1]
+                    raise ConfigError(f"{section.source}: {path} is a section, not a value; write [{path}]")
                 _check_keys(inner, entry)
 
 

@@ -1,6 +1,7 @@
 """Streams of tasks from files or from a domain's frozen tasks. They can be read repeatedly."""
 
 import functools
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -183,7 +184,7 @@ def absolute_reference(reference: str) -> str:
     """Return the reference with an absolute path, because rows are read in other folders."""
     kind, _, rest = reference.partition(":")
     path, sharp, domain = rest.partition("#")
-    whole = Path(path).expanduser().absolute()  # not resolved: the Python of a virtual environment is a link
+    whole = Path(os.path.expanduser(path)).absolute()  # not resolved: the Python of a virtual environment is a link
     return f"{kind}:{whole}{sharp}{domain}" if kind in SOURCE_MODULES and whole.exists() else reference
 
 

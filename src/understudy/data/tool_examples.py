@@ -1,6 +1,7 @@
 """Rows with questions and answers as the examples of a `ToolDataset`, whose reward function scores them."""
 
 import functools
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ def load_tool_examples(path: str | Path) -> list[ToolExample]:
     The answer may be missing. See `to_tool_example` for the other columns. Raise TaskError at the first row that is not
     recognised, and ConfigError if the path names no data.
     """
-    return [item.value for item in items_or_raise(read_tool_examples(Path(path).expanduser()))]
+    return [item.value for item in items_or_raise(read_tool_examples(Path(os.path.expanduser(path))))]
 
 
 def read_tool_examples(path: Path) -> Iterator[Item[ToolExample] | RowError]:

@@ -382,8 +382,8 @@ class TrainConfig(Record):
     def _name_program(cls, given: Any) -> Any:
         """Set `agent.function` if the environment is one of verifiers, which plays its episodes itself."""
         domain = given.get("domain", "") if isinstance(given, Mapping) else ""
-        names = [domain] if isinstance(domain, str) else [*domain]
-        if not any(str(name).removeprefix("mix:").startswith(verifiers.PREFIX) for name in names):
+        names = [str(name) for name in (domain if isinstance(domain, list | tuple) else [domain])]
+        if not any(name.removeprefix("mix:").startswith(verifiers.PREFIX) for name in names):
             return given
         if len(names) > 1 or names[0].startswith("mix:"):
             raise ConfigError(f"{verifiers.PREFIX} names an environment that is trained alone; leave out the others")

@@ -30,6 +30,7 @@ A failed write (a full disk, a read-only folder) raises ConfigError and leaves t
 """
 
 import contextlib
+import glob
 import itertools
 import json
 import math
@@ -529,7 +530,7 @@ def validate_new_folder(folder: Path) -> None:
 
 def next_run_folder(name: str, root: Path = Path("runs")) -> Path:
     """Return the first of `runs/NAME-001`, `runs/NAME-002`, … that does not exist."""
-    taken = {path.name for path in root.glob(f"{name}-*")}
+    taken = {path.name for path in root.glob(f"{glob.escape(name)}-*")}
     return root / next(f"{name}-{i:03}" for i in range(1, len(taken) + 2) if f"{name}-{i:03}" not in taken)
 
 

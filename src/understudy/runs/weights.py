@@ -1,6 +1,7 @@
 """Resolve a name or path to model weights, and export them."""
 
 import contextlib
+import os
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -46,7 +47,7 @@ def resolve_weights(source: str, overrides: Sequence[str] = ()) -> ModelWeights:
         return target_weights(resolve([source, *overrides]))
     if target and target.kind in ("preset", "domain"):
         raise ConfigError(f"{source} is {TARGET_KINDS[target.kind]}; {_ALLOWED}")
-    path = Path(source).expanduser()
+    path = Path(os.path.expanduser(source))
     if (path / "adapter_config.json").is_file() and not (path / "config.json").is_file():
         raise ConfigError(
             f"{source} holds adapters only; name the run, or export its full model: understudy export RUN"

@@ -366,8 +366,9 @@ def _without_nulls(wire: dict[str, Any]) -> dict[str, Any]:
     for key in ("messages", "tools", "tool_calls"):
         if isinstance(present.get(key), list):
             present[key] = [_without_nulls(item) if isinstance(item, dict) else item for item in present[key]]
-    if isinstance(present.get("function"), dict):
-        present["function"] = _without_nulls(present["function"])
+    for key in ("function", "response_format", "json_schema"):
+        if isinstance(present.get(key), dict):
+            present[key] = _without_nulls(present[key])
     return present
 
 

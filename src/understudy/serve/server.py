@@ -112,12 +112,14 @@ def open_socket(config: ServeConfig) -> socket.socket:
     family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
     try:
         return socket.create_server((config.host, config.port), family=family)
-    except OSError as e:
-        if e.errno == errno.EADDRINUSE:
+    except (OSError, TypeError, UnicodeError) as e:  # the latter for a name that is none
+        if isinstance(e, OSError) and e.errno == errno.EADDRINUSE:
             text = f"port {config.port} of {config.host} is in use; give another --port, or --port 0 for a free one"
             raise ConfigError(text) from e
         address = f"{config.host} port {config.port}"
-        raise ConfigError(f"cannot listen on {address}: {e.strerror or e}; give another address or --port") from e
+        raise ConfigError(
+            f"cannot listen on {address}: {getattr(e, 'strerror', None) or e}; give another address or --port"
+        ) from e
 
 
 async def _api_error(_: Request, refusal: ApiError) -> Response:

@@ -4,6 +4,7 @@ A name is a reference (`references.py`), the path of a file or folder of tasks, 
 `mix:a,b` for a mixture, which `a,b` and a list of names mean too.
 """
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -54,7 +55,7 @@ def list_names(name: str | Sequence[str]) -> list[str]:
     """Return the parts of a mixture, with their weights, or the one name."""
     if not isinstance(name, str):
         return [part.strip() for part in name]
-    if name.startswith("mix:") or ("," in name and not Path(name).expanduser().exists()):
+    if name.startswith("mix:") or ("," in name and not Path(os.path.expanduser(name)).exists()):
         return [part.strip() for part in name.removeprefix("mix:").split(",")]
     return [name]
 
@@ -69,9 +70,9 @@ def _validate_played_files(files: Sequence[str], given: GivenFiles) -> None:
 
     Its tasks would have no effect.
     """
-    known = {Path(name).expanduser().absolute() for _, name in given}
+    known = {Path(os.path.expanduser(name)).absolute() for _, name in given}
     for file in files:
-        if Path(file).expanduser().absolute() not in known:
+        if Path(os.path.expanduser(file)).absolute() not in known:
             raise ConfigError(
                 f"domain names the file {file}, but data.train has the training tasks; leave one of them out, or list "
                 "both files in data.train"
@@ -80,7 +81,7 @@ def _validate_played_files(files: Sequence[str], given: GivenFiles) -> None:
 
 def _distinct_names(files: Sequence[str]) -> dict[str, str]:
     """Return a name for the tasks of each file: the file's name, with those of folders if files share it."""
-    parts = {file: Path(file).expanduser().with_suffix("").parts for file in files}
+    parts = {file: Path(os.path.expanduser(file)).with_suffix("").parts for file in files}
     names = {file: name_files([file]) for file in files}
     for length in range(2, max(map(len, parts.values()), default=0) + 1):
         names = {

@@ -1,6 +1,7 @@
 """The data files of a run. They must not change when it is resumed."""
 
 import math
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -66,7 +67,7 @@ def read_data_files(
 
 
 def _validate_digest(run: Run, file: str, name: str) -> None:
-    path = Path(file).expanduser()
+    path = Path(os.path.expanduser(file))
     digest, known = digest_dataset(path), run.folder / f"{name}.sha256"
     if not known.exists():
         run.write_file(known.name, digest + "\n")

@@ -63,8 +63,10 @@ class RunLibrary:
         """
         if path not in self._keys:
             parts = path.with_suffix("").parts if path.suffix == ".json" and path.is_file() else path.parts
-            names = (" ".join(parts[-length:]) for length in range(1, len(parts)))
-            self._keys[path] = next((name for name in names if name not in self._keys.values()), str(path))
+            names = [" ".join(parts[-length:]) for length in range(1, len(parts))]
+            # A name that is not UTF-8 has no address in a browser.
+            names = [name.encode(errors="replace").decode() for name in (*names, str(path))]
+            self._keys[path] = next((name for name in names if name not in self._keys.values()), names[-1])
         return self._keys[path]
 
 

@@ -9,6 +9,7 @@ turns with several calls are split or left out.
 """
 
 import json
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -277,7 +278,7 @@ def resolve_template(model: str, template: str = "") -> tuple[str, str]:
 
     Only local models are read; nothing is downloaded.
     """
-    if model in MODELS or Path(model).expanduser().exists():
+    if model in MODELS or Path(os.path.expanduser(model)).exists():
         folder = find_model(model)
         found = template or _by_text(read_chat_template(folder)) or _by_name(folder.resolve().name, model)
         return str(folder.resolve()), found

@@ -64,7 +64,7 @@ def make_vllm_sampler(model: LocalModel, folder: Path, config: LocalEngineConfig
     """Return a sampler that uses the model's weights in vLLM as the config describes. vLLM starts with the first
     reply."""
     private = Path(tempfile.mkdtemp(prefix="understudy-vllm-"))  # accessible only to this user
-    shared = Path(config.vllm.weight_sync_folder or private.parent).expanduser().resolve() / private.name
+    shared = Path(os.path.expanduser(config.vllm.weight_sync_folder or private.parent)).resolve() / private.name
     shared.mkdir(parents=True, exist_ok=True)
     vllm = _make_vllm(model, folder, config, private)
     sends_adapters = _sends_adapters(model)

@@ -43,7 +43,7 @@ def cache_folder() -> Path:
     """Return `$UNDERSTUDY_CACHE`, `$XDG_CACHE_HOME/understudy` or `~/.cache/understudy`. The folder may not exist
     yet."""
     if cache := os.environ.get("UNDERSTUDY_CACHE"):
-        return Path(cache).expanduser()
+        return Path(os.path.expanduser(cache))
     xdg = os.environ.get("XDG_CACHE_HOME")
     return (Path(xdg) if xdg else Path.home() / ".cache") / "understudy"
 
@@ -51,7 +51,12 @@ def cache_folder() -> Path:
 def read_vocab_size(folder: Path) -> int:
     """Return the number of token ids of the model in a folder, from its `config.json`."""
     config = _read_json(folder / "config.json")
-    return int(config.get("text_config", config)["vocab_size"])
+    size = config.get("text_config", config).get("vocab_size")
+    if size is None:  # left out because it is the default of the model's class, as in Gemma 3 with images
+        from transformers import AutoConfig
+
+        size = AutoConfig.from_pretrained(folder).get_text_config().vocab_size
+    return int(size)
 
 
 def build_cached(name: str, sources: Iterable[Path], build: Callable[[Path], object]) -> Path:

@@ -6,6 +6,7 @@ more often a typo than one of the few hub names without an owner. Only safetenso
 are downloaded, never pickles.
 """
 
+import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -33,7 +34,7 @@ def find_model(name: str) -> Path:
     `owner/model` on the Hugging Face hub, which is downloaded to the hub's cache. Raise ConfigError if
     there is no such model.
     """
-    folder = Path(name).expanduser()
+    folder = Path(os.path.expanduser(name))
     try:
         if name in MODELS:
             return MODELS[name]()
@@ -65,13 +66,17 @@ def _is_path(name: str, folder: Path) -> bool:
 
 def find_local_model(name: str) -> Path:
     """Return the folder of a model like `find_model`, but download nothing. A hub model must be in the hub's cache."""
-    if name in MODELS or Path(name).expanduser().exists() or not _HUB_NAME.fullmatch(name):
+    if name in MODELS or Path(os.path.expanduser(name)).exists() or not _HUB_NAME.fullmatch(name):
         return find_model(name)
     try:
         from huggingface_hub import try_to_load_from_cache
+        from huggingface_hub.errors import HFValidationError
     except ModuleNotFoundError as error:
         raise ConfigError(f"model {name!r} needs {error.name}; {install_hint('train')}") from error
-    cached = try_to_load_from_cache(name, "tokenizer.json")
+    try:
+        cached = try_to_load_from_cache(name, "tokenizer.json")
+    except HFValidationError as error:
+        raise _invalid_name(name, error) from error
     if not isinstance(cached, str):
         raise ConfigError(f"model {name!r} is not downloaded on this machine")
     return Path(cached).parent
@@ -82,7 +87,7 @@ def find_model_config(name: str) -> Path:
 
     Of a model on the hub, only config.json is downloaded. Raise ConfigError if there is none.
     """
-    folder = Path(name).expanduser()
+    folder = Path(os.path.expanduser(name))
     if name not in MODELS and (folder / "config.json").is_file():
         return folder
     if name in MODELS or folder.is_dir() or _is_path(name, folder) or not _HUB_NAME.fullmatch(name):
@@ -95,12 +100,20 @@ def find_model_config(name: str) -> Path:
 
 def _download(name: str, wanted: Sequence[str] = _WANTED) -> Path:
     from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, LocalEntryNotFoundError, RepositoryNotFoundError
+    from huggingface_hub.errors import (
+        GatedRepoError,
+        HfHubHTTPError,
+        HFValidationError,
+        LocalEntryNotFoundError,
+        RepositoryNotFoundError,
+    )
 
     # OSError and the base class of the HTTP client's errors: httpx in huggingface_hub 1, httpx2 in 2.
     network_errors: tuple[type[Exception], ...] = HfHubHTTPError.__bases__
     try:
         return Path(snapshot_download(name, allow_patterns=list(wanted), ignore_patterns=list(_UNWANTED)))
+    except HFValidationError as error:
+        raise _invalid_name(name, error) from error
     except GatedRepoError as error:
         raise ConfigError(f"model {name!r} is gated: accept its terms on huggingface.co, then set HF_TOKEN") from error
     except RepositoryNotFoundError as error:
@@ -113,3 +126,7 @@ def _download(name: str, wanted: Sequence[str] = _WANTED) -> Path:
         reason = str(error).partition("\n")[0]
         text = f"model {name!r} is not a local folder, and its download failed ({type(error).__name__}: {reason})"
         raise ConfigError(f"{text}; try again, or use {' or '.join(MODELS)}") from error
+
+
+def _invalid_name(name: str, error: ValueError) -> ConfigError:
+    return ConfigError(f"model {name!r} is no name on Hugging Face: {str(error).rstrip('.')}")

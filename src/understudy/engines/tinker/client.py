@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import httpx2
 
-from understudy.clients.endpoint import read_api_key
+from understudy.clients.endpoint import read_api_key, validate_proxies
 from understudy.core.errors import ConfigError, RolloutError, did_you_mean, install_hint
 from understudy.engines.tinker.config import API_KEY_VARIABLE, TinkerEngineConfig
 
@@ -148,6 +148,7 @@ class TinkerClient:
 
 def health_problem(config: TinkerEngineConfig) -> str:
     """Return what is wrong with the server's health, or an empty string."""
+    validate_proxies()
     try:
         with httpx2.stream("GET", config.base_url + HEALTH_PATH, timeout=HEALTH_INTERVAL) as response:
             status = response.status_code  # the body is not read

@@ -4,6 +4,7 @@ import re
 
 from pydantic import Field, field_validator
 
+from understudy.clients.endpoint import require_valid_port
 from understudy.core.errors import ConfigError
 from understudy.core.records import Record
 
@@ -43,4 +44,4 @@ class VllmConfig(Record):
     def _validate_base_url(cls, value: str) -> str:
         if value and not re.fullmatch(r"https?://(?:[\w.-]+|\[[\da-fA-F:]+\])(?::\d{1,5})?/?", value, re.ASCII):
             raise ConfigError(f"engine.vllm.base_url = {value!r}: expected a URL like http://host:port without a path")
-        return value.rstrip("/")
+        return require_valid_port(value, "engine.vllm.base_url").rstrip("/")

@@ -49,6 +49,15 @@ def vllm_installed(python: str) -> bool:
         raise ConfigError(f"engine.vllm.python = {python!r} cannot be run: {e.strerror}") from e
 
 
+def _lora_rank(rank: int) -> int:
+    """Return the smallest limit of vLLM for adapters of a rank."""
+    if rank > max(LORA_RANKS):
+        raise ConfigError(
+            f"engine.lora.rank = {rank}: vLLM takes at most {max(LORA_RANKS)}; lower it, or set engine.sampler=torch"
+        )
+    return min(most for most in LORA_RANKS if most >= rank)
+
+
 def server_args(config: VllmConfig, *, dtype: str, max_num_seqs: int, lora_rank: int, on_cpu: bool) -> list[str]:
     """Return the arguments of `vllm serve` for an engine's sampler. `lora_rank` is 0 without LoRA adapters."""
     values = {"dtype": dtype, "max-num-seqs": max_num_seqs, "gpu-memory-utilization": config.gpu_memory_utilization}
@@ -57,7 +66,7 @@ def server_args(config: VllmConfig, *, dtype: str, max_num_seqs: int, lora_rank:
         values["max-model-len"] = config.max_model_len
     if lora_rank:
         values |= {
-            "max-lora-rank": next(most for most in LORA_RANKS if most >= lora_rank),
+            "max-lora-rank": _lora_rank(lora_rank),
             "max-loras": 1,
             "max-cpu-loras": 2,
         }
@@ -144,7 +153,7 @@ class VllmServer(VllmHttpClient):
 
 def _path(python: str) -> str:
     """Return the path of a Python. An empty string is the running Python."""
-    return str(Path(python).expanduser()) if python else sys.executable
+    return str(Path(os.path.expanduser(python))) if python else sys.executable
 
 
 def _environment(python: str) -> dict[str, str]:

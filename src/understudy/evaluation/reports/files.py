@@ -53,7 +53,7 @@ def find_evaluated(text: str) -> list[Path]:
 
     Raise ConfigError if none match a pattern.
     """
-    path = Path(text).expanduser()
+    path = Path(os.path.expanduser(text))
     if path.exists() or not glob.has_magic(text):
         return [path]
     found = [Path(each) for each in sorted(glob.glob(str(path)))]

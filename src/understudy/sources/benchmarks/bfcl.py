@@ -14,6 +14,7 @@ import copy
 import functools
 import inspect
 import json
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -34,7 +35,7 @@ _DONE = Message(role="assistant", content="Done.")
 def open_domain(reference: str) -> GradedSource:
     """Return the tasks of `PATH#CATEGORY`. Raise ConfigError if they cannot be found."""
     path, _, category = reference.partition("#")
-    folder = Path(path).expanduser().resolve() / _PACKAGE
+    folder = Path(os.path.expanduser(path)).resolve() / _PACKAGE
     if not path or not (folder / "data").is_dir():
         problem = f"{path or reference} has no folder {_PACKAGE}/data"
         raise ConfigError(

@@ -5,6 +5,7 @@ package importable without running its top module, so that its data and tools ca
 """
 
 import importlib
+import os
 import sys
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -16,10 +17,10 @@ from understudy.core.errors import ConfigError, did_you_mean
 def locate_domain(reference: str, benchmark: str, domains: str) -> tuple[Path, str]:
     """Split `PATH#domain` into the checkout and the domain's name. The domain must have a folder in `PATH/domains`."""
     path, name = reference.rpartition("#")[::2] if "#" in reference else (reference, "")
-    if not path or not (Path(path).expanduser() / domains).is_dir():
+    if not path or not (Path(os.path.expanduser(path)) / domains).is_dir():
         problem = f"{path or reference} is not a checkout of {benchmark}: it has no folder {domains}"
         raise ConfigError(f"{problem}; write {benchmark}:PATH#domain")
-    root = Path(path).expanduser().resolve()
+    root = Path(os.path.expanduser(path)).resolve()
     known = sorted(folder.name for folder in (root / domains).iterdir() if (folder / "__init__.py").is_file())
     if not name:
         raise ConfigError(f"{benchmark}:{path} names no domain; write {benchmark}:{path}#{' or #'.join(known)}")

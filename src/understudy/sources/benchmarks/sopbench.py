@@ -15,6 +15,7 @@ import copy
 import functools
 import itertools
 import json
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -68,7 +69,7 @@ class SOPBench(GradedSource):
 def open_domain(reference: str) -> SOPBench:
     """Return the tasks of `PATH#DOMAIN`. Raise ConfigError if they cannot be found."""
     path, _, domain = reference.partition("#")
-    root = Path(path).expanduser().resolve()
+    root = Path(os.path.expanduser(path)).resolve()
     known = sorted(file.name.removesuffix("_tasks.json") for file in root.glob("data/*_tasks.json"))
     if not path or not known or not (root / "env" / "evaluator.py").is_file():
         raise ConfigError(f"sopbench:{reference}: {path or 'it'} is no checkout of SOPBench; write sopbench:PATH#bank")

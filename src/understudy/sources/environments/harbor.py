@@ -11,6 +11,7 @@ writes. `solution/solve.sh`, if it is alone there, is the gold solution.
 
 import json
 import math
+import os
 import re
 import shlex
 import shutil
@@ -54,7 +55,7 @@ def open_domain(reference: str) -> GradedSource:
     Raise ConfigError without `run=local`, if no task can run so, or if this machine cannot isolate them.
     """
     path, _, listed = reference.partition("#")
-    folder, options = Path(path).expanduser(), dict(parse_qsl(listed, keep_blank_values=True))
+    folder, options = Path(os.path.expanduser(path)), dict(parse_qsl(listed, keep_blank_values=True))
     for option in options.keys() - {*_OPTIONS}:
         raise ConfigError(f"{PREFIX}{reference}: unknown option {did_you_mean(option, _OPTIONS)}")
     given = [folder] if _is_task(folder) else sorted(filter(_is_task, folder.iterdir())) if folder.is_dir() else []

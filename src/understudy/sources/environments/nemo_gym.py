@@ -16,6 +16,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 import httpx2
 
+from understudy.clients.endpoint import validate_proxies
 from understudy.core.errors import ConfigError, RolloutError, ToolError, did_you_mean
 from understudy.core.items import InvalidField, Item, RowError, items_or_raise
 from understudy.core.messages import Message, ToolCall, ToolSpec, message_from_openai
@@ -142,6 +143,7 @@ class _NemoGymSession:
 
 
 def _require_resources_server(url: str) -> None:
+    validate_proxies()
     try:
         with httpx2.Client(timeout=REQUEST_SECONDS) as client:
             paths = client.get(f"{url}/openapi.json").raise_for_status().json()["paths"]

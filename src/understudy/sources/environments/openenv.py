@@ -17,6 +17,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 import httpx2
 
+from understudy.clients.endpoint import validate_proxies
 from understudy.core.errors import ConfigError, RolloutError, ToolError, did_you_mean, install_hint
 from understudy.core.event_loop import LoopLocal
 from understudy.core.messages import ToolCall, ToolSpec
@@ -217,6 +218,7 @@ class _OpenEnvSession:
 
 def _request(url: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
     """Return the JSON of a response. Raise ConfigError if the server cannot be reached or refuses the request."""
+    validate_proxies()
     try:
         with httpx2.Client(timeout=REQUEST_SECONDS) as client:
             answer = client.get(url + path) if body is None else client.post(url + path, json=body)

@@ -6,6 +6,7 @@ Tools are listed once, by a server or from the cassette. All episodes show the s
 import asyncio
 import dataclasses
 import functools
+import os
 import time
 from collections import defaultdict
 from collections.abc import Coroutine, Mapping, Sequence
@@ -54,7 +55,7 @@ def open_domain(reference: str) -> "MCPTaskSource":
     If it has aliases, its servers are started once to check them.
     """
     shipped = _SHIPPED / f"{reference}.toml"
-    config = load_environment_config(shipped if shipped.is_file() else Path(reference).expanduser())
+    config = load_environment_config(shipped if shipped.is_file() else Path(os.path.expanduser(reference)))
     source = MCPTaskSource(MCPEnvironmentResources(config))
     if config.aliases:
         _ = source.tool_specs  # a wrong alias is an error here, and not during the first episode

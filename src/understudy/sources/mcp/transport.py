@@ -22,6 +22,7 @@ from mcp.client.stdio import get_default_environment
 from mcp.client.streamable_http import streamable_http_client
 from mcp.os.posix.utilities import terminate_posix_process_tree
 
+from understudy.clients.endpoint import validate_proxies
 from understudy.core.errors import ConfigError, RolloutError
 from understudy.sources.mcp.config import MCPServerConfig
 from understudy.sources.mcp.http_tools import http_tools_server
@@ -152,6 +153,7 @@ async def open_transport(config: MCPServerConfig, fill: PlaceholderResolver, log
                 process = await stack.enter_async_context(_started(_launched(config, fill), log))
                 await _listening(process, url)
                 await stack.enter_async_context(_watched(process, log))
+            validate_proxies()
             timeout = httpx2.Timeout(30.0, read=None)  # how long a call may take is the session's matter
             headers = {"accept-encoding": "identity"} | fill.resolve_all(config.headers)
             hooks: dict[str, list[Callable[..., Awaitable[None]]]] = {"response": [_limit_body, log.note_status]}

@@ -6,6 +6,7 @@ train, validation (valid, val, dev) or test.
 
 import hashlib
 import importlib
+import os
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -53,7 +54,7 @@ class RowFile:
 
 def is_task_file(name: str) -> bool:
     """Return whether a name is that of a data file, of a folder with data files, or of a data set (`hf:`)."""
-    path = Path(name).expanduser()
+    path = Path(os.path.expanduser(name))
     if name.partition(":")[0] in SOURCE_MODULES:  # such as nemo-gym:URL#train.jsonl
         return False
     if name.startswith(HUB_PREFIX) or path.suffix in SUFFIXES:
@@ -65,7 +66,7 @@ def list_row_files(name: str) -> list[RowFile]:
     """Return the files that a name means. Raise ConfigError if there are none."""
     if name.startswith(HUB_PREFIX):
         return _load_hub(name.removeprefix(HUB_PREFIX))
-    path = Path(name).expanduser()
+    path = Path(os.path.expanduser(name))
     if not path.is_dir():
         return [RowFile(str(path), split_from_name(path.stem), path)]
     if not (files := _list_folder(path)):

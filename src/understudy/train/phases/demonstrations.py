@@ -4,6 +4,7 @@ If their system message or tools differ from the domain's, SFT trains on prompts
 before training starts.
 """
 
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,7 +38,7 @@ def read_demonstrations(
             )
         return [], []
     read = ReadingNotes()
-    path = Path(sft.dataset_file).expanduser()
+    path = Path(os.path.expanduser(sft.dataset_file))
     found = list(valid_examples(read_examples(path, Demonstration, sft.min_reward, read), path))
     notes = [*read.lines("sft.min_reward=0"), *prompt_mismatch_notes(found, domain)]
     episodes = [_to_trajectory(item, format) for item in found]

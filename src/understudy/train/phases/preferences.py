@@ -5,6 +5,7 @@ start of the phase. They determine the weight of each conversation in the update
 """
 
 import dataclasses
+import os
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -54,7 +55,7 @@ def read_preferences(config: TrainConfig, format: ChatFormat) -> tuple[list[Pref
         )
     if preferences.kind == "kto" and preferences.batch_size < 2:
         raise ConfigError("preferences.batch_size = 1: kto compares the conversations of a batch; set at least 2")
-    path, units = Path(preferences.dataset_file).expanduser(), list[PreferenceUnit]()
+    path, units = Path(os.path.expanduser(preferences.dataset_file)), list[PreferenceUnit]()
     read = ReadingNotes()
     names = _SIDES[preferences.kind]
     most, too_long = config.limits.max_episode_tokens, list[tuple[str, int]]()

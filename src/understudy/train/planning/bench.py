@@ -172,7 +172,7 @@ def _file(model: str, config: LocalEngineConfig) -> Path:
 
 def _model_key(model: str) -> str:
     """Return the name of a model. For a folder, return its path and the digest of its config."""
-    file = Path(model).expanduser() / "config.json"
+    file = Path(os.path.expanduser(model)) / "config.json"
     if model in MODELS or not file.is_file():
         return model
     return f"{file.resolve()}\n{hashlib.sha256(file.read_bytes()).hexdigest()}"

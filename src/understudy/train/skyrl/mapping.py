@@ -5,6 +5,7 @@ and their differences.
 """
 
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -203,4 +204,4 @@ def max_context_tokens(model: Path) -> int:
 
 def _on_hub(name: str) -> bool:
     """Return whether each machine can download the model by name. Otherwise all machines need its folder."""
-    return "/" in name and not Path(name).expanduser().exists()
+    return "/" in name and not Path(os.path.expanduser(name)).exists()

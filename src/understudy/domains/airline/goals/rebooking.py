@@ -46,6 +46,8 @@ def change_flights(b: AirlineTaskBuilder, draw: Draw[Reservation]) -> GoalSpec:
     cabin: Cabin = "basic economy" if cause == "basic" else b.rng.choice(("economy", "economy", "business"))
     now = b.set_upcoming(draw.entity, cabin=cabin, one_way=draw.easy)
     direction, new = _draw_other_date(b, now)
+    if cause == "flown" and direction == "return":  # which is still ahead, and so can be changed
+        cause = "sold out"
     vague = not draw.easy and b.draw_bool(VAGUE_SHARE)
     date = b.phrase("new_date", date=format_month_day(new.date))
     text = b.phrase("flights_vague" if vague else "flights", **_flight_words(b, now, direction, new))
