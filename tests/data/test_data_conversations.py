@@ -364,3 +364,16 @@ def test_unserializable_call_arguments_are_skipped(tmp_path: Path) -> None:
     code, said, err = run_data_command("convert", write_lines(tmp_path / "rows.jsonl", rows), out, "--skip-invalid")
     assert (code, said.splitlines()) == (1, [f"{out}: 1", "3 left out"])
     assert [f"rows.jsonl:{line}: messages.2" in err for line in (1, 2, 3, 4)] == [False, True, True, True]
+
+
+def test_each_of_several_calls_needs_a_result(tmp_path: Path) -> None:
+    names = ("a", "b")
+    calls = [{"id": name, "type": "function", "function": {"name": name, "arguments": "{}"}} for name in names]
+    results = [{"role": "tool", "tool_call_id": name, "content": "1"} for name in names]
+    start = [{"role": "user", "content": "Hi."}, {"role": "assistant", "content": "", "tool_calls": calls}]
+    end = {"role": "assistant", "content": "Done."}
+    rows = [{"messages": [*start, *results, end]}, {"messages": [*start, results[0], end]}]
+    whole, partial = read_conversations(write_lines(tmp_path / "rows.jsonl", rows))
+    assert isinstance(whole, Item)
+    assert isinstance(partial, RowError)
+    assert partial.field == "messages.3"

@@ -260,6 +260,8 @@ def test_ctrl_c_in_read_only_commands_suggests_no_resume(
 def test_validate_uses_bounded_memory(tmp_path: Path) -> None:
     """Validation stores the ids of tasks, not the tasks."""
     task = TASKS[0]
+    write_lines(tmp_path / "one.jsonl", [task])
+    assert run_data_command("validate", tmp_path / "one.jsonl")[0] == 0, "imports are not measured"
     with (tmp_path / "t.jsonl").open("w") as file:
         for number in range(60):
             scenario = task.scenario.replace(instructions="x" * 250_000)

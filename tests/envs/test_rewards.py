@@ -242,6 +242,8 @@ def test_number_of_the_policy_needs_some_successful_call() -> None:
         ("It cannot be cancelled because it is delivered.", True),
         ("It was not only delivered but also unpacked.", True),
         ("I can't cancel it: delivered.", True),
+        ("Delivered orders like W1 aren't eligible for this, so I can't cancel it.", True),
+        ("It is delivered, and you don't have a second one.", True),
     ],
 )
 def test_denied_word_is_not_told(text: str, told: bool) -> None:
@@ -260,6 +262,8 @@ def test_denied_word_is_not_told(text: str, told: bool) -> None:
         ("It is 12.50, not 13.50.", False),
         ("It does not cost more than 12.50.", True),
         ("It can't exceed 12.50", True),
+        ("It is approximately 12.50.", True),
+        ("The estimated price is 12.50.", True),
     ],
 )
 def test_denied_number_is_not_told(text: str, told: bool) -> None:

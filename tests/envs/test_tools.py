@@ -109,6 +109,24 @@ class Scalar:
         return 7
 
 
+def test_annotation_with_a_text_keeps_its_constraints() -> None:
+    class Bank(Toolkit):
+        def refund(self, amount: Annotated[float, "Euros.", Field(gt=0, le=50)]) -> str:
+            """Refund an amount."""
+            return f"refunded {amount}"
+
+    bank = Bank(Shelf())
+    (spec,) = bank.specs()
+    assert spec.parameters["properties"]["amount"] == {
+        "type": "number",
+        "description": "Euros.",
+        "exclusiveMinimum": 0,
+        "maximum": 50,
+    }
+    with pytest.raises(ToolError, match="amount"):
+        bank.call_sync(ToolCall(name="refund", arguments={"amount": -5000}))
+
+
 class Array:
     """An array of NumPy or PyTorch, with as much as is read of it."""
 
@@ -125,8 +143,9 @@ class Array:
         ({"a": [Scalar()]}, '{"a":[7]}'),
         (["caf\udce9", "é"], '["caf\ufffd","é"]'),
         ((n for n in (1, 2)), "[1,2]"),
+        ({"a": {"c", "b"}, "d": (frozenset({2, 1}),)}, '{"a":["b","c"],"d":[[1,2]]}'),
     ],
-    ids=["scalar", "nested scalar", "surrogate", "generator"],
+    ids=["scalar", "nested scalar", "surrogate", "generator", "sets"],
 )
 def test_result_is_rendered_as_json(result: object, text: str) -> None:
     assert render_result("look", result) == text

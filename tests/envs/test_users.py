@@ -89,6 +89,8 @@ def test_wrong_fact_is_corrected_when_asked_again() -> None:
         "**Order W1**: cancellation, refund $20.00 to card_1. Is that correct?",
         "Unfortunately, it is accepted already, so I will cancel order W1 for a fee of 5.00. Do you confirm?",
         "I'm unable to change it, but I can cancel order W1. Shall I proceed?",
+        "I will cancel order W1, after which it can no longer be changed. Shall I proceed?",
+        "I will cancel order W1 of 2025-05-19 12:00 and 2025-05-22 13:55 (10.50, 20.75 and 31.25). Shall I proceed?",
     ],
 )
 def test_user_consents_to_matching_proposal(text: str) -> None:
@@ -165,6 +167,10 @@ def test_repeated_proposal_costs_patience() -> None:
         "Our policy does not allow me to cancel order W1.",
         "I am not authorized to cancel order W1.",
         "It has shipped, so I must decline.",
+        "Order W1 is delivered, which is why I can't cancel it.",
+        "Order W1 can no longer be cancelled.",
+        "Order W1 has shipped, so no changes are possible.",
+        "Order W1 doesn't qualify for this.",
     ],
 )
 def test_user_accepts_refusal(text: str) -> None:

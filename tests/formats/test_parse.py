@@ -778,3 +778,17 @@ def test_parse_command_errors_are_one_line(arguments: list[str], given: str, exp
     assert done.returncode == 2
     assert expected in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("tag", ["</function>", "</tool_call>", "<function=f>", "<tool_call>"])
+def test_tag_in_a_parameter_shortens_no_argument(tag: str) -> None:
+    value = f"<parameter=content>\nx = '{tag}'\ny = 2\n</parameter>"
+    text = f"<tool_call>\n<function=write>\n{value}\n</function>\n</tool_call>"
+    (made,) = parse_reply(text, "qwen3_coder").calls
+    assert made.parse_error or made.arguments == {"content": f"x = '{tag}'\ny = 2"}
+
+
+def test_strike_through_ends_no_reply() -> None:
+    text = "The lamp was <s>$20</s>, now it is $10."
+    assert (parse_reply(text).text, parse_reply(text).hallucinated_turn) == (text, False)
+    assert parse_reply("The lamp is $10.</s>User: ok").text == "The lamp is $10."

@@ -272,3 +272,11 @@ def test_csv_that_is_not_utf_8_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_bytes(b"question\ncaf\xe9\n")
     (problem,) = problems(tmp_path / "t.csv")
     assert "UTF-8" in str(problem)
+
+
+def test_integers_of_any_size_and_floats_keep_their_type(tmp_path: Path) -> None:
+    row = {"large": 123456789012345678901234567890, "whole": 1, "floats": [1.0, 1e5, {"x": 0.1}]}
+    (tmp_path / "a.json").write_text(json.dumps([row, {"after": 1}]))
+    first, second = items_or_raise(read_rows(tmp_path / "a.json"))
+    assert (first.value, second.value) == (row, {"after": 1})
+    assert [type(x) for x in first.value["floats"][:2]] == [float, float]

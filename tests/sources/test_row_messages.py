@@ -292,3 +292,13 @@ def test_tools_are_read_under_their_other_names(name: str, schema: str) -> None:
     for tools in ([tool], json.dumps([tool]), [json.dumps(tool)], [{"type": "function", "function": tool}], [as_text]):
         assert normalize_tools({"tools": None, name: tools}) == read
         assert normalize_tools({"messages": [], "input": {name: tools}}) == read
+
+
+@pytest.mark.parametrize(
+    ("results", "ids"), [(["", ""], ["call_0_0", "call_0_1"]), (["call_0_1", None], ["call_0_1", "call_0_0"])]
+)
+def test_results_without_an_id_belong_to_the_calls_that_have_none_yet(results: list[Any], ids: list[str]) -> None:
+    calls = [{"type": "function", "function": CALL | {"arguments": "{}"}} for _ in results]
+    answers = [RESULT | ({} if given is None else {"tool_call_id": given}) for given in results]
+    messages = normalize_messages([ASKED, SAID | {"tool_calls": calls}, *answers, SAID])
+    assert [message["tool_call_id"] for message in messages if message["role"] == "tool"] == ids

@@ -85,6 +85,13 @@ _REJECTED = re.compile(
     re.IGNORECASE,
 )
 """A sentence that says that what follows is false."""
+_IMPOSSIBLE = re.compile(
+    r"\b(?:cannot|can not|can['\N{RIGHT SINGLE QUOTATION MARK}]t) be "
+    r"(?:changed|replaced|cancelled|canceled|returned|exchanged|moved|upgraded|modified|refunded)\b"
+    r"|\b(?:is|are)(?: not|n['\N{RIGHT SINGLE QUOTATION MARK}]t) eligible\b",
+    re.IGNORECASE,
+)
+"""What cannot be done with the thing that a clause is about."""
 _OF_SEVERAL = re.compile(r"\b(?:both|all|each|every|neither|none)\b", re.IGNORECASE)
 _FUNCTION_WORD = re.compile(
     r"\b(?:the|an?|is|are|was|were|be|been|has|have|will|to|of|for|with|in|on|at|by|and|or|that|it|you|your|i|my|we|not)\b",
@@ -174,8 +181,13 @@ def _asserts(output: str, text: str, *, denied: bool) -> bool:
 
 
 def _denies(output: str, sentence: str) -> bool:
-    """Return whether each clause of a sentence that states an output denies something."""
+    """Return whether each clause of a sentence that states an output denies something.
+
+    "Basic economy reservations can't be changed" says no less about them than "it is basic economy".
+    """
     clauses = [clause for clause in split_clauses(sentence) if states_fact(output, clause)]
+    if not is_number(output):
+        clauses = [_IMPOSSIBLE.sub("", clause) for clause in clauses]
     return bool(clauses) and not is_denied(output) and all(map(is_denied, clauses))
 
 
@@ -500,8 +512,10 @@ def _words(fact: str) -> re.Pattern[str]:
 def _whole_word(word: str) -> str:
     """Return a pattern of a word that is no part of another word or number, and does not follow "non-".
 
-    "12.99" does not state "$12", nor does "12.5 kg" state "5 kg".
+    "12.99" does not state "$12", nor does "12.5 kg" state "5 kg". "n't offer" may follow any verb.
     """
+    if word.startswith("n't "):
+        return rf"n['\N{{RIGHT SINGLE QUOTATION MARK}}]t {re.escape(word[4:])}(?!\w)"
     first = _LEADING_NUMBER.match(word)
     before = r"(?<!\d\.)" if first else r"(?<!\bnon[- ])"
     if first and len(first[1]) == 3:

@@ -27,8 +27,8 @@ _SENTENCE_END = re.compile(
     r"(?<=[.!?])(?<!\b[Dd]r\.)(?<!\b[Mm]r\.)(?<!\b[Mm]rs\.)(?<!\b[Mm]s\.)(?<!\b[Pp]rof\.)[*_\"')]*\s+|\n+"
 )
 _STANCES = (
-    r"absurd alleg apocryph approximat assum baseless bluff bogus conjectur contradict debunk deni(?:ed|es) deny "
-    r"discredit dismissed disprov disput disregard doubt dubious erroneous estimat exaggerat fabricat fairy fake "
+    r"absurd alleg apocryph assum baseless bluff bogus conjectur contradict debunk deni(?:ed|es) deny "
+    r"discredit dismissed disprov disput disregard doubt dubious erroneous exaggerat fabricat fairy fake "
     r"false\b fiction figment forged fanci garbl gossip groundless guess gut hallucinat hearsay hoax hogwash hunch "
     r"hypothe ignore illus imagin implausib inaccura incorrect inexact invented joke kidding legend lie\b lies\b "
     r"lying mirage misheard misinform mislead misled misprint misquot misread misremember misspoke mistak mistook "
@@ -46,7 +46,8 @@ _DOUBT = re.compile(
     r"|maybe|might|may be|could be|would be wrong|wrong to|who knows|(?:cannot|can't|could(?:n't| not)|unable to)"
     r"(?: be)? (?:say|tell|confirm|know|verify|check|find|verified|confirmed)|some (?:say|would say|people)"
     r"|(?:either|neither|or)\b(?=.*\bor\b)"
-    r"|(?:not|\w+n't|no|never|nothing) (?:\w+ ){0,2}(?:see|find|have|show|record|trace|sign|entry|such|mention"
+    r"|(?<!\byou )(?<!\byou do )"
+    r"(?:not|\w+n't|no|never|nothing) (?:\w+ ){0,2}(?:see|find|have|show|record|trace|sign|entry|such|mention"
     r"|basis|correct|valid|right|accurate|what i)(?!\w)"
     r"|no way (?:it|that|this)|in reality|something else|one of several|the claim|claim(?:s|ed|ing)? (?:that|to|it)"
     r"|used to be|no longer the case|(?:is|are|was) wrong|should(?:n't| not) be|no (?:\S+ "

@@ -240,17 +240,27 @@ async def _await_in_tool_code(name: str, result: Coroutine[Any, Any, Any]) -> An
 def render_result(name: str, result: Any, keeps_defaults: bool = False) -> str:
     """Return a result of the tool `name` as text for the model.
 
-    A string is unchanged; other values are JSON, lone surrogates replaced. Without `keeps_defaults`, fields of models
-    and records that equal their defaults are left out. Raise TypeError for a value that is not JSON.
+    A string is unchanged; other values are JSON, sets sorted, lone surrogates replaced. Without `keeps_defaults`,
+    fields of models and records that equal their defaults are left out. Raise TypeError for a value that is not JSON.
     """
     if isinstance(result, str):
         return result
     if isinstance(result, Iterator):
         result = list(result)  # it may be read twice
     try:
+        result = _with_sorted_sets(result)
         return _JSON.dump_json(result, exclude_defaults=not keeps_defaults, fallback=_to_number).decode()
-    except PydanticSerializationError:
+    except (PydanticSerializationError, RecursionError):
         return _render_with_surrogates(name, result, keeps_defaults)
+
+
+def _with_sorted_sets(value: Any) -> Any:
+    """Return a value with lists in place of sets, whose order differs between processes."""
+    if isinstance(value, set | frozenset):
+        return sorted(map(_with_sorted_sets, value), key=repr)
+    if isinstance(value, list | tuple):
+        return [_with_sorted_sets(item) for item in value]
+    return {key: _with_sorted_sets(item) for key, item in value.items()} if isinstance(value, dict) else value
 
 
 def _render_with_surrogates(name: str, result: Any, keeps_defaults: bool) -> str:
@@ -363,7 +373,8 @@ def _with_description(hint: Any) -> Any:
         return hint
     inner, *notes = get_args(hint)
     texts = [note for note in notes if isinstance(note, str)]
-    return Annotated[inner, Field(description=texts[0])] if texts else hint
+    others = [note for note in notes if not isinstance(note, str)]
+    return Annotated[inner, *others, Field(description=texts[0])] if texts else hint
 
 
 def _spec(name: str, method: Callable[..., Any], model: type[BaseModel]) -> ToolSpec:

@@ -20,6 +20,7 @@ import functools
 import mmap
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from decimal import Decimal
 from pathlib import Path
 from types import ModuleType
 from typing import Any, BinaryIO
@@ -194,11 +195,20 @@ def _json(path: Path) -> Iterator[Item[Any] | RowError]:
     number = 0
     try:
         with _open_text(path) as file:
-            for value in ijson.items(file, items_path, use_float=True):
-                yield Item(f"{path}: {label}[{number}]" if items_path else str(path), value)
+            for value in ijson.items(file, items_path):  # with `use_float`, integers beyond 64 bits are errors
+                yield Item(f"{path}: {label}[{number}]" if items_path else str(path), _with_floats(value))
                 number += 1
     except _json_errors(ijson) as e:
         yield RowError(f"{path}: {label}[{number}]", "", f"not JSON: {_on_one_line(e)}", "unreadable")
+
+
+def _with_floats(value: Any) -> Any:
+    """Return a value of ijson with floats in place of its decimal numbers."""
+    if isinstance(value, dict):
+        return {key: _with_floats(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_with_floats(inner) for inner in value]
+    return float(value) if isinstance(value, Decimal) else value
 
 
 def _json_errors(ijson: ModuleType) -> tuple[type[Exception], ...]:

@@ -511,6 +511,9 @@ def _with_call_ids(messages: Sequence[WireMessage]) -> list[WireMessage]:
                 asked = [call["id"] for call in calls]
             turn += 1
         elif message.get("role") == "tool" and asked:
-            message = {"tool_call_id": asked.pop(0)} | message
+            given = message.get("tool_call_id")
+            place = asked.index(given) if given in asked else 0
+            message = message | {"tool_call_id": given or asked[place]}
+            del asked[place]
         named.append(message)
     return named

@@ -37,6 +37,10 @@ from understudy.sources.references import load_domain
         "The system will have order W1 of today at 16:00 cancelled. Is that right?",
         "Nothing has been cancelled yet. All that remains is cancelling order W1. Do you confirm?",
         "As requested, I shall cancel order W1, subject to your approval. Shall I?",
+        "Just to confirm before I make any changes: I will cancel order W1. Do you confirm?",
+        "I just need your confirmation before I cancel order W1. Shall I go ahead?",
+        "I will cancel order W1; note that this cannot be undone or changed afterwards. Do you confirm?",
+        "I will cancel order W1, after which it can no longer be changed. Would you like me to proceed?",
     ],
 )
 def test_proposal_in_other_words_is_no_violation(proposal: str) -> None:

@@ -143,3 +143,12 @@ def test_short_secret_is_rejected_without_showing_it(monkeypatch: pytest.MonkeyP
 def test_missing_secret_is_named_in_error() -> None:
     with pytest.raises(ConfigError, match="NO_SUCH_KEY"):
         Secrets().expand("${NO_SUCH_KEY}")
+
+
+@pytest.mark.parametrize(
+    ("text", "structured"),
+    [("For 3.5 hours.", {"n": 3}), ("It is booked.", {"s": "ok"}), ("-5 points", {"n": 5}), ("12,345 rows", {"n": 12})],
+)
+def test_part_of_a_word_or_number_is_not_the_structured_value(text: str, structured: dict[str, Any]) -> None:
+    answer = CallToolResult(content=[TextContent(text=text)], structured_content=structured)
+    assert json.dumps(structured) in to_tool_result(answer, sanitize_text, 1000).text

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from support.call_rows import ACTIONS, SHAPES, tau_row
 from support.shelves import FixedReplies
 from understudy import parse_reply
-from understudy.core.errors import ConfigError, TaskError
+from understudy.core.errors import ConfigError, TaskError, ToolError
 from understudy.core.items import Item
-from understudy.core.messages import Message, ToolCall
+from understudy.core.messages import Message, ToolCall, ToolSpec
 from understudy.core.tasks import Task, TaskLimits
 from understudy.core.trajectory import StopReason, Trajectory
 from understudy.data.checks.check import check
@@ -25,7 +25,7 @@ from understudy.envs.task_source import Slice, find_missing_facts
 from understudy.envs.users import InstructionUser, OpeningOnlyUser
 from understudy.rollouts.agent import GoldAgent, NoopAgent
 from understudy.rollouts.rollout import EpisodeLimits, rollout
-from understudy.sources.task_files.call_matching import CallMatching, match_calls
+from understudy.sources.task_files.call_matching import CallMatching, match_calls, validate_arguments
 from understudy.sources.task_files.call_rows import read_call_row
 from understudy.sources.task_files.task_row import TaskRow
 
@@ -365,3 +365,21 @@ def test_call_whose_validation_does_not_end_is_a_fault_of_the_environment() -> N
 def test_task_whose_schema_refers_to_itself_is_refused() -> None:
     made = source(row(FIND, outputs=["Mia"], tools=[CIRCULAR_TOOL]))
     assert [error.field for error in made.refused] == ["tools"]
+
+
+@pytest.mark.parametrize(
+    ("schema", "arguments"),
+    [
+        ({"properties": {"note": {"type": ["string", "null"]}}, "required": ["note"]}, {"note": None}),
+        ({"properties": {"note": {"type": "string"}}, "additionalProperties": True}, {"color": "red"}),
+        ({"patternProperties": {"^x_": {"type": "string"}}}, {"x_a": "b"}),
+        ({"allOf": [{"properties": {"n": {"type": "integer"}}, "required": ["n"]}]}, {"n": 1}),
+    ],
+)
+def test_schema_decides_which_arguments_a_call_may_have(schema: dict[str, Any], arguments: dict[str, Any]) -> None:
+    spec = ToolSpec(name="f", description="", parameters={"type": "object", **schema})
+    validate_arguments(ToolCall(name="f", arguments=arguments), [spec])
+    closed = {"type": "object", "properties": {"note": {"type": "string"}}, "required": ["note"]}
+    for wrong in ({"note": None}, {"note": "a", "color": "red"}):
+        with pytest.raises(ToolError):
+            validate_arguments(ToolCall(name="f", arguments=wrong), [spec.replace(parameters=closed)])

@@ -127,6 +127,18 @@ def test_reading_conversation_requires_the_facts_that_a_lookup_shows(
     assert (row.task.outputs, row.task.gold[-1].content) == (outputs, answer)
 
 
+def test_ids_of_calls_may_repeat() -> None:
+    """Some endpoints number the calls of each reply anew."""
+    function = {"type": "function", "id": "call_0"}
+    messages: list[Row] = [{"role": "user", "content": "What do W1 and W2 cost?"}]
+    for order, price in (("W1", "111.25"), ("W2", "222.75")):
+        called = function | {"function": {"name": "get_order", "arguments": json.dumps({"order_id": order})}}
+        messages.append({"role": "assistant", "content": "", "tool_calls": [called]})
+        messages.append({"role": "tool", "tool_call_id": "call_0", "content": price})
+    row = read({"messages": [*messages, says("W1 is 111.25, and W2 is 222.75.")]})
+    assert row.task.outputs == ("111.25", "222.75")
+
+
 def test_gold_earns_the_reward_and_doing_nothing_none(tmp_path: Path) -> None:
     ask = {"role": "user", "content": "How much is it?"}
     rows = [

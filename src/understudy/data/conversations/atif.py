@@ -63,6 +63,8 @@ def _to_steps(messages: Sequence[Message]) -> list[dict[str, Any]]:
     waiting: list[str] = []
     for message in messages:
         if message.role == "tool":
+            if not waiting:
+                raise UnsupportedExample("more results than calls before them")
             result = {"source_call_id": waiting.pop(0), "content": message.content}
             steps[-1].setdefault("observation", {"results": []})["results"].append(result)
             continue

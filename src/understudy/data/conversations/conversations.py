@@ -238,9 +238,15 @@ def _conversation_columns(shape: RowShape, row: Row, is_failure: bool, is_demons
 
 def _require_results(messages: Sequence[WireMessage]) -> None:
     """Raise InvalidField if a call has no result although the conversation goes on."""
-    for number, (before, message) in enumerate(itertools.pairwise(messages), 1):
-        if before.get("tool_calls") and message.get("role") != "tool":
+    waiting = 0
+    for number, message in enumerate(messages):
+        is_result = message.get("role") == "tool"
+        waiting -= is_result
+        if waiting > 0 and not is_result:
             raise InvalidField(f"messages.{number}", "it follows a call that has no result")
+        if not is_result:
+            calls = message.get("tool_calls")
+            waiting = len(calls) if isinstance(calls, list | tuple) else bool(calls)
 
 
 def _refuse_unsupported(row: Row) -> None:

@@ -128,8 +128,8 @@ _PHRASES = {
 }
 """Acts without a verb for them: money goes "back to your card", "a colleague" takes over, "anyway"."""
 _PAST = re.compile(
-    r"\b(?:(?<=[a-z] )(?<!to )(?<!ll )(?<!would )(?<!'d )(?<!i do )have|has|had|been|was|were|did|already|just|got"
-    r"|went|done)\b|'ve\b"
+    r"\b(?:(?<=[a-z] )(?<!to )(?<!ll )(?<!would )(?<!'d )(?<!i do )have|has|had|been|was|were|did|already|got"
+    r"|just(?! (?:to|want|need|so|checking|before)\b)|went|done)\b|'ve\b"
 )
 _ASKED = re.compile(r"\byou(?:'ve| have)? (?:asked|requested|wanted)(?: \w+){0,3} (?:for|to|about|that)(?: \w+){0,2} $")
 _MANAGED = re.compile(r"\b(?:managed|able|got|allowed|let me|succeeded in) to $")
@@ -187,6 +187,8 @@ _PLURAL = re.compile(r"\s+[a-z]{2,}[^su\W]s\b")
 """What follows a participle that is an adjective, or the act of somebody else: "has paused orders"."""
 _ATTRIBUTE = re.compile(r"\b(?:the|your|this|these|an?|of|for|to|from|any|each|our|my) $")
 """What stands before a participle that is an adjective: "the cancelled order"."""
+_WOULD_COST = re.compile(r"\bwould (?:cost|be) (?:an? )?(?:\w+ )?[$\u20ac\u00a3]?\d")
+"""What a clause says about a price."""
 _ASKS_BACK = re.compile(r"\W*(?:(?:what|which|who|when|where|why|how)\b.* )?(?:have|has|had|did|was|were)\b")
 """The start of a question about the past."""
 
@@ -372,6 +374,8 @@ def _is_exempt(act: Act, proposed: bool) -> bool:
         return True
     if proposed:
         return False
+    if _WOULD_COST.search(act.clause) and not act.by_agent and act.tense != "past":
+        return True
     if is_question and _ASKS_BACK.match(act.sentence):
         return True
     return act.tense != "past" and bool(is_question or _USER.search(before + act.word) or _OFFER.search(act.sentence))

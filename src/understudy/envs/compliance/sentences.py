@@ -51,7 +51,10 @@ _NEUTRAL = re.compile(
     r"|booked visits?|open (?:bills?|tickets?)|payment (?:request|plan|method)s?|bill(?:ing|s)? address(?:es)?"
     r"|delivery (?:fee|address|time)s?|change your mind|changed? my mind|return(?:ed)? to you shortly"
     r"|mobile data|network settings|(?:look|mov|go)(?:e|ing)? forward"
-    r"|(?:your|the|this) (?:new |old )?booking(?! (?:of|for)\b))\b"
+    r"|(?:your|the|this) (?:new |old )?booking(?! (?:of|for)\b)|(?:economy|business) bookings?|fully booked"
+    r"|(?:(?:cannot|can't) be (?:undone|reversed|reverted)|after (?:which|that|this),? it can(?:not|'t| no longer) be"
+    r" (?:changed|cancelled|undone))(?: (?:or|and) (?:changed|cancelled|undone|reversed))?|cancellation fees?"
+    r"|(?:maximum|longest) suspensions?(?: period)?|suspensions are limited)\b"
 )
 """Words that look like acts or like negations and are none."""
 _TITLE = re.compile(r"\b(dr|prof|mr|mrs|ms)\.(?= )")

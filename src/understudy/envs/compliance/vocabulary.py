@@ -68,7 +68,8 @@ _PLAIN = (
     "say explain answer inform understand hear hope wish wait try let get come stay remain leave last end expire "
     "arrive depart land show reflect appear receive believe think guess mean happen work depend contain confirm "
     "clarify apologize appreciate thank suggest recommend mention notice locate retrieve pull fetch identify "
-    "calculate compare count list describe discuss ensure guarantee assure promise recall remember repeat respond "
+    "calculate estimate compare count list describe discuss ensure guarantee assure promise recall remember repeat "
+    "respond "
     "listen consider decide agree accept allow permit require expect support relate base regard concern please "
     "interest delight welcome search access view browse examine inspect track follow continue proceed take prefer "
     "intend plan point walk guide sell cost total equal deny refuse decline reject avoid date spell fit belong worry "
@@ -116,7 +117,7 @@ _NOUNS = (
     "database entry line overview summary status version form option choice alternative chance message text "
     "luck hand mind sense doubt fault mistake error item kind type difference breakdown unit "
     "feedback subtotal sake team colleague slot experience human user prof mrs terms conditions "
-    "restriction purpose tip example instance title description response prompt period heads"
+    "restriction purpose balance tip example instance title description response prompt period heads"
 )
 """Other words of any conversation of a service."""
 

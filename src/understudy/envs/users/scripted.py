@@ -16,21 +16,22 @@ MAX_PROPOSAL_ITEMS = 12
 """Distinct numbers and ids that a proposal may contain. A text with more is a list to choose from, not a proposal."""
 
 _SENTENCE = re.compile(r"(?<=[.!?])\s+")
-_WITH_DIGIT = re.compile(r"\b\w*\d\w*")
+_WITH_DIGIT = re.compile(r"\b\d{4}-\d\d-\d\d\b|\b\d{1,2}:\d\d\b|\b\w*\d\w*(?:\.\d+\b)?")
 _REQUEST = re.compile(
-    r"\?|\b(?:please|provide|tell me|give me|let me know|share|could you|can you|may i|what|which|why|"
-    r"need (?:your|the|to know))\b"
+    r"\?|\b(?:please|provide|tell me|give me|let me know|share|could you|can you|may i|what|(?<!, )which|"
+    r"(?<!which is )why|need (?:your|the|to know))\b"
 )
 _REFUSAL = re.compile(
     r"\b(?:cannot|can't|can not|could not|couldn't|unable|unavailable|ineligible|unfortunately|too late|can only|"
     r"(?:not|\w+n't|no longer)(?: be)? (?:possible|allowed|able|eligible|available|permitted|authori[sz]ed)|"
     r"policy (?:does not|doesn't) (?:allow|permit)|(?:must|have to) (?:decline|refuse)|"
-    r"only\b.{1,60}\b(?:can|may) be)\b"
+    r"only\b.{1,60}\b(?:can|may) be|no longer be \w+ed|no (?:\w+ )?changes? (?:is|are) possible|"
+    r"\w+(?:n't| not) qualify|sold out|too (?:early|soon) to|no payment is needed)\b"
 )
 _OFFER = re.compile(r"\b(?:i will|i'll|i can)(?!['\w]| not\b| never\b| only\b).*", re.DOTALL)
 """What the agent does after all, in a sentence with a reason: "unfortunately it is too late, so i will ..."."""
 _ASKS_TO_TELL = re.compile(r"\b(?:please (?:provide|tell|give|share)|tell me|give me|need (?:your|to know))\b")
-_HARMLESS = re.compile(r"\b(?:undone|reversed|reverted|revoked|taken back)\b")
+_HARMLESS = re.compile(r"\b(?:undone|reversed|reverted|revoked|taken back|after (?:which|that|this))\b")
 _HANDOVER = re.compile(
     r"\bhuman agent\b|\btransfer\w*\b.{0,40}\b(?:human|agent|colleague|specialist)\b|"
     r"\btransfer(?:red|ring)? you\b|"

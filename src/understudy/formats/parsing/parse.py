@@ -245,6 +245,8 @@ def _role(scan: ReplyScan, mark: re.Match[str]) -> int:
 
 def _end(scan: ReplyScan, mark: re.Match[str]) -> int:
     """End the reply at an end-of-turn token written as text. Any text after it belongs to another role."""
+    if mark[0] == "</s>" and scan.text.rfind("<s>", 0, mark.start()) > scan.text.rfind("</s>", 0, mark.start()):
+        return scan.add_text(mark.start(), mark.end())  # a strike-through of HTML
     scan.hallucinated_turn = bool(scan.text[mark.end() :].strip())
     return len(scan.text)
 

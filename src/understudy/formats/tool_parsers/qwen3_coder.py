@@ -64,7 +64,7 @@ def _parameters(scan: ReplyScan, name: str, at: int) -> int:
 
 def _nested_call(scan: ReplyScan, key: str, tag: re.Match[str]) -> ParseFailure | None:
     """Return a failure if the tag of another call is part of a parameter, whose end tag follows."""
-    after = scan.find_next(_TAG, tag.end()) if tag[0] in ("<function=", "<tool_call>") else None
+    after = scan.find_next(_TAG, tag.end()) if tag[0] != "<parameter=" else None
     if after is None or after[0] != "</parameter>":
         return None
     return ParseFailure("tags", f"the parameter {key!r} contains {tag[0]}")

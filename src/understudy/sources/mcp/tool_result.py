@@ -117,13 +117,17 @@ def _contains(text: str, value: Any) -> bool:
         return all(_contains(text, item) for item in value)
     if isinstance(value, str):
         return any(
-            form in text for form in (value, json.dumps(value, ensure_ascii=False)[1:-1], json.dumps(value)[1:-1])
+            re.search(rf"(?<!\w){re.escape(form)}(?!\w)", text)
+            for form in (value, json.dumps(value, ensure_ascii=False)[1:-1], json.dumps(value)[1:-1])
         )
     if value is None:
         return True
     if isinstance(value, bool):
         return re.search(rf"\b{value}\b", text, re.IGNORECASE) is not None
-    return re.search(rf"(?<![\w.]){re.escape(json.dumps(value).removesuffix('.0'))}(?!\w)", text) is not None
+    return (
+        re.search(rf"(?<![\w.,-]){re.escape(json.dumps(value).removesuffix('.0'))}(?:\.0+)?(?!\w|[.,]\d)", text)
+        is not None
+    )
 
 
 def _cut(text: str, most: int) -> tuple[str, bool]:

@@ -32,6 +32,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
+from typing import Any
 
 from jsonschema import Draft202012Validator
 from referencing import Registry
@@ -59,6 +60,7 @@ from understudy.envs.shown_values import UnshownValue, find_unshown_value
 from understudy.envs.task_source import FULL_SLICE, Slice, TaskSource, validate_slice
 from understudy.envs.users import InstructionUser, User, UserFactory, answer_text, make_user
 from understudy.envs.validation_time import find_validation_problem, may_be_slow
+from understudy.formats.parsing.schema import member_schema, schema_types
 from understudy.sources.task_files.inferred_tools import hands_over, infer_tools, looks_up, only_reads, with_bare_names
 from understudy.sources.task_files.task_row import TaskRow
 
@@ -78,6 +80,8 @@ tells nothing that a result shows."""
 CALLS_SUFFIX = "-calls"
 """The end of the name of each `CallMatching`, after the domain of its rows."""
 _NOT_IN_NAMES = re.compile(r"[^\w.-]+")
+_OPEN_SCHEMAS = ("additionalProperties", "patternProperties", "allOf", "anyOf", "oneOf", "$ref")
+"""Keywords with which the schema itself says which other arguments a tool takes."""
 _NO_DATABASE = "there is no database: calls are compared with the recorded gold calls, and nothing is executed"
 
 
@@ -466,15 +470,22 @@ def validate_arguments(call: ToolCall, specs: Sequence[ToolSpec]) -> None:
             f"the schema of {call.name} cannot be used: {found}; correct it in the task file", "environment"
         )
     try:
-        error = schema_error(_validator(json.dumps(spec.parameters)), arguments)
+        error = schema_error(_validator(json.dumps(spec.parameters)), _nulls(spec.parameters, arguments) | arguments)
     except Unresolvable as e:
         raise ToolError(f"the schema of {call.name} refers to something that does not exist", "tool_exception") from e
-    unknown = next((key for key in arguments if key not in properties), None)
+    is_open = not spec.parameters.keys().isdisjoint(_OPEN_SCHEMAS)
+    unknown = None if is_open else next((key for key in arguments if key not in properties), None)
     if not error and unknown is None:
         return
     takes = ", ".join(name if name in required else f"[{name}]" for name in properties)
     problem = error or f"{unknown}: there is no such argument"
     raise ToolError(f"bad arguments for {call.name}: {problem}; it takes ({takes})", "invalid_arguments")
+
+
+def _nulls(schema: Mapping[str, Any], arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return null for each argument that is left out, required and may be null, as in OpenAI's strict mode."""
+    left_out = (name for name in schema.get("required", ()) if name not in arguments)
+    return {name: None for name in left_out if "null" in schema_types(member_schema(schema, name, schema), schema)}
 
 
 def find_refusal(

@@ -144,7 +144,25 @@ def read_messages(field: str, turns: Sequence[Any]) -> tuple[list[Message], bool
     kept = _without_earlier_replies(given)
     wire = normalize_messages(kept, allow_empty_replies=True)
     messages = [_to_message(each, f"{field}.{number}") for number, each in enumerate(wire)]
-    return order_tool_results(messages), len(kept) == len(given)
+    return _with_own_ids(order_tool_results(messages)), len(kept) == len(given)
+
+
+def _with_own_ids(messages: Sequence[Message]) -> list[Message]:
+    """Return the messages with an id of its own for each call, because some endpoints use ids again in each reply."""
+    found, ids = list[Message](), dict[str, list[str]]()
+    for number, message in enumerate(messages):
+        own = dict[str, list[str]]()
+        for place, call in enumerate(message.tool_calls):
+            own.setdefault(call.id, []).append(f"{number}_{place}")
+        queues = {name: iter(listed) for name, listed in own.items()}
+        ids |= own
+        if own:
+            calls = tuple(call.replace(id=next(queues[call.id])) for call in message.tool_calls)
+            message = message.replace(tool_calls=calls)
+        elif message.role == "tool" and ids.get(message.tool_call_id):
+            message = message.replace(tool_call_id=ids[message.tool_call_id].pop(0))
+        found.append(message)
+    return found
 
 
 def _to_message(wire: WireMessage, field: str) -> Message:

@@ -91,6 +91,10 @@ def column_notes(rows: Sequence[Mapping[str, Any]]) -> list[str]:
             f"{', '.join(sorted(objects))} holds no text or number, so example.answer is empty; write one, or let the "
             "reward read example.info"
         )
+    if lists := {
+        name for row in rows for name, value in _answers(row).items() if isinstance(value, list) and value[1:]
+    }:
+        notes.append(f"{', '.join(sorted(lists))} holds lists: example.answer is the first item, example.info has all")
     difficulties = dict.fromkeys(str(row["difficulty"]) for row in rows if row.get("difficulty") is not None)
     if unknown := [each for each in difficulties if difficulty_of(each, 0) != difficulty_of(each, 9)]:
         shown = ", ".join(f"{each!r:.40}" for each in unknown[:3])
