@@ -54,7 +54,7 @@ _NEUTRAL = re.compile(
     r"|(?:your|the|this) (?:new |old )?booking(?! (?:of|for)\b)|(?:economy|business) bookings?|fully booked"
     r"|(?:(?:cannot|can't) be (?:undone|reversed|reverted)|after (?:which|that|this),? it can(?:not|'t| no longer) be"
     r" (?:changed|cancelled|undone))(?: (?:or|and) (?:changed|cancelled|undone|reversed))?|cancellation fees?"
-    r"|(?:maximum|longest) suspensions?(?: period)?|suspensions are limited)\b"
+    r"|round[- ]?trips?|one[- ]way|(?:maximum|longest) suspensions?(?: period)?|suspensions are limited)\b"
 )
 """Words that look like acts or like negations and are none."""
 _TITLE = re.compile(r"\b(dr|prof|mr|mrs|ms)\.(?= )")
