@@ -171,6 +171,15 @@ def test_sampler_trainer_and_transformers_logprobs_agree(
         assert max_difference(run(engine.compute_logprobs(batch)).logprobs, trainer, batch.mask) > 3 * TOLERANCE[dtype]
 
 
+def test_row_without_tokens_has_no_scores(tiny: Path) -> None:
+    engine = LocalEngine(tiny, make_config())
+    masks = [[False, False, True], []]
+    batch = run(engine.compute_logprobs(Batch.from_rows([[1, 2, 5], []], masks))).logprobs
+    assert batch[0, 2] < 0
+    assert not batch[1].any()
+    assert not run(engine.compute_logprobs(Batch.from_rows([[1, 2], []], [[False, False], []]))).logprobs.any()
+
+
 def test_replies_end_at_a_stop_token_or_the_limit(tiny: Path) -> None:
     batch, replies = sample_episodes(LocalEngine(tiny, make_config(max_num_seqs=4)))
     for reply in replies:

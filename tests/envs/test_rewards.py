@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from understudy.core.errors import RolloutError
 from understudy.core.messages import Message, ToolCall
 from understudy.core.records import Record
 from understudy.envs.rewards import (
@@ -18,6 +19,7 @@ from understudy.envs.rewards import (
     product_score,
     state_match,
     states_fact,
+    to_score,
 )
 from understudy.envs.state import State, Table
 
@@ -168,6 +170,13 @@ def test_state_match_requires_same_changes_as_gold() -> None:
     assert state_match(state, gold.changes()) == 1.0
     state.rows["b"] = Row(n=1)
     assert state_match(state, gold.changes()) == 0.0
+
+
+def test_sum_of_parts_that_rounds_to_about_one_is_one() -> None:
+    assert sum([0.1] * 10) < 1.0
+    assert [to_score(x).reward for x in (sum([0.1] * 10), 1.0000000000000002, 0.999)] == [1.0, 1.0, 0.999]
+    with pytest.raises(RolloutError):
+        to_score(1.001)
 
 
 def test_reward_is_product_of_parts() -> None:

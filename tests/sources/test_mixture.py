@@ -6,7 +6,9 @@ from itertools import islice
 
 import pytest
 
+from understudy import ToolDataset, ToolEpisode, ToolExample
 from understudy.core.errors import ConfigError, TaskError
+from understudy.core.tasks import SPLITS
 from understudy.data.checks.check import check
 from understudy.envs.task_source import (
     CompositeSource,
@@ -153,3 +155,15 @@ def test_sources_have_expected_capabilities() -> None:
 def test_a_mixture_has_a_brief_policy_if_one_of_its_sources_has_one() -> None:
     assert load_source("mix:retail,support.shelves:SHELVES").has_brief_policy
     assert not load_source("mix:mcp:several-replay,support.shelves:SHELVES").has_brief_policy
+
+
+def test_two_domains_with_the_same_ids_are_refused() -> None:
+    def dataset(name: str, ids: str) -> ToolDataset:
+        examples = [ToolExample(id=each, prompt=each, answer=each) for each in ids]
+        return ToolDataset(name, "Answer.", examples, ToolEpisode)
+
+    sources = dataset("letters", "abcdefgh"), dataset("others", "ghijklmn"), dataset("third", "opqrstuv")
+    assert Mixture(sources[::2], (1.0, 1.0)).tasks("train")
+    mixed = Mixture(sources[:2], (1.0, 1.0))
+    with pytest.raises(ConfigError, match=r"both have a task '[gh]'"):
+        list(map(mixed.tasks, SPLITS))

@@ -18,6 +18,7 @@ from pydantic import (
     SerializationInfo,
     SerializerFunctionWrapHandler,
     ValidationError,
+    field_validator,
     model_serializer,
 )
 from pydantic.json_schema import SkipJsonSchema
@@ -213,10 +214,15 @@ class Violation(Record):
     """The call or the words that broke it."""
 
 
+MAX_ROUNDING = 1e-9
+"""Largest difference to 1 of a reward that is a sum of parts which add up to 1."""
+
+
 class Score(Record):
     """The result of an episode: a reward in [0, 1] and its parts."""
 
     reward: float
+    """A sum of parts that rounding left beside 1, such as ten times 0.1, becomes 1."""
     parts: dict[str, float] = {}
     """Parts of the reward and values reported beside it, each in [0, 1]; 1 is best."""
     progress: float | None = None
@@ -225,6 +231,11 @@ class Score(Record):
     """Where the agent broke the policy."""
     shaping_bonus: float = 0.0
     """What reward shaping adds for the progress of a failed episode, if shaping is on. Evaluation never reads it."""
+
+    @field_validator("reward")
+    @classmethod
+    def _round_to_one(cls, reward: float) -> float:
+        return 1.0 if abs(reward - 1.0) <= MAX_ROUNDING else reward
 
 
 def task_fingerprint(task: Task) -> str:

@@ -24,7 +24,7 @@ from typing import Any, SupportsFloat
 
 from understudy.core.errors import RolloutError, ToolError
 from understudy.core.messages import ERROR_PREFIX, Message, ToolCall
-from understudy.core.tasks import Score
+from understudy.core.tasks import MAX_ROUNDING, Score
 from understudy.core.user_code import locate_definition
 from understudy.envs.calculator import evaluate_expression
 from understudy.envs.dates import normalize_dates
@@ -466,7 +466,7 @@ def to_reward(value: object, grader: object = None) -> float:
         reward = float(value) if isinstance(value, SupportsFloat) else math.nan
     except (TypeError, ValueError, OverflowError, RuntimeError):  # an array or a tensor of several numbers, or 10**400
         reward = math.nan
-    if not 0.0 <= reward <= 1.0:
+    if not 0.0 <= reward <= 1.0 + MAX_ROUNDING:
         where = locate_definition(grader) if grader else None
         rule = "a reward must be a number from 0 to 1" + (f" ({where})" if where else "")
         remedies = ((type(None), "; end the function with `return`"), (list | tuple, "; return one for the episode"))

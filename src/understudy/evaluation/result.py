@@ -8,7 +8,7 @@ from typing import Literal
 
 from understudy.clients.chat import ModelUsage
 from understudy.core.records import Record
-from understudy.core.tasks import Task, task_fingerprint
+from understudy.core.tasks import MAX_ROUNDING, Task, task_fingerprint
 from understudy.core.trajectory import Trajectory
 from understudy.envs.task_source import TaskSource
 from understudy.evaluation.statistics import (
@@ -23,7 +23,7 @@ from understudy.evaluation.statistics import (
 EvalKind = Literal["agent", "noop", "gold"]
 
 
-FULL_REWARD = 1.0 - 1e-9
+FULL_REWARD = 1.0 - MAX_ROUNDING
 """The smallest reward of a success."""
 
 

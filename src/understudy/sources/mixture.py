@@ -121,11 +121,18 @@ class Mixture(CompositeSource):
         return replace(self, sources=tuple(s for s, _ in kept), weights=tuple(weight for _, weight in kept))
 
     def tasks(self, split: Split) -> list[Task]:
-        """Return the frozen tasks of a split, interleaved by weight."""
-        return list(_interleave_by_weight([iter(source.tasks(split)) for source in self.sources], self.weights))
+        """Return the frozen tasks of a split, interleaved by weight. Raise `ConfigError` if two have the same id."""
+        tasks = list(_interleave_by_weight([iter(source.tasks(split)) for source in self.sources], self.weights))
+        domains: dict[str, str] = {}
+        for task in tasks:
+            if (other := domains.setdefault(task.id, task.domain)) != task.domain:
+                both = f"{other} and {task.domain} both have a task {task.id!r}"
+                raise ConfigError(f"{both}, and results are stored by id; change the ids in one of them")
+        return tasks
 
     def stream(self, split: Split, seed: int = 0) -> Iterator[Task]:
         """Yield tasks of all sources, interleaved by weight. Sources without tasks are skipped."""
+        self.tasks(split)  # validates the ids
         return _interleave_by_weight([source.stream(split, seed) for source in self.sources], self.weights)
 
     def environment(self, task: Task, user: User | None = None, seed: int = 0) -> Environment:

@@ -151,7 +151,10 @@ def score_tokens(
     """
     validate_lengths([batch], model)
     scores = torch.zeros(batch.tokens.shape)
-    own_rows = select_own_rows(batch, process_group)
+    scored_rows = batch.mask.any(1).nonzero()[:, 0]  # others may have no token at all
+    if not len(scored_rows):
+        return scores
+    own_rows = scored_rows[select_own_rows(batch.select(scored_rows), process_group)]
     own = batch.select(own_rows)
     places, values = [], []
     with torch.inference_mode(), memory_errors_as_config_errors("engine.max_tokens_per_microbatch", max_tokens):
