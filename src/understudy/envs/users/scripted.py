@@ -26,7 +26,7 @@ _REFUSAL = re.compile(
     r"(?:not|\w+n't|no longer)(?: be)? (?:possible|allowed|able|eligible|available|permitted|authori[sz]ed)|"
     r"policy (?:does not|doesn't) (?:allow|permit)|(?:must|have to) (?:decline|refuse)|"
     r"only\b.{1,60}\b(?:can|may) be|no longer be \w+ed|no (?:\w+ )?changes? (?:is|are) possible|"
-    r"\w+(?:n't| not) qualify|sold out|too (?:early|soon) to|no payment is needed)\b"
+    r"\w+(?:n't| not) qualify|sold out|too (?:early|soon) to)\b"
 )
 _OFFER = re.compile(r"\b(?:i will|i'll|i can)(?!['\w]| not\b| never\b| only\b).*", re.DOTALL)
 """What the agent does after all, in a sentence with a reason: "unfortunately it is too late, so i will ..."."""
