@@ -105,7 +105,8 @@ def test_installed_wheel_evaluates_trains_views_and_serves(wheel: Path, tmp_path
     assert code == 0, said
     code, said = run_in(tmp_path, understudy, "train", "smoke", "--out", "run")
     assert code == 0, said
-    assert REASON or len(list((tmp_path / "cache" / "kernels").glob("*.so"))) == 1
+    kernels = list((tmp_path / "cache" / "kernels").glob("*.so"))
+    assert REASON or len(kernels) in (1, 2), "in bfloat16 also those of float32, for logits"
     code, said = run_in(tmp_path, understudy, "eval", "run", "--tasks", "2", "--json", "--out", "trained")
     assert (code, success_rates(said)["gold"], len(success_rates(said))) == (0, 1.0, 3), said
     with serving(tmp_path, understudy, "serve", "run") as address:
