@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from understudy.engines.local.cpu import kernel_library, kernels
+from support.cpu_kernels import needs_kernels
+from understudy.engines.local.cpu import kernels
 from understudy.engines.local.token_logprobs import LOGIT_CHUNK, logit_chunk, token_logprobs
 
 WIDTH, VOCABULARY = 8, 300
@@ -60,7 +61,7 @@ def test_logprobs_entropies_and_gradients_match_the_formula(
         assert (one - other).abs().max() < 1e-4 * other.abs().max()
 
 
-@pytest.mark.skipif(not kernel_library.kernels_available(), reason="not for this machine: it has no C kernels")
+@needs_kernels
 def test_logprobs_from_a_packed_bfloat16_head_are_those_of_float32() -> None:
     hidden, head, targets = random_inputs(2 * LOGIT_CHUNK + 3, torch.bfloat16)
     exact = [x.detach().double().requires_grad_() for x in (hidden, head)]

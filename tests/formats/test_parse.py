@@ -792,3 +792,5 @@ def test_strike_through_ends_no_reply() -> None:
     text = "The lamp was <s>$20</s>, now it is $10."
     assert (parse_reply(text).text, parse_reply(text).hallucinated_turn) == (text, False)
     assert parse_reply("The lamp is $10.</s>User: ok").text == "The lamp is $10."
+    begun = parse_reply("<s>The lamp is $10.</s>User: ok")
+    assert ("User" in begun.text, begun.hallucinated_turn) == (False, True)

@@ -18,11 +18,13 @@ from pathlib import Path
 
 import httpx2
 import pytest
+import torch
 
 from support.cpu_kernels import REASON
 from support.machine import ELSEWHERE
 from support.paths import ROOT
 from support.venvs import run_command
+from understudy.engines.local.model import choose_dtype
 
 pytestmark = pytest.mark.installation
 NEWER = tuple(version for version in ("3.14", "3.13", "3.12") if version != sysconfig.get_python_version())
@@ -105,8 +107,9 @@ def test_installed_wheel_evaluates_trains_views_and_serves(wheel: Path, tmp_path
     assert code == 0, said
     code, said = run_in(tmp_path, understudy, "train", "smoke", "--out", "run")
     assert code == 0, said
+    in_bfloat16 = choose_dtype("auto", torch.device("cpu")) is torch.bfloat16
     kernels = list((tmp_path / "cache" / "kernels").glob("*.so"))
-    assert REASON or len(kernels) in (1, 2), "in bfloat16 also those of float32, for logits"
+    assert REASON or len(kernels) == 1 + in_bfloat16, "those of float32 also compute the logits of bfloat16"
     code, said = run_in(tmp_path, understudy, "eval", "run", "--tasks", "2", "--json", "--out", "trained")
     assert (code, success_rates(said)["gold"], len(success_rates(said))) == (0, 1.0, 3), said
     with serving(tmp_path, understudy, "serve", "run") as address:

@@ -215,14 +215,13 @@ class Violation(Record):
 
 
 MAX_ROUNDING = 1e-9
-"""Largest difference to 1 of a reward that is a sum of parts which add up to 1."""
+"""A reward that differs less from 1 is 1: it is a sum of parts that was rounded."""
 
 
 class Score(Record):
     """The result of an episode: a reward in [0, 1] and its parts."""
 
     reward: float
-    """A sum of parts that rounding left beside 1, such as ten times 0.1, becomes 1."""
     parts: dict[str, float] = {}
     """Parts of the reward and values reported beside it, each in [0, 1]; 1 is best."""
     progress: float | None = None

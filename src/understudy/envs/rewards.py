@@ -472,7 +472,7 @@ def to_reward(value: object, grader: object = None) -> float:
         remedies = ((type(None), "; end the function with `return`"), (list | tuple, "; return one for the episode"))
         remedy = next((text for kind, text in remedies if isinstance(value, kind)), "")
         raise RolloutError(f"{rule}; it is {value!r:.100}{remedy}", "grader")
-    return reward
+    return min(reward, 1.0)
 
 
 def product_score(parts: Mapping[str, float], extra_parts: Mapping[str, float] | None = None) -> Score:

@@ -240,8 +240,9 @@ async def _await_in_tool_code(name: str, result: Coroutine[Any, Any, Any]) -> An
 def render_result(name: str, result: Any, keeps_defaults: bool = False) -> str:
     """Return a result of the tool `name` as text for the model.
 
-    A string is unchanged; other values are JSON, sets sorted, lone surrogates replaced. Without `keeps_defaults`,
-    fields of models and records that equal their defaults are left out. Raise TypeError for a value that is not JSON.
+    A string is unchanged; other values are JSON, lone surrogates replaced, and sets outside of models sorted. Without
+    `keeps_defaults`, fields of models and records that equal their defaults are left out. Raise TypeError for a value
+    that is not JSON.
     """
     if isinstance(result, str):
         return result

@@ -114,8 +114,8 @@ class LocalModel:
             indices = {table: list(trained_tokens) for table in self.token_rows.tables}
             self.peft_model.peft_config["default"].trainable_token_indices = indices
         self.fsdp_shards = _shard(self.backbone, process_group, self.device) if config.sharding == "fsdp" else None
-        rounds = self.dtype == torch.bfloat16 and self.has_plain_head and self.lm_head.shape[1] % 2 == 0
-        self.has_float32_logits = is_fused and rounds and not self.fsdp_shards
+        is_packable = self.has_plain_head and self.lm_head.shape[1] % 2 == 0 and not self.fsdp_shards
+        self.has_float32_logits = is_fused and is_packable and self.dtype == torch.bfloat16
         """Whether the kernels compute logits in float32 from `packed_head`."""
         self._trainable = {name: p for name, p in self.network.named_parameters() if p.requires_grad}
         self._trainable |= self.token_rows.parameters if self.token_rows else {}
@@ -168,7 +168,7 @@ class LocalModel:
         return lora_dropout(self.network, self.device, seed)
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """Return logits [N, V] of hidden states [N, D]. They may be float32, which have no gradient."""
+        """Return logits [N, V] of hidden states [N, D]. Those that the kernels compute in float32 have no gradient."""
         if (packed := self.packed_head()) is not None:
             out = hidden.new_empty(len(hidden), len(self.lm_head), dtype=torch.float32)
             return kernels.packed_logits(hidden, packed, out)

@@ -50,12 +50,20 @@ def cache_folder() -> Path:
 
 def read_vocab_size(folder: Path) -> int:
     """Return the number of token ids of the model in a folder, from its `config.json`."""
+    return read_config_size(folder, "vocab_size")
+
+
+def read_config_size(folder: Path, name: str) -> int:
+    """Return a size from a model's `config.json`, such as "vocab_size", or the default of the model's class.
+
+    Gemma 3 with images leaves out the sizes that equal it.
+    """
     config = _read_json(folder / "config.json")
-    size = config.get("text_config", config).get("vocab_size")
-    if size is None:  # left out because it is the default of the model's class, as in Gemma 3 with images
+    size = config.get("text_config", config).get(name)
+    if size is None:
         from transformers import AutoConfig
 
-        size = AutoConfig.from_pretrained(folder).get_text_config().vocab_size
+        size = getattr(AutoConfig.from_pretrained(folder).get_text_config(), name)
     return int(size)
 
 

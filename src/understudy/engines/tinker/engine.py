@@ -5,7 +5,6 @@ sampler. After an update they are published again before the next reply. Older o
 because SkyRL's JAX backend would load them over the trained adapters.
 """
 
-import json
 import uuid
 from collections.abc import Collection, Sequence
 from functools import cached_property
@@ -31,7 +30,7 @@ from understudy.engines.interface import (
 from understudy.engines.local.config import OptimizerConfig
 from understudy.engines.local.engine import TOLERANCE
 from understudy.engines.local.update_metrics import exceeds_target_kl, reduce_metrics, skipped_minibatches
-from understudy.engines.models.folder import read_vocab_size
+from understudy.engines.models.folder import read_config_size, read_vocab_size
 from understudy.engines.process_group import SINGLE_PROCESS, ProcessGroup
 from understudy.engines.reference_config import FROZEN_REFERENCE, ReferenceConfig
 from understudy.engines.tinker import adapters, wire
@@ -100,8 +99,7 @@ class TinkerEngine:
     @cached_property
     def context_length(self) -> int:
         """Maximum length of prompt and reply together, in tokens."""
-        config = json.loads((self._folder / "config.json").read_text(encoding="utf-8"))
-        return int(config.get("text_config", config)["max_position_embeddings"])
+        return read_config_size(self._folder, "max_position_embeddings")
 
     @cached_property
     def _vocab_size(self) -> int:

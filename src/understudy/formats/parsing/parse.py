@@ -245,10 +245,20 @@ def _role(scan: ReplyScan, mark: re.Match[str]) -> int:
 
 def _end(scan: ReplyScan, mark: re.Match[str]) -> int:
     """End the reply at an end-of-turn token written as text. Any text after it belongs to another role."""
-    if mark[0] == "</s>" and scan.text.rfind("<s>", 0, mark.start()) > scan.text.rfind("</s>", 0, mark.start()):
-        return scan.add_text(mark.start(), mark.end())  # a strike-through of HTML
+    if mark[0] == "</s>" and _is_struck(scan.text, mark.start()):
+        return scan.add_text(mark.start(), mark.end())
     scan.hallucinated_turn = bool(scan.text[mark.end() :].strip())
     return len(scan.text)
+
+
+def _is_struck(text: str, end: int) -> bool:
+    """Return whether "</s>" ends a strike-through of HTML, as in "was <s>$20</s>".
+
+    A "<s>" at the start of a line is the token with which a sequence begins.
+    """
+    start = max(0, text.rfind("<s>", 0, end))
+    before = text[max(0, start - 20) : start].rpartition("\n")[2]
+    return bool(before.strip()) and start > text.rfind("</s>", 0, end) and "\n" not in text[start:end]
 
 
 def _fence(scan: ReplyScan, mark: re.Match[str]) -> int:

@@ -144,10 +144,10 @@ def read_messages(field: str, turns: Sequence[Any]) -> tuple[list[Message], bool
     kept = _without_earlier_replies(given)
     wire = normalize_messages(kept, allow_empty_replies=True)
     messages = [_to_message(each, f"{field}.{number}") for number, each in enumerate(wire)]
-    return _with_own_ids(order_tool_results(messages)), len(kept) == len(given)
+    return _with_distinct_call_ids(order_tool_results(messages)), len(kept) == len(given)
 
 
-def _with_own_ids(messages: Sequence[Message]) -> list[Message]:
+def _with_distinct_call_ids(messages: Sequence[Message]) -> list[Message]:
     """Return the messages with an id of its own for each call, because some endpoints use ids again in each reply."""
     found, ids = list[Message](), dict[str, list[str]]()
     for number, message in enumerate(messages):
