@@ -11,6 +11,7 @@ from understudy.core.messages import (
     Message,
     ToolCall,
     ToolSpec,
+    assign_call_ids,
     message_from_openai,
     message_to_openai,
     order_tool_results,
@@ -75,6 +76,17 @@ def test_results_are_ordered_as_their_calls() -> None:
     given = [user, reply("a", "b", "c"), *results("c", "x", "a", "b"), reply("d"), *results("d"), user, *results("z")]
     ordered = [user, reply("a", "b", "c"), *results("a", "b", "c", "x"), reply("d"), *results("d"), user, *results("z")]
     assert order_tool_results(given) == ordered
+
+
+def test_calls_of_a_reply_get_different_ids() -> None:
+    calls = tuple(ToolCall(name=name, id=id) for name, id in (("a", "1"), ("b", ""), ("c", "1"), ("d", "2")))
+    assigned = assign_call_ids(Message(role="assistant", tool_calls=calls), 3)
+    assert [(call.name, call.id) for call in assigned.tool_calls] == [
+        ("a", "1"),
+        ("b", "call_3_1"),
+        ("c", "call_3_2"),
+        ("d", "2"),
+    ]
 
 
 def test_malformed_call_is_sent_without_arguments() -> None:

@@ -76,11 +76,17 @@ class Message(Record):
 
 
 def assign_call_ids(message: Message, turn: int) -> Message:
-    """Return the reply with ids for calls that have none. `turn` makes the ids unique in their episode."""
-    if not message.tool_calls:
+    """Return the reply with ids for calls that have none or that of an earlier call of the reply, as some endpoints
+    send. `turn` makes the ids unique in their episode.
+    """
+    ids = [call.id for call in message.tool_calls]
+    if all(ids) and len(set(ids)) == len(ids):
         return message
-    calls = enumerate(message.tool_calls)
-    return message.replace(tool_calls=tuple(c if c.id else c.replace(id=f"call_{turn}_{i}") for i, c in calls))
+    calls = (
+        call if call.id and call.id not in ids[:i] else call.replace(id=f"call_{turn}_{i}")
+        for i, call in enumerate(message.tool_calls)
+    )
+    return message.replace(tool_calls=tuple(calls))
 
 
 def format_call(call: ToolCall) -> str:
