@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -68,13 +69,45 @@ def test_forced_call_is_valid(url: str, choice: Any, names: set[str], temperatur
 
 
 def test_reply_matches_the_schema_also_if_streamed(url: str) -> None:
-    for how in ({}, {"top_p": 0.9}, {"tools": TOOLS}):
+    for how in ({}, {"top_p": 0.9}, {"tools": TOOLS, "tool_choice": "none"}):
         reply = request_completion(url, max_tokens=200, response_format=SCHEMA, **how).choices[0]
         assert is_valid(json.loads(reply.message.content))
         assert reply.finish_reason == "stop"
     chunks = stream_chunks(url, max_tokens=200, response_format=SCHEMA)
     deltas = [choice.delta.content or "" for chunk in chunks for choice in chunk.choices]
     assert is_valid(json.loads("".join(deltas)))
+
+
+def test_with_tools_the_reply_is_json_or_a_call(url: str) -> None:
+    how = {"tools": TOOLS, "response_format": SCHEMA, "temperature": 2, "n": 16, "seed": 1}
+    choices = request_completion(url, max_tokens=200, **how).choices
+    assert {choice.finish_reason for choice in choices} == {"stop", "tool_calls"}
+    for choice in choices:
+        calls = choice.message.tool_calls or []
+        assert is_valid(json.loads(calls[0].function.arguments if calls else choice.message.content))
+
+
+@pytest.mark.parametrize("tools", [{}, {"tools": TOOLS}])
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {"text": "use <think> tags </think> here"},
+        {"text": "Action: search\nUser: <tool_call> is a tag"},
+        {"name": "Lamp", "arguments": {"watts": 40}},
+        {"tool_name": "search", "tool_input": "blue lamp"},
+    ],
+)
+def test_nothing_is_parsed_in_json(url: str, tools: dict[str, Any], answer: dict[str, Any]) -> None:
+    schema = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"const": answer}}}
+    how = {"max_tokens": 300, "seed": 1, "n": 8, "temperature": 2, "response_format": schema, **tools}
+    replies = [choice.message for choice in request_completion(url, **how).choices]
+    texts = [reply.content for reply in replies if not reply.tool_calls]
+    assert texts
+    streamed = defaultdict[int, str](str)
+    for choice in (choice for chunk in stream_chunks(url, **how) for choice in chunk.choices):
+        streamed[choice.index] += choice.delta.content or ""
+    assert sorted(filter(None, streamed.values())) == sorted(texts)
+    assert [json.loads(text) for text in texts] == [answer] * len(texts)
 
 
 @pytest.mark.parametrize(

@@ -83,8 +83,8 @@ def train_seeds(words: Sequence[str], seeds: Sequence[int], out: Path | None, pr
         print_message(f"seed {run.seed} ({number} of {len(runs)}): {run.folder} ({run.state})")
         if run.state == "finished":
             continue
-        new = [*words, f"seed={run.seed}", "--out", str(run.folder)]
-        arguments = new if run.state == "new" else ["--resume", str(run.folder)]
+        place = ["--out" if run.state == "new" else "--resume", str(run.folder)]
+        arguments = [*words, f"seed={run.seed}", *place]
         status = run_process([sys.executable, "-m", "understudy", "train", *arguments, *options], {BRIEF_VARIABLE: "1"})
         if status in (_WRONG_ARGUMENT, *STOPPED_STATUSES):
             if number > 1:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from understudy.core.errors import ConfigError
 from understudy.core.trajectory import Trajectory
+from understudy.runs.run import episode_files, read_run_config
 from understudy.runs.storage.episode_store import read_episodes
 
 
@@ -24,8 +25,13 @@ def validate_no_partial(out: Path, resume: bool) -> None:
 
 
 def read_stored_episodes(run: Path) -> Iterator[Trajectory]:
-    """Yield the stored episodes of a run, step by step. Raise ConfigError for a damaged line, or if none are stored."""
-    files = sorted((run / "trajectories").glob("*.jsonl"))
+    """Yield the stored episodes of a run's RL, step by step. Raise ConfigError for a damaged line, or if none are
+    stored.
+
+    Conversations of a preference phase belong to no task, so they are left out.
+    """
+    steps_before = read_run_config(run).steps_before_rl
+    files = [file for step, file in episode_files(run).items() if step > steps_before]
     if not files:
         raise ConfigError(f"{run} stores no episodes; give --agent to play new ones")
     for file in files:

@@ -305,7 +305,7 @@ class Run:
             self.warnings.append(f"{self.folder} has no checkpoint yet; the run restarts from step 0")
 
     def _drop_later_steps(self) -> None:
-        """Remove what was written after the checkpoint, and what is incomplete."""
+        """Remove what the run wrote after the checkpoint, and what is incomplete. Keep files of other names."""
         for name in (metrics.METRICS_FILE, HEALTH_FILE):
             if (self.folder / name).exists():
                 self._drop_later_lines(name)
@@ -314,7 +314,9 @@ class Run:
             step = parse_step(path)
             if step is not None and step <= self.step and _is_unfinished_evaluation(path) and step in evaluated:
                 self.warnings.append(f"{path} has lost its {REPORT_FILE}; the results of the run are without it")
-            elif step is None or step > self.step or _is_unfinished_evaluation(path):
+            elif path.suffix == ".partial" or (
+                step is not None and (step > self.step or _is_unfinished_evaluation(path))
+            ):
                 shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
         if self.last_checkpoint:
             link_latest(self.last_checkpoint)

@@ -2,7 +2,7 @@
 
 The grammar of a forced reply is what the chat format writes for it, with the arguments or the text replaced by a JSON
 schema. So it applies to every format that writes arguments as JSON. Tokens that are no text, such as `<tool_call>`, are
-allowed only as these tokens.
+allowed only as these tokens. With a `response_format` and tools, the reply is JSON or one call.
 
 Source: https://github.com/guidance-ai/llguidance/blob/main/docs/syntax.md
 """
@@ -16,9 +16,10 @@ from typing import Any
 
 from understudy.core.errors import ConfigError, RolloutError, install_hint
 from understudy.core.messages import Message, ToolCall, ToolSpec
-from understudy.engines.interface import ConstrainedSampler, TokenConstraint
+from understudy.engines.interface import ConstrainedSampler
 from understudy.formats import ChatFormat, FormatTokenizer
 from understudy.serve.requests import ApiError, ChatCompletionRequest
+from understudy.serve.streaming_parser import JsonForm
 
 _MARK = "c9a40d77e1"  # a random string, which no template contains
 _CONTENT = re.compile(_MARK)
@@ -26,10 +27,11 @@ _ARGUMENTS = re.compile(rf'\{{\s*"x"\s*:\s*"{_MARK}"\s*\}}')
 
 
 class GrammarConstraint:
-    """The state of one reply's grammar."""
+    """The state of one reply's grammar. `json_form` is None if the reply must be a call."""
 
-    def __init__(self, matcher: Any) -> None:
+    def __init__(self, matcher: Any, json_form: JsonForm | None) -> None:
         self._matcher = matcher
+        self.json_form = json_form
 
     def allowed_tokens(self) -> bytes:
         """Return one byte for each token id, 0 if it is not allowed."""
@@ -54,7 +56,7 @@ def build_constraint(
     tokenizer_file: Path | None,
     sampler: object,
     request: ChatCompletionRequest,
-) -> TokenConstraint | None:
+) -> GrammarConstraint | None:
     """Return the constraint that the request asks for, or None.
 
     Raise ApiError if llguidance is not installed, the sampler or the format cannot be constrained, or the schema has a
@@ -71,13 +73,13 @@ def build_constraint(
     except ModuleNotFoundError as error:
         raise ApiError(f"{param}: constrained replies need llguidance; {install_hint('guided')}", param) from error
     try:
-        grammar, stop_token = _write_grammar(format, vocabulary, request)
+        grammar, stop_token, json_form = _write_grammar(format, vocabulary, request)
     except (ConfigError, ValueError) as error:
         raise ApiError(f"{param}: the model's chat format cannot be constrained: {error}", param) from error
     matcher = LLMatcher(_load_tokenizer(tokenizer_file, stop_token), grammar, log_level=0)
     if problem := matcher.get_error():
         raise ApiError(f"{param}: the schema is not supported: {' '.join(problem.split())[:300]}", param)
-    return GrammarConstraint(matcher)
+    return GrammarConstraint(matcher, json_form)
 
 
 @lru_cache(maxsize=4)
@@ -87,26 +89,30 @@ def _load_tokenizer(file: Path, stop_token: int) -> Any:
     return LLTokenizer(str(file), eos_token=stop_token)
 
 
-def _write_grammar(format: ChatFormat, vocabulary: FormatTokenizer, request: ChatCompletionRequest) -> tuple[str, int]:
-    """Return the grammar of the reply, and the token that ends it.
+def _write_grammar(
+    format: ChatFormat, vocabulary: FormatTokenizer, request: ChatCompletionRequest
+) -> tuple[str, int, JsonForm | None]:
+    """Return the grammar of the reply, the token that ends it, and how JSON stands in it.
 
     Raise ValueError if the format does not write arguments as JSON.
     """
+    calls = [(format.encode_reply(_call_of(tool)), _ARGUMENTS, tool.parameters) for tool in _allowed_tools(request)]
+    replies, json_form = calls, None
     if request.response_schema is not None:
-        forms = [(Message(role="assistant", content=_MARK), request.response_schema)]
-    else:
-        forms = [(_call_of(tool), tool.parameters) for tool in _forced_tools(request)]
-    mark = _CONTENT if request.response_schema is not None else _ARGUMENTS
-    replies = [format.encode_reply(reply) for reply, _ in forms]
+        content = format.encode_reply(Message(role="assistant", content=_MARK))
+        replies = [(content, _CONTENT, request.response_schema), *calls]
+        before, after = vocabulary.decode(content[:-1]).split(_MARK)
+        openings = (_ARGUMENTS.split(vocabulary.decode(tokens[:-1]))[0] for tokens, _, _ in calls)
+        json_form = JsonForm(before, after, tuple(openings))
     rules = [
         _write_rule(vocabulary, number, tokens[:-1], mark, schema)
-        for number, (tokens, (_, schema)) in enumerate(zip(replies, forms, strict=True))
+        for number, (tokens, mark, schema) in enumerate(replies)
     ]
     start = f"start: {' | '.join(f'reply{number}' for number in range(len(rules)))}"
-    return "\n".join([start, *rules]), replies[0][-1]
+    return "\n".join([start, *rules]), replies[0][0][-1], json_form
 
 
-def _forced_tools(request: ChatCompletionRequest) -> Sequence[ToolSpec]:
+def _allowed_tools(request: ChatCompletionRequest) -> Sequence[ToolSpec]:
     name = request.forced_tool
     return [tool for tool in request.callable_tools if not name or tool.name == name]
 
@@ -131,7 +137,7 @@ def _write_rule(
         parts += [] if token is None else [f"<[{token}]>"]
         text = []
     if found != 1:
-        raise ValueError("it does not write the arguments of calls as JSON")
+        raise ValueError("it does not write the arguments of calls as JSON; send tool_choice none for JSON without calls")
     options = {"x-guidance": {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}}
     return f"reply{number}: {' '.join(filter(None, parts))}\nvalue{number}: %json {json.dumps({**schema, **options})}"
 

@@ -10,9 +10,9 @@ from pathlib import Path
 from understudy.core.errors import ConfigError
 from understudy.core.messages import Message, ToolCall
 from understudy.core.sampling_masks import SamplingMask
-from understudy.engines.interface import ConstrainedSampler, SamplingParams, StreamingSampler, TokenConstraint
+from understudy.engines.interface import ConstrainedSampler, SamplingParams, StreamingSampler
 from understudy.formats import ChatFormat, FormatTokenizer
-from understudy.serve.constraints import build_constraint
+from understudy.serve.constraints import GrammarConstraint, build_constraint
 from understudy.serve.conversation_cache import ConversationCache
 from understudy.serve.requests import ApiError, ChatCompletionRequest, parse_request
 from understudy.serve.streaming_parser import ReplyEnd, StreamingParser
@@ -118,7 +118,13 @@ async def generate_reply(
     """
     constraint = _build_constraint(model, request)
     parser = StreamingParser(
-        model.format, model.vocabulary, request.callable_tools, request.stop, request.parallel_tool_calls, raw_malformed
+        model.format,
+        model.vocabulary,
+        request.callable_tools,
+        request.stop,
+        request.parallel_tool_calls,
+        raw_malformed,
+        constraint.json_form if constraint else None,
     )
 
     def on_tokens(tokens: Sequence[int], logprobs: Sequence[float], masks: Sequence[SamplingMask]) -> None:
@@ -160,7 +166,7 @@ async def generate_reply(
     return version
 
 
-def _build_constraint(model: ServedModel, request: ChatCompletionRequest) -> TokenConstraint | None:
+def _build_constraint(model: ServedModel, request: ChatCompletionRequest) -> GrammarConstraint | None:
     return build_constraint(model.format, model.vocabulary, model.tokenizer_file, model.sampler, request)
 
 

@@ -25,7 +25,7 @@ from understudy.core.sampling_masks import SamplingMask
 from understudy.core.tasks import Score
 from understudy.core.trajectory import Branch, StopReason, Trajectory
 from understudy.engines.interface import SamplingParams
-from understudy.formats.chat_format import mark_truncated_call, reply_events
+from understudy.formats.chat_format import ParsedMessage, mark_truncated_call, reply_events
 from understudy.serve.conversation_cache import ConversationCache
 from understudy.serve.generation import (
     ReplyChunk,
@@ -364,6 +364,8 @@ class Session:
         last = chunks[-1]
         assert last.reply_end is not None
         parsed = self._model.format.parse(tokens, request.callable_tools)
+        if last.reply_end.is_json:
+            parsed = ParsedMessage(last.reply_end.message, "text")
         truncated = last.reply_end.finish_reason == "length"
         cut = not truncated and tokens[-1] not in self._model.format.stop_token_ids
         for event, count in reply_events(parsed, truncated):

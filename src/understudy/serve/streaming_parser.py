@@ -65,13 +65,33 @@ class ReplyEnd:
     finish_reason: Literal["stop", "length", "tool_calls"]
     is_complete: bool
     """Whether the message contains all that was sampled: no stop string cut it, and no further call was removed."""
+    is_json: bool = False
+    """Whether the message is JSON as the request asked, in which nothing was parsed."""
+
+
+@dataclass(frozen=True, slots=True)
+class JsonForm:
+    """How a reply that must be JSON is written: between two texts, or as a call that begins with one of `openings`."""
+
+    before: str
+    after: str
+    openings: tuple[str, ...] = ()
+
+    def may_be_call(self, text: str) -> bool:
+        """Return whether the text begins a call, or may still do so."""
+        return any(text.startswith(opening) or opening.startswith(text) for opening in self.openings)
+
+    def json_text(self, text: str) -> str:
+        """Return the JSON in a reply or in its beginning."""
+        return text[len(self.before) :].removesuffix(self.after)
 
 
 class StreamingParser:
     """Parser of one reply, token by token.
 
     `stop` are strings that end the reply. Without `parallel_tool_calls`, only the first call is returned. With
-    `raw_malformed`, a reply with a malformed call is returned as text without calls, as vLLM does.
+    `raw_malformed`, a reply with a malformed call is returned as text without calls, as vLLM does. With `json_form`, the
+    text is JSON, in which nothing is parsed.
     """
 
     def __init__(
@@ -82,11 +102,13 @@ class StreamingParser:
         stop: Sequence[str] = (),
         parallel_tool_calls: bool = True,
         raw_malformed: bool = False,
+        json_form: JsonForm | None = None,
     ) -> None:
         self._format = format
         self._tools = tools
         self._stop = stop
         self._parallel_tool_calls, self._raw_malformed = parallel_tool_calls, raw_malformed
+        self._json_form = json_form
         self._vocabulary = vocabulary
         self._detokenizer = IncrementalDetokenizer(vocabulary)
         self._openings = _WITH_CALLS if tools else _WITHOUT
@@ -117,7 +139,10 @@ class StreamingParser:
             text = text.partition(self.stopped)[0]
             tokens = self._vocabulary.encode(text)
         is_complete = not self.stopped
-        if self._tools:
+        is_json = self._json_form is not None and not self._json_form.may_be_call(text)
+        if self._json_form and is_json:
+            message = Message(role="assistant", content=self._json_form.json_text(text))
+        elif self._tools:
             message = mark_truncated_call(self._format.parse(tokens, self._tools), truncated or bool(self.stopped))
         else:
             visible = parse_text((THINK if self._thinking else "") + text).text
@@ -132,7 +157,7 @@ class StreamingParser:
         finish_reason: Literal["stop", "length", "tool_calls"] = "tool_calls" if message.tool_calls else "stop"
         if truncated:
             finish_reason = "length"
-        return ReplyEnd(message, message.content[len(self._emitted) :], finish_reason, is_complete)
+        return ReplyEnd(message, message.content[len(self._emitted) :], finish_reason, is_complete, is_json)
 
     def _first_stop(self, start: int) -> str:
         matches = [(position, stop) for stop in self._stop if (position := self._text.find(stop, start)) >= 0]
@@ -140,6 +165,8 @@ class StreamingParser:
 
     def _flush(self) -> str:
         """Return the new final text, which ends where a call, a thought or another role's turn may begin."""
+        if self._json_form:
+            return self._flush_json(self._json_form)
         if not self._final and (self._thinking or self._text.lstrip().startswith(THINK)):
             end = self._text.find(THOUGHT)
             if end < 0:
@@ -153,4 +180,14 @@ class StreamingParser:
             return ""
         new = visible[len(self._emitted) :]
         self._emitted = visible
+        return new
+
+    def _flush_json(self, form: JsonForm) -> str:
+        """Return the new text of JSON, which ends where a stop string or what follows JSON may begin."""
+        held_back = max(self._held_back, len(form.after))
+        text = self._text.partition(self.stopped)[0] if self.stopped else self._text[: len(self._text) - held_back]
+        if form.may_be_call(self._text):
+            return ""
+        new = form.json_text(text)[len(self._emitted) :]
+        self._emitted += new
         return new
