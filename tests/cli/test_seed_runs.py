@@ -16,9 +16,10 @@ from support.program import Call, call
 from support.run_evaluations import write_run_evaluation
 from understudy.cli import seed_runs
 from understudy.cli.seed_runs import split_seeds
-from understudy.runs.run import Run
+from understudy.runs.run import Run, read_run_config
 from understudy.runs.storage.status import StatusRecorder, read_run_status
 from understudy.runs.targets import resolve
+from understudy.train.completion import complete_resumed_config
 from understudy.train.processes import BRIEF_VARIABLE
 
 __all__ = ["call"]
@@ -37,7 +38,9 @@ class Started:
         words = [*command[command.index("train") + 1 :]]
         self.commands.append(words)
         if "--resume" in words:
-            run = Run.resume(Path(words[words.index("--resume") + 1]))
+            place = words.index("--resume")
+            folder = Path(words[place + 1])
+            run = Run.resume(folder, complete_resumed_config(resolve(words[:place]).config, read_run_config(folder)))
         else:
             place = words.index("--out")
             run = Run.create(Path(words[place + 1]), resolve(words[:place]).config)
@@ -77,7 +80,10 @@ def test_same_command_skips_finished_runs_and_resumes_unfinished_ones(call: Call
     start.statuses.clear()
     code, out, _ = call("train", "smoke", "seed=[0, 1, 2]", "--out", "runs/a")
     assert code == 0
-    assert [words[:2] for words in start.commands[2:]] == [["--resume", "runs/a-seed1"], ["smoke", "seed=0"]]
+    assert start.commands[2:] == [
+        f"smoke seed=0 seed={seed} {option} runs/a-seed{seed}".split()
+        for seed, option in ((1, "--resume"), (2, "--out"))
+    ]
     assert "runs/a-seed1" in out
     assert call("train", "smoke", "seed=[0, 1, 2]", "--out", "runs/a")[1] == out
     assert len(start.commands) == 4

@@ -29,6 +29,7 @@ from understudy.evaluation.evaluate import select_tasks
 from understudy.rollouts.agent import NoopAgent
 from understudy.runs.agents import make_agent
 from understudy.runs.config import parse_config
+from understudy.runs.episodes import read_stored_episodes
 from understudy.runs.run import Run
 from understudy.runs.storage.locking import folder_lock
 from understudy.runs.storage.task_store import TaskStore
@@ -366,7 +367,7 @@ def test_resume_with_another_checkpoint_is_rejected(tmp_path: Path, monkeypatch:
 
 def make_run(folder: Path, *trajectories: Trajectory) -> Path:
     (folder / "trajectories").mkdir(parents=True)
-    config = parse_config("", ["domain=toy:DOMAIN", "slice.domain_policy=brief"])
+    config = parse_config("", ["domain=toy:DOMAIN", "slice.domain_policy=brief", "sft.steps=0"])
     (folder / "config.toml").write_text(dump_toml(config))
     write_trajectories(folder / "trajectories" / "step_000001.jsonl", trajectories)
     TaskStore(folder).add(group.task for group in make_groups(trajectories, DOMAIN.tasks("test")))
@@ -383,6 +384,17 @@ def test_collect_from_the_recorded_episodes_of_a_run(tmp_path: Path) -> None:
     assert re.search(r"left out: (1 [^,\n]+(, |$)){4}", text, re.MULTILINE)
     code, _, err = run_data_command("collect", run, "--sft", tmp_path / "more.jsonl", "--trials", 2)
     assert (code, "--trials" in err) == (2, True)
+
+
+def test_conversations_of_preferences_are_no_episodes_of_a_run(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run")
+    config = parse_config(
+        (run / "config.toml").read_text(), ["preferences.steps=1", "preferences.dataset_file=p.jsonl"]
+    )
+    (run / "config.toml").write_text(dump_toml(config))
+    write_trajectories(run / "trajectories" / "step_000001.jsonl", [make_episode("a", task="pairs/0")])
+    write_trajectories(run / "trajectories" / "step_000002.jsonl", EPISODES)
+    assert [episode.task_id for episode in read_stored_episodes(run)] == [episode.task_id for episode in EPISODES]
 
 
 def test_run_without_episodes_or_with_held_out_tasks_is_rejected(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import pytest
 from support.eval_results import make_result
 from understudy.evaluation.comparison import compare
 from understudy.evaluation.noise import noise_between
+from understudy.evaluation.prompt_variants import AS_WRITTEN, PromptSpread
 from understudy.evaluation.reports.report import EvalReport
 from understudy.evaluation.reports.tables import group_cells, success_cells
 from understudy.evaluation.result import EvalResult, ResultRow, merge_results, paired_rates, success_gain
@@ -32,6 +33,16 @@ def test_noise_floor_uses_only_shared_tasks() -> None:
     found = compare(make_report(few), make_report(many))
     assert found.gain.tasks == 4
     assert found.noise_floor == noise_between([few], [make_result(always, sometimes, always, always)])
+
+
+def test_other_wordings_are_not_compared_with_repeats() -> None:
+    written, reworded = make_result((1.0, 0.0), (1.0, 1.0)), make_result((0.0, 0.0), (0.0, 0.0)).replace(seed=1)
+    spread = PromptSpread(rates={AS_WRITTEN: 0.75, "short": 0.0})
+    words = make_report(written, reworded).replace(prompts=spread)
+    found = compare(words, make_report(written, written.replace(seed=1)))
+    assert (found.gain.mean, found.gain.tasks) == (0.0, 2)
+    assert found.noise_floor == noise_between([written], [written])
+    assert compare(words, words).noise_floor == noise_between([written], [written])
 
 
 def test_repeats_with_a_common_seed_are_compared() -> None:

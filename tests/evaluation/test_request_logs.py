@@ -105,6 +105,14 @@ def test_several_replies_and_changed_tokens_are_conversations_of_their_own(log: 
     assert sorted(lengths) == [(3, 0), (7, 0), (7, 0), (9, 3)]
 
 
+def test_equal_beginnings_are_each_continued_once(log: Path) -> None:
+    def change(rows: list[Any]) -> None:
+        rows[:] = [row for row in rows[:5:2] for _ in range(2)]
+
+    change_rows(log, change)
+    assert [len(episode.messages) for episode in read_request_log(log)] == [7, 7]
+
+
 def test_collect_writes_each_conversation_once(log: Path, tmp_path: Path, call: Call) -> None:
     code, _, notes = call("data", "collect", str(log), "--sft", str(tmp_path / "demos.jsonl"))
     assert code == 0

@@ -146,6 +146,17 @@ def test_resume_drops_everything_after_the_checkpoint(run: Run) -> None:
     assert sorted(p.name for p in (run.folder / "checkpoints").iterdir()) == ["latest", "step_000002", "step_000004"]
 
 
+def test_resume_keeps_files_of_other_names(run: Run) -> None:
+    shutil.copytree(run.folder / "checkpoints" / "step_000002", run.folder / "checkpoints" / "step_000002_best")
+    (run.folder / "checkpoints" / "best").symlink_to("step_000002")
+    (run.folder / "trajectories" / "step_000001.jsonl.gz").touch()
+    (run.folder / "evaluations" / "my-own").mkdir()
+    Run.resume(run.folder, CONFIG)
+    for name in ("checkpoints/step_000002_best", "checkpoints/best", "trajectories/step_000001.jsonl.gz"):
+        assert (run.folder / name).exists()
+    assert (run.folder / "evaluations" / "my-own").is_dir()
+
+
 def test_resume_drops_a_truncated_metrics_line(run: Run) -> None:
     with (run.folder / "metrics.jsonl").open("a") as f:
         f.write('{"step": 3, "rew')

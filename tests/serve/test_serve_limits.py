@@ -55,6 +55,8 @@ def test_api_key_is_required_if_configured(folder: Path) -> None:
                 api.models.list()
         with openai_client(url, KEY) as api:
             assert api.chat.completions.create(model="tiny", messages=HELLO).choices  # type: ignore[call-overload]
+        lower = http_client().get(f"{url}/models", headers={"Authorization": f"bearer {KEY}"})
+        assert lower.status_code == 200
         nobody = http_client().get(f"{url}/models")
         assert (nobody.status_code, nobody.headers["WWW-Authenticate"]) == (401, "Bearer")
         assert KEY not in nobody.text

@@ -21,7 +21,7 @@ from support.replying import Reply, ReplySampler, say
 from support.tiny_runs import make_tiny_model
 from understudy.core.errors import RolloutError
 from understudy.core.messages import Message, ToolCall
-from understudy.core.trajectory import StopReason, Trajectory
+from understudy.core.trajectory import StopReason, Trajectory, write_trajectories
 from understudy.engines.interface import Completion, SamplingParams
 from understudy.formats import FormatTokenizer
 from understudy.serve.generation import ServedModel
@@ -432,6 +432,42 @@ def test_limit_refuses_further_requests(limits: SessionLimits, code: str, stop: 
             assert (answer.status_code, answer.json()["error"]["code"]) == (400, code)
             assert each.session.stop_reason is stop
             assert len(each.sampler.calls) == 1
+
+    asyncio.run(play())
+
+
+def test_program_that_shortens_its_prompt_goes_on(tiny: Path) -> None:
+    async def play() -> None:
+        async with running(tiny, say("Yes.")) as each:
+            each.sampler.context_length = 200
+            long = {"model": "m", "messages": [{"role": "user", "content": "word " * 500}]}
+            assert (await each.post("/v1/chat/completions", long)).status_code == 400
+            assert each.session.stop_reason is StopReason.MAX_TOKENS
+            assert (await each.post("/v1/chat/completions", {"model": "m", "messages": HELLO})).status_code == 200
+            assert each.session.stop_reason is None
+
+    asyncio.run(play())
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"reasoning_effort": "low", "verbosity": "low", "prompt_cache_retention": "24h"},
+        {"tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": []}}},
+        {"messages": [*HELLO, {"role": "assistant", "content": [{"type": "refusal", "refusal": "No."}]}, *HELLO]},
+        {"messages": [*HELLO, {"role": "assistant", "content": "Hi", "reasoning": "x"}, *HELLO]},
+        {"messages": [{"role": "user", "content": "half a \ud83d"}]},
+    ],
+)
+def test_what_unchanged_programs_send_is_answered(more: dict[str, Any], tiny: Path, tmp_path: Path) -> None:
+    async def play() -> None:
+        async with running(tiny, say("Yes.")) as each:
+            body = json.dumps({"model": "m", "messages": HELLO, **more})  # in ASCII, as programs write it
+            async with httpx2.AsyncClient(verify=False, trust_env=False, headers=each.headers) as client:
+                client.headers["Content-Type"] = "application/json"
+                answer = await client.post(f"{each.url}/v1/chat/completions", content=body)
+            assert answer.status_code == 200, answer.text
+            write_trajectories(tmp_path / "episodes.jsonl", [each.session.episode])
 
     asyncio.run(play())
 

@@ -18,6 +18,7 @@ from typing import Any
 import httpx2
 import pytest
 
+from support.eval_results import make_result
 from support.groups import make_groups
 from support.paths import ROOT
 from support.run_evaluations import write_run_evaluation
@@ -220,6 +221,17 @@ def test_evaluations_stamp_changes_only_with_evaluations(tmp_path: Path) -> None
     assert len(request_route(library, "/api/evaluations/{key}", key="run")["rows"]) == 2
     alone.write_text(alone.read_text() + "\n")
     assert stamps()[1] != before[1]
+
+
+def test_other_eval_sets_do_not_change_the_verdict(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", steps=1)
+    for step, stage, held_out, other in ((1, "sft", 0.0, 1.0), (2, "rl", 1.0, 0.0)):
+        write_run_evaluation(run, step, stage, make_result(*[(held_out,)] * 8))
+        write_run_evaluation(run, step, stage, make_result(*[(other,)] * 9), eval_set="ood")
+    found = request_route(RunLibrary([tmp_path]), "/api/evaluations/{key}", key="run")
+    assert [row["success"]["mean"] for row in found["rows"][-4:]] == [0.0, 1.0, 1.0, 0.0]
+    assert (found["tasks"], found["hardest"]) == (8, [])
+    assert "more often" in found["verdict"]
 
 
 def test_curves_equal_the_logged_metrics(library: RunLibrary, folder: Path) -> None:

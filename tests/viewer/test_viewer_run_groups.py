@@ -19,6 +19,12 @@ def test_runs_that_differ_only_in_their_seeds_are_one_group(tmp_path: Path) -> N
     ]
 
 
+def test_second_run_of_a_seed_is_not_in_the_group(tmp_path: Path) -> None:
+    for name, seed in (("a", 0), ("b", 1), ("c", 1)):
+        Run.create(tmp_path / name, TrainConfig(seed=seed))
+    assert [group["runs"] for group in group_runs(RunLibrary([tmp_path]).runs())] == [["a", "b"], ["c"]]
+
+
 def test_equal_and_damaged_configs_are_no_group(tmp_path: Path) -> None:
     for name in ("one", "two", "three", "four"):
         Run.create(tmp_path / name, TrainConfig())

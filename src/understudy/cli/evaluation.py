@@ -339,6 +339,7 @@ def _folder(spec: "EvalSpec", out: Path | None) -> Path | None:
 def _resumed(folder: Path, arguments: Sequence[str]) -> "EvalSpec":
     from understudy.runs.eval_spec import read_spec
     from understudy.runs.run import find_run, is_run_folder
+    from understudy.runs.weights import validate_checkpoint
 
     if arguments:
         raise ConfigError(f"--resume uses the config stored in {folder}; leave out {' '.join(arguments)}")
@@ -346,7 +347,10 @@ def _resumed(folder: Path, arguments: Sequence[str]) -> "EvalSpec":
         raise ConfigError(f"{folder} belongs to the run {run}; resume the run: understudy train --resume {run}")
     if is_run_folder(folder):
         raise ConfigError(f"{folder} is a run and no evaluation; resume it: understudy train --resume {folder}")
-    return read_spec(folder)
+    spec = read_spec(folder)
+    if spec.checkpoint:
+        validate_checkpoint(Path(spec.checkpoint), "an evaluation is resumed with the weights that it began with")
+    return spec
 
 
 def _play(

@@ -7,10 +7,14 @@ from understudy.core.errors import ConfigError
 from understudy.core.records import Record
 from understudy.core.tasks import Task, task_fingerprint
 from understudy.evaluation.noise import NO_VARIATION, noise_between
+from understudy.evaluation.prompt_variants import AS_WRITTEN
 from understudy.evaluation.reports.as_json import nan_to_none
 from understudy.evaluation.reports.report import EvalReport, format_rate
 from understudy.evaluation.result import EvalResult, ResultRow, gain_p_value, merge_results, success_gain
 from understudy.evaluation.statistics import MeanEstimate, describe_difference
+
+_Repeats = dict[tuple[int, str], ResultRow]
+"""Rows of one agent by seed and wording of the system message."""
 
 
 class Comparison(Record):
@@ -72,7 +76,8 @@ def compare(new: EvalReport, old: EvalReport, names: tuple[str, str] = ("new", "
     `names` tells the new agent from the old one if they have the same name, or that of a baseline. Only tasks
     in both are compared. Raise ConfigError if they share no task, or if tasks with the same id differ.
     """
-    last, first = _matched(_agents(new), _agents(old))
+    after, before = _matched(new, old)
+    last, first = _merge([*after.values()]), _merge([*before.values()])
     baselines = {row.name for report in (new, old) for row in report.rows if row not in report.agent_rows}
     if first.name == last.name or {first.name, last.name} & baselines:
         last, first = (row.replace(name=f"{name} ({row.name})") for row, name in zip((last, first), names, strict=True))
@@ -86,7 +91,7 @@ def compare(new: EvalReport, old: EvalReport, names: tuple[str, str] = ("new", "
         new=last,
         gain=success_gain(one, other),
         p_value=gain_p_value(one, other),
-        noise_floor=noise_between([_on_tasks(one, shared)], [_on_tasks(other, shared)]),
+        noise_floor=noise_between(_as_written(after, shared), _as_written(before, shared)),
         gain_by_domain={name: rate for name, rate in domains.items() if rate.tasks} if len(domains) > 1 else {},
     )
 
@@ -115,26 +120,36 @@ def _validate_same_tasks(new: Mapping[str, str], domain: str, old: EvalResult) -
         raise ConfigError(f"the {of} share no task; evaluate both on the same domain, split and slice")
 
 
-def _matched(after: Sequence[ResultRow], before: Sequence[ResultRow]) -> tuple[ResultRow, ResultRow]:
-    """Return a row of each report: its repeats with a seed that both have, merged; else all of its repeats, merged.
+def _matched(new: EvalReport, old: EvalReport) -> tuple[_Repeats, _Repeats]:
+    """Return rows of each report: its repeats with a seed and a wording that both have; else all of its repeats.
 
     With the same seed, the episodes have the same users.
     """
-    new, old = _repeats(after), _repeats(before)
-    shared = [seed for seed in new if seed in old]
-    return _merge([new[seed] for seed in shared or new]), _merge([old[seed] for seed in shared or old])
+    after, before = _repeats(new), _repeats(old)
+    shared = after.keys() & before.keys()
+    if not shared:
+        return after, before
+    return {key: after[key] for key in after if key in shared}, {key: before[key] for key in after if key in shared}
 
 
 def _merge(rows: Sequence[ResultRow]) -> ResultRow:
     return ResultRow(name=rows[0].name, result=merge_results([row.result for row in rows]))
 
 
-def _repeats(rows: Sequence[ResultRow]) -> dict[int, ResultRow]:
-    """Return the repeats of one agent by seed.
+def _repeats(report: EvalReport) -> _Repeats:
+    """Return the repeats of one agent.
 
     Rows with the same seed are different agents: the stages of a run. Of those, only the last is returned.
     """
-    return {row.result.seed: row for row in rows}
+    rows = _agents(report)
+    wordings = report.prompts.rates if report.prompts else [AS_WRITTEN] * len(rows)
+    return {(row.result.seed, wording): row for row, wording in zip(rows, wordings, strict=True)}
+
+
+def _as_written(repeats: _Repeats, tasks: Collection[str]) -> list[EvalResult]:
+    """Return the results on some tasks under the system message as written. Other wordings are no noise."""
+    rows = [row for (_, wording), row in repeats.items() if wording == AS_WRITTEN]
+    return [_on_tasks(_merge(rows).result, tasks)] if rows else []
 
 
 def _on_tasks(result: EvalResult, tasks: Collection[str]) -> EvalResult:

@@ -8,6 +8,7 @@ tasks nor tools, so the calls of a conversation become a task whose tools answer
 import hashlib
 import json
 import shutil
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
@@ -58,7 +59,7 @@ def read_request_log(path: Path) -> list[Trajectory]:
     Raise ConfigError for a row that is damaged.
     """
     conversations: list[_Conversation] = []
-    known: dict[bytes, _Conversation] = {}
+    known = defaultdict[bytes, list[_Conversation]](list)
     for item in read_rows(path):
         if isinstance(item, RowError):
             raise ConfigError(f"{item}; remove that line")
@@ -74,7 +75,7 @@ def read_request_log(path: Path) -> list[Trajectory]:
     return episodes
 
 
-def _read_row(row: Mapping[str, Any], name: str, known: dict[bytes, _Conversation]) -> Iterator[_Conversation]:
+def _read_row(row: Mapping[str, Any], name: str, known: Mapping[bytes, list[_Conversation]]) -> Iterator[_Conversation]:
     """Yield the conversation that each reply of a row continues or begins, and add it to `known`."""
     messages = [message_from_openai(message) for message in row["messages"]]
     tools = [ToolSpec.model_validate(tool["function"]) for tool in row["tools"]]
@@ -89,7 +90,7 @@ def _read_row(row: Mapping[str, Any], name: str, known: dict[bytes, _Conversatio
         is_cut = choice["finish_reason"] == "length"
         episode.stop_reason = StopReason.MAX_TOKENS if is_cut else StopReason.DONE
         conversation = _Conversation(episode)
-        known[_key(episode.messages)] = conversation
+        known[_key(episode.messages)].append(conversation)
         yield conversation
     if earlier:
         earlier.is_continued = True
@@ -105,13 +106,17 @@ def _score(row: Mapping[str, Any]) -> Score | None:
 
 
 def _find_earlier(
-    messages: Sequence[Message], prompt: Sequence[int], known: Mapping[bytes, _Conversation]
+    messages: Sequence[Message], prompt: Sequence[int], known: Mapping[bytes, Sequence[_Conversation]]
 ) -> _Conversation | None:
-    """Return the longest known conversation that the messages and tokens of a prompt repeat."""
+    """Return the longest known conversation that the messages and tokens of a prompt repeat.
+
+    Of equal ones it is one that nothing has continued yet, if there is one.
+    """
     for count in range(len(messages), 0, -1):
-        found = known.get(_key(messages[:count])) if messages[count - 1].role == "assistant" else None
-        if found and list(prompt[: len(found.episode.tokens)]) == found.episode.tokens:
-            return found
+        found = known.get(_key(messages[:count]), ()) if messages[count - 1].role == "assistant" else ()
+        same = [each for each in found if list(prompt[: len(each.episode.tokens)]) == each.episode.tokens]
+        if same:
+            return next((each for each in same if not each.is_continued), same[0])
     return None
 
 

@@ -73,16 +73,17 @@ def target_weights(resolved: ResolvedTarget) -> ModelWeights:
                 )
             return ModelWeights(name=resolved.name, config=config, checkpoint=checkpoint, warnings=tuple(damaged))
         case "checkpoint":
-            _validate_checkpoint(target.path, "name another one, or the run for its last complete one")
+            validate_checkpoint(target.path, "name another one, or the run for its last complete one")
             return ModelWeights(name=f"{resolved.name}/{target.path.name}", config=config, checkpoint=target.path)
         case "evaluation" if evaluated := read_spec(target.path).checkpoint:
-            _validate_checkpoint(Path(evaluated), f"it was evaluated in {target.text}; give --model")
+            validate_checkpoint(Path(evaluated), f"it was evaluated in {target.text}; give --model")
             return ModelWeights(name=resolved.name, config=config, checkpoint=Path(evaluated))
         case _:
             return ModelWeights(name=config.model, config=config)
 
 
-def _validate_checkpoint(checkpoint: Path, hint: str) -> None:
+def validate_checkpoint(checkpoint: Path, hint: str) -> None:
+    """Raise ConfigError if a checkpoint is damaged or missing."""
     if damage := find_damage(checkpoint):
         raise ConfigError(f"checkpoint {checkpoint} is damaged or missing ({damage}); {hint}")
 

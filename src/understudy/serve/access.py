@@ -52,7 +52,8 @@ class AccessMiddleware:
         return ApiError("requests from pages of another origin are refused", code="wrong_origin", status=403)
 
     def _wrong_key(self, authorization: bytes) -> ApiError | None:
-        if not self._key or hmac.compare_digest(authorization, b"Bearer " + self._key):
+        scheme, _, key = authorization.partition(b" ")
+        if not self._key or (scheme.lower() == b"bearer" and hmac.compare_digest(key.strip(), self._key)):
             return None
         problem = "the API key is wrong" if authorization else "an API key is required"
         return ApiError(f"{problem}; send it as: Authorization: Bearer KEY", code="invalid_api_key", status=401)

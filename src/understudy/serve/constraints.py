@@ -97,13 +97,14 @@ def _write_grammar(
     Raise ValueError if the format does not write arguments as JSON.
     """
     calls = [(format.encode_reply(_call_of(tool)), _ARGUMENTS, tool.parameters) for tool in _allowed_tools(request)]
-    replies, json_form = calls, None
+    contents, json_form = list[tuple[list[int], re.Pattern[str], Mapping[str, Any]]](), None
     if request.response_schema is not None:
         content = format.encode_reply(Message(role="assistant", content=_MARK))
-        replies = [(content, _CONTENT, request.response_schema), *calls]
+        contents.append((content, _CONTENT, request.response_schema))
         before, after = vocabulary.decode(content[:-1]).split(_MARK)
         openings = (_ARGUMENTS.split(vocabulary.decode(tokens[:-1]))[0] for tokens, _, _ in calls)
         json_form = JsonForm(before, after, tuple(openings))
+    replies = [*contents, *calls]
     rules = [
         _write_rule(vocabulary, number, tokens[:-1], mark, schema)
         for number, (tokens, mark, schema) in enumerate(replies)
@@ -137,7 +138,9 @@ def _write_rule(
         parts += [] if token is None else [f"<[{token}]>"]
         text = []
     if found != 1:
-        raise ValueError("it does not write the arguments of calls as JSON; send tool_choice none for JSON without calls")
+        raise ValueError(
+            "it does not write the arguments of calls as JSON; send tool_choice none for JSON without calls"
+        )
     options = {"x-guidance": {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}}
     return f"reply{number}: {' '.join(filter(None, parts))}\nvalue{number}: %json {json.dumps({**schema, **options})}"
 

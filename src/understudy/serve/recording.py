@@ -48,9 +48,11 @@ _OVERRIDDEN = (
     "frequency_penalty",
     "logit_bias",
     "seed",
+    "reasoning_effort",
+    "verbosity",
 )
 """Sampling parameters of a request, which are those of the run."""
-_WITHOUT_EFFECT = ("store", "service_tier")
+_WITHOUT_EFFECT = ("store", "service_tier", "prompt_cache_retention", "prediction")
 OVERRIDDEN, UNCONSTRAINED, CONSTRAINED = "program/overridden", "program/unconstrained", "program/constrained"
 """Events: requests whose sampling parameters were dropped, whose constraints were, and whose constraints applied.
 `program/overridden/seed` counts one of the parameters. `program/chat` and `program/responses` count the requests of
@@ -172,7 +174,9 @@ class Session:
         self._prompts = Counter[bytes]()
         self._answers: dict[bytes, list[_Answer]] = {}
         self._running = set[asyncio.Task[Response]]()
-        self._clock = itertools.count()
+        self._clock = itertools.count(1)
+        self._long_prompt_at = 0
+        """When the last prompt was refused as too long, if that alone has set the stop reason; else 0."""
         self._asked: dict[int, int] = {}
         """When each request arrived that is being answered, by its `id`."""
         self._spans: dict[int, _Span] = {}
@@ -279,7 +283,11 @@ class Session:
         dropped = [key for key in _OVERRIDDEN if body.get(key) is not None]
         for event in [OVERRIDDEN, *(f"{OVERRIDDEN}/{key}" for key in dropped)] if dropped else []:
             self.count(event)
-        request = parse_request({key: body[key] for key in body.keys() - {*_OVERRIDDEN, *_WITHOUT_EFFECT}})
+        wire = {key: body[key] for key in body.keys() - {*_OVERRIDDEN, *_WITHOUT_EFFECT}}
+        choice = wire.get("tool_choice")
+        if not self._constrains and isinstance(choice, dict) and choice.get("type") == "allowed_tools":
+            wire["tool_choice"] = choice.get("mode") or "auto"
+        request = parse_request(wire)
         request.validate_lengths(ServeConfig().max_message_chars)
         if request.is_constrained:
             key = "tool_choice" if request.response_schema is None else "response_format"
@@ -312,11 +320,17 @@ class Session:
             prompt, num_known = await build_prompt(self._model, request, self._sampling.replace(max_response_tokens=1))
         except ApiError as refusal:
             if refusal.code == "context_length_exceeded":
-                self.stop_reason = self.stop_reason or StopReason.MAX_TOKENS
+                self.note_long_prompt()
             raise
         if len(prompt) >= self._limits.max_tokens:
+            self.note_long_prompt()
             raise self._refuse_long(f"{len(prompt)} tokens in one prompt; limits.max_episode_tokens")
         return prompt, num_known
+
+    def note_long_prompt(self) -> None:
+        """Note that a prompt was too long. The program may go on with a shorter one."""
+        if self.stop_reason is None or self._long_prompt_at:
+            self.stop_reason, self._long_prompt_at = StopReason.MAX_TOKENS, next(self._clock)
 
     def _refuse_long(self, problem: str) -> ApiError:
         self.stop_reason = self.stop_reason or StopReason.MAX_TOKENS
@@ -417,6 +431,8 @@ class Session:
 
     def _note_reply(self, request: ChatCompletionRequest, reply: Message, sent: Message) -> None:
         """Note a reply, and how the program gets it. Malformed calls are text in what it gets."""
+        if self._long_prompt_at and self._asked[id(request)] > self._long_prompt_at:
+            self.stop_reason, self._long_prompt_at = None, 0
         is_invalid = any(call.parse_error for call in reply.tool_calls)
         are_described = all(_is_described(call, request.callable_tools) for call in sent.tool_calls)
         self.has_wrong_call |= is_invalid or not are_described

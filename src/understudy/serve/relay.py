@@ -8,7 +8,7 @@ from understudy.clients.chat import ChatModel
 from understudy.clients.completions import ChatCompletion
 from understudy.core.errors import ConfigError, RolloutError
 from understudy.core.messages import Message, message_to_openai
-from understudy.core.trajectory import StopReason, Trajectory
+from understudy.core.trajectory import Trajectory
 from understudy.engines.interface import SamplingParams
 from understudy.formats.chat_format import ParsedMessage, reply_events, reply_status
 from understudy.serve.generation import ReplyChunk
@@ -54,7 +54,7 @@ class RelaySession(Session):
             return await self._endpoint.generate(conversation, tools, seed)
         except (ConfigError, RolloutError) as e:
             if isinstance(e, RolloutError) and e.context_full and self.episode.num_turns:
-                self.stop_reason = self.stop_reason or StopReason.MAX_TOKENS
+                self.note_long_prompt()
                 raise ApiError(str(e), "messages", "context_length_exceeded") from e
             self.failure = self.failure or e
             raise ApiError("the endpoint failed; the episode has ended", code="overloaded", status=503) from e

@@ -21,6 +21,7 @@ from pydantic import (
 )
 
 from understudy.core.errors import did_you_mean
+from understudy.core.json_values import replace_surrogates
 from understudy.core.messages import Message, ToolSpec, message_from_openai, order_tool_results
 from understudy.core.records import Record
 from understudy.engines.interface import MAX_TOKEN_COUNT, MinP, SamplingParams, Temperature, TopK, TopP
@@ -128,6 +129,19 @@ def _parts(content: Any) -> Any:
 _Content = Annotated[list[_Text], BeforeValidator(_parts)]
 
 
+def _reply_parts(content: Any) -> Any:
+    """Return a reply's content as parts. A refusal is a text."""
+    parts = _parts(content)
+    if not isinstance(parts, list):
+        return parts
+    return [
+        {"type": "text", "text": part.get("refusal")}
+        if isinstance(part, dict) and part.get("type") == "refusal"
+        else part
+        for part in parts
+    ]
+
+
 class _CalledFunction(_Wire):
     name: str
     arguments: str
@@ -155,7 +169,7 @@ class _PromptMessage(_MessageBase):
 
 class _AssistantMessage(_MessageBase):
     role: Literal["assistant"]
-    content: _Content = []
+    content: Annotated[list[_Text], BeforeValidator(_reply_parts)] = []
     tool_calls: list[_Call] = []
     annotations: Annotated[list[Any], Field(max_length=0)] = []
     parsed: Any = None
@@ -163,6 +177,9 @@ class _AssistantMessage(_MessageBase):
     """Ignored. A model's refusal is text here."""
     reasoning_content: str = ""
     """Ignored: thoughts of earlier replies are known from the tokens of the conversation, or left out."""
+    reasoning: Any = None
+    provider_specific_fields: Any = None
+    """Ignored, as is `reasoning`: vLLM, OpenRouter and LiteLLM add them to replies, and clients send them back."""
 
 
 class _ToolMessage(_MessageBase):
@@ -331,9 +348,14 @@ def parse_request(body: Mapping[str, Any]) -> ChatCompletionRequest:
 
 
 def read_object(body: bytes) -> dict[str, Any]:
-    """Return the JSON object of a body. Raise ApiError if it is none, or too deep."""
+    """Return the JSON object of a body, without lone surrogates, which programs send that cut a text within a
+    character. Raise ApiError if it is none, or too deep.
+    """
     try:
         wire = json.loads(body, parse_constant=_reject_constant)
+        text = json.dumps(wire, ensure_ascii=False)
+        if (clean := replace_surrogates(text)) != text:
+            wire = json.loads(clean)
     except (ValueError, RecursionError) as e:
         raise ApiError(f"the body is not JSON: {str(e)[:200]}") from e
     if not isinstance(wire, dict):

@@ -54,6 +54,7 @@ class ResponsesRequest:
 
         Raise ApiError for a field, an input item or a tool that is not supported.
         """
+        body = {key: value for key, value in body.items() if value is not None}
         if unknown := sorted(body.keys() - {*_SHARED, *_TRANSLATED, *_WITHOUT_EFFECT}):
             raise ApiError(f"unrecognized request argument: {unknown[0]}", unknown[0], "unknown_parameter")
         for name, types in _TYPES.items():

@@ -90,8 +90,8 @@ class StreamingParser:
     """Parser of one reply, token by token.
 
     `stop` are strings that end the reply. Without `parallel_tool_calls`, only the first call is returned. With
-    `raw_malformed`, a reply with a malformed call is returned as text without calls, as vLLM does. With `json_form`, the
-    text is JSON, in which nothing is parsed.
+    `raw_malformed`, a reply with a malformed call is returned as text without calls, as vLLM does. With
+    `json_form`, the text is JSON, in which nothing is parsed.
     """
 
     def __init__(

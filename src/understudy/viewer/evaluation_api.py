@@ -5,6 +5,7 @@ run's stages.
 """
 
 import contextlib
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -45,7 +46,7 @@ def evaluation_handler(library: RunLibrary, values: RouteParams) -> dict[str, An
     If its episodes are stored, each failure has the number of its episode.
     """
     key = values["key"]
-    plain = report_to_dict(_outcome(library, key))
+    plain = _plain_report(library, key)
     numbers, path = _numbers(library, key), _path(library, key)
     for failure in plain["failures"]:
         failure["episode"] = numbers.get((failure["task"], failure["seed"]))
@@ -172,6 +173,18 @@ def _outcome(library: RunLibrary, key: str) -> EvalReport:
     return _read(path, evaluation_stamp(path))
 
 
+def _plain_report(library: RunLibrary, key: str) -> dict[str, Any]:
+    """Return the report as JSON-compatible values, with its number of tasks. Of a run, only `rows` has other tasks than
+    held-out ones.
+    """
+    runs = library.runs()
+    reports = _by_eval_set(runs[key]) if key in runs else [_outcome(library, key)]
+    held_out, *others = map(report_to_dict, reports or [EvalReport(rows=())])
+    rows = held_out["rows"]
+    tasks = rows[-1]["success"]["tasks"] if rows else 0
+    return held_out | {"rows": [*rows, *(row for other in others for row in other["rows"])], "tasks": tasks}
+
+
 @lru_cache(maxsize=64)
 def _read(path: Path, _: FileStamp) -> EvalReport:
     return read_report(path)
@@ -179,15 +192,19 @@ def _read(path: Path, _: FileStamp) -> EvalReport:
 
 def _of_run(folder: Path) -> EvalReport:
     """Return a run's evaluations as one report, ordered by step. Evaluations on other eval sets come last."""
+    return EvalReport(rows=tuple(row for report in _by_eval_set(folder) for row in report.rows))
+
+
+def _by_eval_set(folder: Path) -> list[EvalReport]:
+    """Return a run's evaluations as one report for each eval set, held-out tasks first."""
     evaluations = sorted(list_run_evaluations(folder), key=lambda each: each.eval_set)
-    reports = [_read(each.folder, evaluation_stamp(each.folder)) for each in evaluations]
-    baselines = [row for row in reports[0].rows if row.result.kind != "agent"] if reports else []
-    agents = (
-        row.replace(name=_stage_name(evaluation))
-        for evaluation, found in zip(evaluations, reports, strict=True)
-        for row in found.agent_rows
-    )
-    return EvalReport(rows=(*baselines, *agents))
+    reports = list[EvalReport]()
+    for _, group in itertools.groupby(evaluations, key=lambda each: each.eval_set):
+        found = [(each, _read(each.folder, evaluation_stamp(each.folder))) for each in group]
+        baselines = [] if reports else [row for row in found[0][1].rows if row.result.kind != "agent"]
+        agents = (row.replace(name=_stage_name(each)) for each, report in found for row in report.agent_rows)
+        reports.append(EvalReport(rows=(*baselines, *agents)))
+    return reports
 
 
 def _stage_name(evaluation: RunEvaluation) -> str:

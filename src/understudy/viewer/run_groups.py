@@ -51,9 +51,10 @@ def group_runs(runs: Mapping[str, Path]) -> list[dict[str, Any]]:
 
 
 def _split_equal_seeds(keys: list[str], configs: Mapping[str, Mapping[str, str]]) -> list[list[str]]:
-    """Return runs of one setting as one group, or each as its own if all have the same seed."""
-    is_group = len({configs[key].get("seed") for key in keys}) > 1
-    return [keys] if is_group else [[key] for key in keys]
+    """Return the first run of each seed as one group, and every other run as its own. A group has several seeds."""
+    firsts = {configs[key].get("seed"): key for key in reversed(keys)}
+    group = [key for key in keys if firsts[configs[key].get("seed")] == key] if len(firsts) > 1 else []
+    return [*([group] if group else []), *([key] for key in keys if key not in group)]
 
 
 def _group_name(keys: Sequence[str]) -> str:

@@ -11,7 +11,13 @@ export function number(value) {
 }
 
 export const whole = (value) => (value == null ? "–" : Math.round(value).toLocaleString("en-US"));
-export const percent = (value) => (value == null ? "–" : `${(100 * value).toFixed(value > 0 && value < 0.1 ? 1 : 0)}%`);
+
+/** A share in percent. Only 1 is shown as 100%. */
+export function percent(value) {
+  if (value == null) return "–";
+  const isExtreme = (value > 0 && value < 0.1) || (value > 0.9 && value < 1);
+  return `${(100 * (value < 1 ? Math.min(value, 0.999) : value)).toFixed(isExtreme ? 1 : 0)}%`;
+}
 
 export function seconds(value) {
   if (value == null) return "–";

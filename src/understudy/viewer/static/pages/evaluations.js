@@ -36,7 +36,7 @@ function One({ name, all, query, stamps }) {
     ${found.conversations.length > 0 ? html`<${Conversations} ...${{ name, conversations: found.conversations }} />` : html`<p class="card says"><${Text}>${found.verdict}</${Text}></p>`}
     ${found.noise && html`<p class="soft">Two identical evaluations differ by up to ${number(found.noise.noise_floor)} in 95% of cases${found.noise.rates.length > 1 ? `; ${found.noise.rates.length} repeats had success rates of ${found.noise.rates.map((rate) => percent(rate)).join(", ")}` : ""}.</p>`}
     ${found.prompts && html`<p class="soft">Success under each wording of the system message: ${Object.entries(found.prompts.rates).map(([name, rate]) => `${name} ${percent(rate)}`).join(", ")}.</p>`}
-    ${found.rows.length > 0 && html`<section class="card"><h2>Success on ${plural(found.rows.at(-1)?.success.tasks ?? 0, "task")}</h2>
+    ${found.rows.length > 0 && html`<section class="card"><h2>Success on ${plural(found.tasks, "task")}</h2>
       <${Successes} rows=${rowsOf(found).map((row) => ({ name: row.name, kind: row.result.kind, success: row.success, row }))} /></section>`}
     <${Groups} rows=${rowsOf(found)} query=${query} />
     ${found.failures.length > 0 && html`<${Failures} ...${{ found, name, step: "eval", query }} />`}
