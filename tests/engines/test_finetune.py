@@ -111,9 +111,16 @@ def test_an_export_keeps_a_head_of_its_own_although_the_config_ties_it(
     exported = load_file(tmp_path / "out" / "model.safetensors")
     for name in ("lm_head.weight", "model.embed_tokens.weight"):
         assert torch.equal(exported[name], weights[name])
+    assert not json.loads((tmp_path / "out" / "config.json").read_text())["tie_word_embeddings"]
     batch = sample_batch(engine)
     again = trainer_logprobs(engine_of(tmp_path / "out"), batch)
     assert max_logprob_gap(trainer_logprobs(engine, batch), again, batch) < 1e-4
+
+
+def test_persistent_buffers_are_exported_from_shards() -> None:
+    network = nn.Sequential(nn.BatchNorm1d(2), nn.Linear(2, 2))
+    network[1].register_buffer("table", torch.zeros(2), persistent=False)
+    assert dict(model._whole_weights(network)).keys() == network.state_dict().keys()
 
 
 def test_dropout_affects_updates_but_not_logprobs(folder: Path) -> None:

@@ -19,7 +19,7 @@ import pytest
 import torch
 from gguf import GGMLQuantizationType, GGUFReader, GGUFWriter
 from gguf.quants import dequantize, quantize
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, pre_tokenizers
 from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -696,6 +696,18 @@ def test_exported_file_is_the_one_that_was_imported(tmp_path: Path, case: str) -
     export(tmp_path / "theirs", tmp_path / "again.gguf")
     difference = logprobs(read_back(find_model(str(tmp_path / "again.gguf")))) - logprobs(model)
     assert difference.abs().max() < 1e-5
+
+
+def test_head_of_its_own_is_exported_although_the_config_ties_it(tmp_path: Path) -> None:
+    folder = find_model(str(gguf_of_case(tmp_path / "model.gguf", "qwen3")))
+    weights = load_file(folder / "model.safetensors")
+    weights["lm_head.weight"] = weights["model.embed_tokens.weight"].roll(1, 0).clone()
+    own = shutil.copytree(folder, tmp_path / "own")
+    save_file(weights, own / "model.safetensors", metadata={"format": "pt"})
+    config = json.loads((own / "config.json").read_text()) | {"tie_word_embeddings": True}
+    (own / "config.json").write_text(json.dumps(config))
+    export(own, tmp_path / "own.gguf")
+    assert (logprobs(read_back(find_model(str(tmp_path / "own.gguf")))) - logprobs(read_back(own))).abs().max() < 1e-5
 
 
 @pytest.mark.parametrize("kind", ["f16", "bf16", "q8_0"])

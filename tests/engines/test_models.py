@@ -383,6 +383,30 @@ def test_unknown_model_folder_error_suggests_a_sibling_folder(tiny: Path) -> Non
         find_model(f"{tiny}x")
 
 
+@pytest.mark.parametrize("left_out", ["config.json", "model.safetensors", ""])
+def test_folder_with_adapters_is_refused(tiny: Path, tmp_path: Path, left_out: str) -> None:
+    folder = shutil.copytree(tiny, tmp_path / "both")
+    (folder / "adapter_config.json").write_text("{}")
+    if left_out:
+        (folder / left_out).unlink()
+    with pytest.raises(ConfigError, match=r"holds .*adapters") as refused:
+        find_model(str(folder))
+    assert ("adapter_config.json" in str(refused.value)) == (not left_out)
+
+
+def test_template_for_tools_is_read_and_copied_where_transformers_saves_it(tiny: Path, tmp_path: Path) -> None:
+    from understudy.engines.local.model import copy_tokenizer
+    from understudy.formats.jinja import read_chat_template
+
+    tokenizer = tokenizer_of(tiny)
+    tokenizer.chat_template = {"default": "plain", "tool_use": "with tools"}
+    tokenizer.save_pretrained(tmp_path / "saved")
+    assert read_chat_template(tmp_path / "saved") == "with tools"
+    (tmp_path / "copy").mkdir()
+    copy_tokenizer(tmp_path / "saved", tmp_path / "copy")
+    assert tokenizer_of(tmp_path / "copy").chat_template == tokenizer.chat_template
+
+
 @pytest.mark.parametrize("missing", ["config.json", "*.safetensors", "tokenizer.json"])
 def test_folder_with_missing_model_files_raises(tmp_path: Path, missing: str) -> None:
     for name in ("config.json", "model.safetensors", "tokenizer.json"):

@@ -18,15 +18,21 @@ ChatTemplate = Callable[..., str]
 turn."""
 
 
+def chat_template_file(folder: Path) -> Path | None:
+    """Return the file of a folder's chat template for tools, or None if `tokenizer_config.json` holds it."""
+    files = folder / "additional_chat_templates" / "tool_use.jinja", folder / "chat_template.jinja"
+    return next((file for file in files if file.is_file()), None)
+
+
 def read_chat_template(folder: Path) -> str:
     """Return the Jinja source of a folder's chat template, from where transformers reads it.
 
     Of several named templates, `tool_use` comes first, then `default`. Raise ConfigError if there is none
     that can be read.
     """
-    file = folder / "chat_template.jinja"
+    file = chat_template_file(folder)
     try:
-        if file.is_file():
+        if file:
             return file.read_text(encoding="utf-8")
     except ValueError as error:
         raise ConfigError(f"{file} is not UTF-8 ({error}); download it again") from error

@@ -14,7 +14,7 @@ from understudy.core.errors import ConfigError
 from understudy.core.messages import Message, ToolCall, ToolSpec
 from understudy.formats.chat_format import ChatFormat
 from understudy.formats.chatml import END, SIGNATURES, START
-from understudy.formats.jinja import ChatTemplate, compile_template, read_chat_template
+from understudy.formats.jinja import ChatTemplate, chat_template_file, compile_template, read_chat_template
 from understudy.formats.loading import OWN_TEMPLATE, chat_format_from_config
 from understudy.formats.options import FormatConfig
 from understudy.formats.tokenizer import FormatTokenizer
@@ -59,8 +59,8 @@ def write_tool_template(folder: Path, config: FormatConfig) -> None:
         template = _find_template(folder, config)
     except ConfigError:  # a base model, whose format has another error where it is needed
         return
-    file, tokenizer = folder / "chat_template.jinja", folder / "tokenizer_config.json"
-    if template and file.is_file():
+    file, tokenizer = chat_template_file(folder), folder / "tokenizer_config.json"
+    if template and file:
         file.write_text(template, encoding="utf-8")
     elif template:
         fields = json.loads(tokenizer.read_text(encoding="utf-8")) | {"chat_template": template}

@@ -45,15 +45,15 @@ if TYPE_CHECKING:
 
 UNLIMITED_CONTEXT = 1 << 20
 """The context of models without positions, in tokens."""
-TOKENIZER_FILES = (
+_TOKENIZER_FILES = (
     "tokenizer*",
     "special_tokens_map.json",
     "added_tokens.json",
     "vocab.*",
     "merges.txt",
     "chat_template*",
+    "additional_chat_templates/*",
 )
-"""Files of a model folder that training does not change and that exports include."""
 _ROWS_KEY = "base_model.model.{}.token_adapter.trainable_tokens_delta"
 """peft's name of the trained rows of a table, which is named like its module."""
 
@@ -222,8 +222,8 @@ class LocalModel:
     def save(self, folder: Path) -> None:
         """Write the weights for transformers, or the adapters for peft, without a tokenizer."""
         network = self.peft_model or self.network
-        whole = dict(network.named_parameters(remove_duplicate=False)) if self.fsdp_shards else None
-        network.save_pretrained(folder, state_dict=whole)
+        _tie_as_in_weights(self.network)
+        network.save_pretrained(folder, state_dict=dict(_whole_weights(network)) if self.fsdp_shards else None)
         if self.peft_model is not None and self.token_rows:
             self._save_rows(folder / "adapter_model.safetensors")
 
@@ -240,9 +240,7 @@ class LocalModel:
             self.save_merged(folder)
         else:
             self.save(folder)
-        for pattern in TOKENIZER_FILES:
-            for path in self.folder.glob(pattern):
-                shutil.copy(path, folder)
+        copy_tokenizer(self.folder, folder)
 
     def load_adapters(self, folder: Path) -> None:
         """Load adapters from a folder that peft wrote. Raise ConfigError if they do not fit."""
@@ -293,12 +291,37 @@ class LocalModel:
         return copy
 
 
+def _tie_as_in_weights(network: PreTrainedModel) -> None:
+    """Let the config say whether the output head is tied: a folder may have a head of its own although its config ties
+    it.
+    """
+    if network.get_input_embeddings().weight is not network.get_output_embeddings().weight:
+        network.config.tie_word_embeddings = network.config.get_text_config().tie_word_embeddings = False
+
+
+def _whole_weights(network: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Yield parameters and persistent buffers, whose values are not sharded at this time."""
+    yield from network.named_parameters(remove_duplicate=False)
+    for name, module in network.named_modules():
+        for buffer in module._buffers.keys() - module._non_persistent_buffers_set:
+            if (value := module._buffers[buffer]) is not None:
+                yield f"{name}.{buffer}".lstrip("."), value
+
+
 def _shard(body: nn.Module, process_group: ProcessGroup, device: torch.device) -> "FSDPShards | None":
     if process_group.world_size == 1:
         return None
     from understudy.engines.local.distributed.fsdp import FSDPShards
 
     return FSDPShards(body, process_group, device)
+
+
+def copy_tokenizer(source: Path, folder: Path) -> None:
+    """Copy the files of a model folder that training does not change: tokenizer and chat templates."""
+    for path in (path for pattern in _TOKENIZER_FILES for path in source.glob(pattern) if path.is_file()):
+        copy = folder / path.relative_to(source)
+        copy.parent.mkdir(exist_ok=True)
+        shutil.copyfile(path, copy)
 
 
 def _config_problem(folder: Path) -> str:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from understudy.core.errors import ConfigError
 from understudy.core.files import os_errors_as_config_errors
+from understudy.formats.jinja import chat_template_file
 
 if TYPE_CHECKING:
     import torch
@@ -204,15 +205,24 @@ def validate_model_folder(folder: Path, name: str) -> Path:
 
     Raise ConfigError that names the first missing or incomplete file.
     """
-    if not (folder / "config.json").is_file() and (folder / "adapter_config.json").is_file():
-        raise ConfigError(f"model {name!r}: {folder} holds adapters, not a model; {_MERGE}")
+    has_weights = any((folder / file).is_file() for file in ("model.safetensors", WEIGHTS_INDEX_FILE))
+    if (folder / "adapter_config.json").is_file():
+        if not (has_weights and (folder / "config.json").is_file()):
+            raise ConfigError(f"model {name!r}: {folder} holds adapters, not a model; {_MERGE}")
+        raise ConfigError(
+            f"model {name!r}: {folder} holds a model and adapters, which transformers would add to it; if the model is "
+            "merged already, move adapter_config.json to another folder"
+        )
     if not (folder / "config.json").is_file():
         file = min(folder.glob("*.gguf"), default=None)
         hint = f"; for the model in {file.name}, set model={file}" if file else ""
         raise ConfigError(f"model {name!r}: {folder} has no config.json, so it is not a model folder{hint}")
     if not any(folder.glob("*.safetensors")):
-        raise ConfigError(f"model {name!r}: {folder} has no *.safetensors, the only supported weight format")
-    if not any((folder / file).is_file() for file in ("model.safetensors", WEIGHTS_INDEX_FILE)):
+        raise ConfigError(
+            f"model {name!r}: {folder} has no *.safetensors, the only supported weight format; load it with "
+            "transformers, and save it with save_pretrained"
+        )
+    if not has_weights:
         raise ConfigError(f"model {name!r}: {folder} has no model.safetensors and no {WEIGHTS_INDEX_FILE}; add it")
     if not any(folder.glob("tokenizer*")):
         raise ConfigError(f"model {name!r}: {folder} has no tokenizer.json; save the model's tokenizer beside it")
@@ -306,9 +316,9 @@ def _misfit_tokenizer(folder: Path, config: Mapping[str, Any]) -> str:
 
 
 def _template_text(folder: Path) -> str:
-    config, file = folder / "tokenizer_config.json", folder / "chat_template.jinja"
+    config, file = folder / "tokenizer_config.json", chat_template_file(folder)
     text = str(_read_json(config).get("chat_template", "")) if config.is_file() else ""
-    return text + (file.read_text(encoding="utf-8", errors="replace") if file.is_file() else "")
+    return text + (file.read_text(encoding="utf-8", errors="replace") if file else "")
 
 
 def _read_json(path: Path) -> Any:

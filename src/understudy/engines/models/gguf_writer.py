@@ -69,6 +69,9 @@ def write_gguf(folder: Path, file: Path, kind: GGUFType) -> None:
     arch = find_architecture(folder)
     tokenizer = _load_tokenizer(folder)
     model = AutoModelForCausalLM.from_pretrained(folder, dtype="auto")
+    # A folder may have a head of its own although its config ties it.
+    embeddings, head = model.get_input_embeddings(), model.get_output_embeddings()
+    model.config.tie_word_embeddings = embeddings.weight is head.weight
     with atomic_file(file) as unfinished:
         writer = GGUFWriter(unfinished, arch)
         writer.add_name(file.stem)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from understudy.core.errors import ConfigError, RolloutError
 from understudy.engines.local.config import LocalEngineConfig, LoraConfig
-from understudy.engines.local.model import TOKENIZER_FILES, LocalModel
+from understudy.engines.local.model import LocalModel, copy_tokenizer
 
 ADAPTER_FILE = "adapter_model.safetensors"
 LoraTensors = Mapping[str, Tensor]
@@ -59,7 +59,7 @@ def save_adapters(adapters: LoraTensors, lora: LoraConfig, base_folder: Path, fo
     )
     save_file({name: tensor.contiguous() for name, tensor in adapters.items()}, folder / ADAPTER_FILE, {"format": "pt"})
     config.save_pretrained(str(folder))
-    _copy_tokenizer(base_folder, folder)
+    copy_tokenizer(base_folder, folder)
 
 
 @torch.no_grad()
@@ -83,9 +83,3 @@ def weights_dtype(base_folder: Path) -> Literal["float32", "bfloat16"]:
     config = json.loads((base_folder / "config.json").read_text(encoding="utf-8"))
     named = config.get("dtype") or config.get("torch_dtype")
     return "float32" if named == "float32" else "bfloat16"
-
-
-def _copy_tokenizer(base: Path, folder: Path) -> None:
-    for pattern in TOKENIZER_FILES:
-        for path in base.glob(pattern):
-            (folder / path.name).write_bytes(path.read_bytes())

@@ -2,7 +2,6 @@
 
 import asyncio
 import functools
-import shutil
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -15,7 +14,7 @@ from skyrl.train.trainer import RayPPOTrainer
 from skyrl.train.utils.utils import prepare_runtime_environment
 
 from understudy.core.errors import RunStoppedError
-from understudy.engines.local.model import TOKENIZER_FILES
+from understudy.engines.local.model import copy_tokenizer
 from understudy.runs.phases import eval_name_after, has_checkpoint_after
 from understudy.runs.run import MODEL_FOLDER
 from understudy.train.checkpointing import save_checkpoint, stop_run
@@ -95,9 +94,7 @@ class _RunHooks:
         settings.ckpt_path = usual
         model = (path / MODEL_FOLDER).absolute()
         self.dispatch.save_hf_model("policy", str(model), None)  # type: ignore[attr-defined]
-        for pattern in TOKENIZER_FILES:
-            for file in self.folder.glob(pattern):
-                shutil.copy(file, model)
+        copy_tokenizer(self.folder, model)
 
     def _cleanup_old_checkpoints(self) -> None:
         """Do nothing: the run removes old checkpoints itself."""
