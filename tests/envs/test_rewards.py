@@ -8,7 +8,7 @@ from understudy.core.errors import RolloutError
 from understudy.core.messages import Message, ToolCall
 from understudy.core.records import Record
 from understudy.envs.rewards import (
-    MAX_DIGIT_RUNS,
+    MAX_WORDS_IN_A_ROW,
     FactRules,
     call_key,
     calls_match,
@@ -130,7 +130,7 @@ def test_a_number_in_a_long_list_does_not_count(others: int) -> None:
 @given(st.integers(0, 40))
 def test_a_word_among_many_numbers_does_not_count(others: int) -> None:
     text = "It is delivered. " + " ".join(str(100 + n) for n in range(others))
-    assert tells(text, ("delivered",), shown="delivered") == (others <= MAX_DIGIT_RUNS)
+    assert tells(text, ("delivered",), shown="delivered") == (others <= MAX_WORDS_IN_A_ROW)
 
 
 def test_outputs_may_be_stated_in_separate_messages() -> None:

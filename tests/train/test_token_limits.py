@@ -19,7 +19,6 @@ from understudy.runs.run import Run, read_run_config
 from understudy.runs.targets import resolve
 from understudy.train.completion import complete_config
 from understudy.train.loop import train
-from understudy.train.planning.plan import plan_training
 from understudy.train.planning.preflight import run_preflight
 from understudy.train.token_limits import fit_token_limits
 
@@ -118,7 +117,6 @@ def test_functions_of_commands_complete_a_bare_config(tiny: Path, tmp_path: Path
     found = asyncio.run(run_preflight(resolve(words).config, tmp_path / "run"))
     assert tokens(found.config) == tokens(expected)
     assert set(lines) <= set(found.notes)
-    assert set(lines) <= set(asyncio.run(plan_training(resolve(words).config, 0.5, 0.1)).notes)
 
 
 def test_run_of_a_preset_opens_in_a_running_event_loop(tiny: Path, tmp_path: Path) -> None:

@@ -38,7 +38,6 @@ from understudy.train.processes import BRIEF_VARIABLE, TEMP_FOLDER_VARIABLE, exi
 
 if TYPE_CHECKING:
     from understudy.train.planning.gpu import GPUPlan
-    from understudy.train.planning.plan import TrainingPlan
 
 
 @explained_arguments(
@@ -222,16 +221,6 @@ def plan_for_gpu(settings: Sequence[str], gpu: str, processes: int = 1) -> "GPUP
         return plan_config_for_gpu(resolve(settings).config, gpu, processes)
     except ModuleNotFoundError as e:
         raise missing_package_error(e, "planning") from e
-
-
-def run_plan(settings: Sequence[str], target: float, seconds: float) -> "TrainingPlan":
-    """Measure the model of a config and return a plan of its training."""
-    config = resolve(settings).config
-    try:
-        from understudy.train.planning.plan import plan_training
-    except ModuleNotFoundError as e:
-        raise missing_package_error(e, "planning") from e
-    return run_async(plan_training(config, target, seconds))
 
 
 def run_bench(model: str, settings: Sequence[str] = (), quick: bool = False) -> bench.BenchResult:

@@ -399,30 +399,6 @@ def train(options: TrainOptions) -> None:
         raise typer.Exit(INTERRUPTED_STATUS) from e
 
 
-class PlanOptions(Options):
-    """Options of `plan`."""
-
-    words: TargetWords = ()
-    target: Annotated[float, typer.Option("--target", metavar="RATE")] = 0.7
-    """The success rate on training tasks to reach."""
-    seconds: float = Field(default=60.0, ge=0.0)
-    """How long to measure the model."""
-    as_json: JsonOption = False
-
-
-@verb(app)
-def plan(options: PlanOptions) -> None:
-    """Plan a run: which phases the model needs to reach a success rate, how many steps, and how long they take.
-
-    The model plays groups of episodes on training tasks for a minute. Nothing is written. TARGET is the preset
-    `retail_quick` if it is not given. The numbers of steps are orders of magnitude.
-    """
-    from understudy.cli import launch
-
-    found = launch.run_plan(options.words, options.target, options.seconds)
-    print_result(found.model_dump_json(indent=1) if options.as_json else found)
-
-
 class BenchOptions(Options):
     """Options of `bench`."""
 

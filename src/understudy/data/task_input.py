@@ -2,15 +2,13 @@
 
 import functools
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
 from understudy.core.errors import ConfigError
 from understudy.core.items import Item, RowError
-from understudy.core.records import Record
-from understudy.core.settings import parse_toml, with_full_key
 from understudy.core.tasks import SPLITS, Split, Task
 from understudy.envs.task_source import TaskSource, list_sources, validate_names
 from understudy.runs.targets import find_target
@@ -186,17 +184,6 @@ def absolute_reference(reference: str) -> str:
     path, sharp, domain = rest.partition("#")
     whole = Path(os.path.expanduser(path)).absolute()  # not resolved: the Python of a virtual environment is a link
     return f"{kind}:{whole}{sharp}{domain}" if kind in SOURCE_MODULES and whole.exists() else reference
-
-
-class _Settings(Record):
-    """The settings of a command that reads tasks."""
-
-    data: RowConfig = RowConfig()
-
-
-def parse_row_config(settings: Sequence[str]) -> RowConfig:
-    """Parse settings `data.sources=…` and `data.reward=…`. Raise ConfigError for other ones."""
-    return parse_toml(_Settings, "", [with_full_key(_Settings, each) for each in settings]).data
 
 
 def _own_task(row: Item[TaskRow]) -> Item[Task]:

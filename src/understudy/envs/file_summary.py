@@ -1,7 +1,7 @@
 """FileSummary: what was read from files of tasks, and what was refused."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
 from understudy.core.items import RowError
 from understudy.core.records import Record
@@ -46,8 +46,3 @@ def count_refusals(refused: Iterable[RowError]) -> tuple[dict[str, int], tuple[s
 
 def _counts(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{count} {name}" for name, count in counts.items()) or "none"
-
-
-def join_lines(summaries: Sequence[FileSummary]) -> list[str]:
-    """Return the lines of several summaries."""
-    return [line for summary in summaries for line in summary.lines()]

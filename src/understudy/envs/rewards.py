@@ -6,9 +6,9 @@ telling a fact give no reward for guesses, denials, lists of candidates and for 
     every fact the text affirms it, and a result has shown it before. The result of a failed call shows nothing, and no
                result shows what the arguments of its call state. The text does not repeat a JSON result. A fact that
                answers two questions is told twice, or once of both;
-    word       the text has at most `MAX_DIGIT_RUNS` different runs of digits, and does not list other candidates;
-    number     the text has at most `MAX_EXTRA_NUMBERS` numbers beyond the numeric outputs of the task, and none if
-               it has neither a word nor "=". A calculation shows its result if its terms are known.
+    word       the text does not list other candidates;
+    number     the text has no other value of its kind, see `told_facts`. A calculation shows its result if its terms
+               are known.
 
 `calls_match` compares calls instead of states. It is for tasks without a database.
 """
@@ -47,16 +47,6 @@ from understudy.envs.visible_text import visible_text
 MAX_EXTRA_NUMBERS = 2
 """Numbers that a text may contain beyond the task's outputs. Two allow a sum to be shown with both of its terms."""
 
-MAX_DIGIT_RUNS = 12
-"""Maximum number of different runs of digits in a text that states a word. Two dates with times have ten."""
-
-MAX_OTHER_CANDIDATES = 2
-"""Maximum number of other candidates in a text that states a word. "It was shipped and is delivered, and not pending"
-names two."""
-
-MAX_JSON_KEYS = 2
-"""Maximum number of JSON keys in a text that states a fact. A text with more reads out records."""
-
 MAX_WORDS_IN_A_ROW = 12
 """Maximum number of words without punctuation in a text that states a fact, if they are a list: if fewer than one in
 eight is a function word such as "the" or "is"."""
@@ -67,9 +57,7 @@ MAX_BARE_WORDS = 8
 MAX_FREE_TERM = 12
 """Largest whole number that a calculation may contain although nothing has shown it: months, and numbers of persons."""
 
-_DIGITS = re.compile(r"\d+")
 _OPERATOR = re.compile(r"[-+*/()$]")
-_PASSIVE = re.compile(r"\bbe \w+", re.IGNORECASE)
 _DENIAL = re.compile(
     r"(?:\b(?:not|never|neither|nor|no longer|cannot)|n['\N{RIGHT SINGLE QUOTATION MARK}]t)\s+"
     r"(?!only\b|just\b|(?:\w+ )?(?:more|over|above|than|exceeds?|beyond|past|until|before|after|later)\b)"
@@ -97,8 +85,6 @@ _FUNCTION_WORD = re.compile(
     r"\b(?:the|an?|is|are|was|were|be|been|has|have|will|to|of|for|with|in|on|at|by|and|or|that|it|you|your|i|my|we|not)\b",
     re.IGNORECASE,
 )
-_JSON_KEY = re.compile(r'"\w+"\s*:')
-_SENTENCE_OR_EQUATION = re.compile(r"[^\W\d_]{2}|=")
 _PUNCTUATION = re.compile(r"[.,;:!?()\n\-]")
 _DATE_OR_TIME = re.compile(
     r"(?<![\w.-])\d{4}-\d\d-\d\d(?![\w-])|(?<![\w./-])\d{1,2}/\d{1,2}/\d{4}(?![\w/])"

@@ -25,7 +25,7 @@ from understudy.domains.authoring.payments import Payment
 from understudy.domains.authoring.people import FIRST_NAMES, draw_address, draw_counts, draw_email, draw_names
 from understudy.envs.dates import add_days
 
-CUSTOMERS, RESERVATIONS = 400, 700
+CUSTOMERS = 400
 LETTERS, DIGITS = "ABCDEFGHJLMNPRSTUVWXYZ", "23456789"
 PAST_DATES, FUTURE_DATES = route_network.DATES[:7], route_network.DATES[9:18]
 """Dates of past and of future trips."""

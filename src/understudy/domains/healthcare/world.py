@@ -35,7 +35,6 @@ from understudy.envs.dates import add_days
 
 PATIENTS = 400
 DOCTORS = 40
-APPOINTMENTS = 700
 CALLERS = 60
 SPECIALTIES: Sequence[Specialty] = get_args(Specialty)
 CLINICS: Sequence[Clinic] = get_args(Clinic)
