@@ -17,6 +17,7 @@ from understudy.core.items import Item, RowError, items_or_raise
 from understudy.core.messages import Message, ToolSpec
 from understudy.data.conversations.conversations import read_conversations, read_examples
 from understudy.data.conversations.examples import Demonstration, LabeledExample, PreferencePair
+from understudy.data.conversations.outcomes import ReadingNotes
 from understudy.data.conversations.shapes import SHAPES, find_shape
 from understudy.data.tool_examples import load_tool_examples
 from understudy.sources.dataset_files import digest_dataset, list_dataset_files
@@ -132,6 +133,44 @@ def test_messages_of_api_clients_are_read_without_their_extra_columns(tmp_path: 
     )
     assert isinstance(error, RowError)
     assert "refusal" in str(error)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"choices": ["3", "4"]},
+        {"choices": {"text": ["3", "4"], "label": ["A", "B"]}},
+        {"steps": ["2 + 2", "= 4"]},
+        {"steps": []},
+    ],
+)
+def test_choices_and_steps_of_a_question_are_no_episode(tmp_path: Path, more: dict[str, Any]) -> None:
+    (found,) = read_values(write_lines(tmp_path / "r.jsonl", [{"question": "2 + 2?", "answer": "4", **more}]))
+    assert [message.content for message in found.messages] == ["2 + 2?", "4"]
+
+
+def test_the_prompt_is_imitated_and_not_the_question_that_it_was_made_of(tmp_path: Path) -> None:
+    row = {"question": "Hey.", "prompt": [{"role": "system", "content": "Greet."}, *ASKED], "answer": "Hello."}
+    (found,) = read_values(write_lines(tmp_path / "r.jsonl", [row]))
+    assert found.messages == (Message(role="system", content="Greet."), HI, HELLO)
+
+
+def test_files_of_a_folder_without_a_split_are_named_or_read(tmp_path: Path) -> None:
+    rows = [{"prompt": "Hi.", "completion": "Hello."}]
+    for name in ("test", "validation"):
+        write_lines(tmp_path / f"{name}.jsonl", rows)
+    with pytest.raises(ConfigError, match=r"'train', but test\.jsonl, validation\.jsonl"):
+        list_dataset_files(tmp_path)
+    write_lines(tmp_path / "airline.jsonl", rows)
+    assert [file.name for file in list_dataset_files(tmp_path)] == ["airline.jsonl"]
+    write_lines(tmp_path / "train_retail.jsonl", rows)
+    assert [file.name for file in list_dataset_files(tmp_path)] == ["train_retail.jsonl"]
+    notes = ReadingNotes()
+    assert len(list(read_conversations(tmp_path, notes=notes))) == 1
+    assert (notes.left_out_files, any("airline.jsonl" in line for line in notes.lines(""))) == (
+        ("airline.jsonl",),
+        True,
+    )
 
 
 def test_alpaca_history_and_system_come_before_the_instruction(tmp_path: Path) -> None:

@@ -167,3 +167,8 @@ def test_two_domains_with_the_same_ids_are_refused() -> None:
     mixed = Mixture(sources[:2], (1.0, 1.0))
     with pytest.raises(ConfigError, match=r"both have a task '[gh]'"):
         list(map(mixed.tasks, SPLITS))
+    others = [ToolExample(id=each, prompt=f"{each}?", answer=each) for each in "abcdefgh"]
+    changed = Mixture((sources[0], ToolDataset("letters", "Answer.", others, ToolEpisode)), (1.0, 1.0))
+    with pytest.raises(ConfigError, match=r"letters has two tasks '[a-h]'"):
+        list(map(changed.tasks, SPLITS))
+    assert Mixture((sources[0], sources[0]), (1.0, 1.0)).tasks("train"), "the same tasks again"

@@ -260,6 +260,25 @@ def test_cells_of_csv_are_texts_nulls_and_json(tmp_path: Path, separator: str) -
     ]
 
 
+@pytest.mark.parametrize("name", ["t.jsonl", "t.json", "t.parquet", "t.csv"])
+def test_the_index_of_pandas_is_no_column(tmp_path: Path, name: str) -> None:
+    row, index = {"question": "2 + 2?"}, {"__index_level_0__": 7}
+    path = tmp_path / name
+    if path.suffix == ".csv":
+        path.write_text(",question\n7,2 + 2?\n")
+    elif path.suffix == ".parquet":
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist([row | index]), path)
+    else:
+        path.write_text(json.dumps([row | index] if path.suffix == ".json" else row | index))
+    assert values(path) == [row]
+
+
+def test_two_columns_of_one_name_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("question,answer,answer\na,1,9\n")
+    with pytest.raises(ConfigError, match="'answer'"):
+        values(tmp_path / "t.csv")
+
+
 def test_a_line_of_csv_with_too_many_cells_is_an_error_with_its_row(tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
     path.write_text("question,answer\na,b\n1, 2 and 3,6\nc,d\n")

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from understudy.core.items import InvalidField
-from understudy.sources.row_messages import normalize_messages, normalize_tools
+from understudy.sources.row_messages import normalize_messages, normalize_tools, without_padding
 
 ASKED = {"role": "user", "content": "How much is the lamp?"}
 THOUGHT = {"role": "assistant", "content": "<think>\nLook it up.\n</think>"}
@@ -292,6 +292,17 @@ def test_tools_are_read_under_their_other_names(name: str, schema: str) -> None:
     for tools in ([tool], json.dumps([tool]), [json.dumps(tool)], [{"type": "function", "function": tool}], [as_text]):
         assert normalize_tools({"tools": None, name: tools}) == read
         assert normalize_tools({"messages": [], "input": {name: tools}}) == read
+
+
+def test_nulls_that_pad_objects_are_left_out() -> None:
+    known = {"properties": {"of": {"type": "string", "description": None}, "lot": None}}
+    row = {"tools": [{"name": "price", "parameters": known}], "messages": [{"arguments": {"of": "lamp", "lot": None}}]}
+    assert without_padding(row) == {
+        "tools": [{"name": "price", "parameters": {"properties": {"of": {"type": "string"}}}}],
+        "messages": [{"arguments": {"of": "lamp"}}],
+    }
+    del known["properties"]["lot"]
+    assert without_padding(row) == row
 
 
 @pytest.mark.parametrize(

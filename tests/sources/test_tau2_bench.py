@@ -235,6 +235,16 @@ def test_user_sees_only_user_tools(lamp: Tau2Bench) -> None:
         user.user_tools.call_sync(ToolCall(name="power", arguments={"lamp": "desk"}))
 
 
+def test_a_row_with_the_id_of_another_task_is_refused(lamp: Tau2Bench) -> None:
+    task = lamp.tasks("train")[0]
+    raw, row = lamp.raw_tasks[task.id], {"user_scenario": "It is dark.", "evaluation_criteria": {"actions": []}}
+    with pytest.raises(TaskError, match=task.id):
+        lamp.to_task(task.id, "train", row)
+    assert lamp.raw_tasks[task.id] is raw
+    assert lamp.to_task("own", "train", row).id == "own"
+    assert lamp.to_task(task.id, "train", raw.model_dump()) == task
+
+
 @real
 @pytest.mark.tau
 @pytest.mark.filterwarnings("ignore")

@@ -3,12 +3,13 @@
 import hashlib
 import itertools
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from understudy.core.errors import ConfigError
 from understudy.core.items import Item, RowError
+from understudy.core.tasks import Split
 from understudy.sources.readers import read_rows
 
 DATASET_SUFFIXES = (".jsonl", ".json", ".csv", ".parquet", ".arrow")
@@ -18,14 +19,21 @@ _SAVED_DATASET, _SAVED_DATASET_DICT = "state.json", "dataset_dict.json"
 """Files of `Dataset.save_to_disk` and of `DatasetDict.save_to_disk`."""
 _METADATA_FILES = ("dataset_info.json", "dataset_infos.json")
 """Files of `datasets` and LLaMA-Factory that describe the data files beside them."""
-_TRAIN_FILE = re.compile(r"(?:^|[^a-z])train(?:ing)?(?:[^a-z]|$)", re.IGNORECASE)
+SPLIT_NAMES: Mapping[str, Split] = {
+    **dict.fromkeys(("train", "training"), "train"),
+    **dict.fromkeys(("validation", "val", "valid", "dev"), "validation"),
+    **dict.fromkeys(("test", "tests", "testing", "holdout", "heldout", "held_out", "held-out"), "test"),
+    **dict.fromkeys(("eval", "evaluation"), "validation"),
+}
+"""Names of splits in rows, and words of names of files. Of two words in a name the first here counts."""
 
 
 def list_dataset_files(path: Path) -> tuple[Path, ...]:
     """Return the data files that a path names, in order.
 
-    A file is returned as it is. Of a folder with splits, the files of the split `train` are returned. Raise ConfigError
-    if a folder has no data file, or several splits but none named `train`.
+    A file is returned as it is. Of a folder with splits, the files of the split `train` are returned; if there are
+    none, those whose names give no split. Raise ConfigError if a folder has no data file, or several splits and none of
+    these.
     """
     if not path.is_dir():
         return (path,)
@@ -36,12 +44,33 @@ def list_dataset_files(path: Path) -> tuple[Path, ...]:
     files = _data_files(path)
     if not files:
         raise ConfigError(f"{path} has no data file ({', '.join(DATASET_SUFFIXES)}){_subfolder_hint(path)}")
-    return tuple(file for file in files if _TRAIN_FILE.search(file.stem)) or files
+    splits = {file: split_from_name(file.stem) for file in files}
+    chosen = tuple(file for file in files if splits[file] == "train") or _unsplit_files(path)
+    if not chosen and len({*splits.values()}) > 1:
+        names = ", ".join(file.name for file in files)
+        raise ConfigError(f"{path} has no file of the split 'train', but {names}; name one file")
+    return chosen or files
+
+
+def list_left_out_files(path: Path) -> tuple[str, ...]:
+    """Return the names of data files of a folder that give no split and are not read, because others are of `train`."""
+    if not path.is_dir() or (path / _SAVED_DATASET_DICT).is_file() or (path / _SAVED_DATASET).is_file():
+        return ()
+    read = {*list_dataset_files(path)}
+    return tuple(file.name for file in _unsplit_files(path) if file not in read)
 
 
 def has_data_files(folder: Path) -> bool:
     """Return whether a folder has data files, or is a saved dataset."""
     return bool(_data_files(folder))
+
+
+def split_from_name(name: str) -> Split | None:
+    """Return the split that a name gives, such as validation for `retail_val`, or None."""
+    for word, split in SPLIT_NAMES.items():
+        if re.search(rf"(?:^|[^a-z]){word}(?:[^a-z]|$)", name, re.IGNORECASE):
+            return split
+    return None
 
 
 def is_data_file(path: Path) -> bool:
@@ -107,6 +136,10 @@ def _saved_files(path: Path) -> tuple[Path, ...]:
 
 def _data_files(path: Path) -> tuple[Path, ...]:
     return tuple(child for child in sorted(path.iterdir()) if child.suffix in DATASET_SUFFIXES and is_data_file(child))
+
+
+def _unsplit_files(path: Path) -> tuple[Path, ...]:
+    return tuple(file for file in _data_files(path) if split_from_name(file.stem) is None)
 
 
 def _subfolder_hint(path: Path) -> str:

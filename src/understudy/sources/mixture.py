@@ -121,12 +121,16 @@ class Mixture(CompositeSource):
         return replace(self, sources=tuple(s for s, _ in kept), weights=tuple(weight for _, weight in kept))
 
     def tasks(self, split: Split) -> list[Task]:
-        """Return the frozen tasks of a split, interleaved by weight. Raise `ConfigError` if two have the same id."""
+        """Return the frozen tasks of a split, interleaved by weight.
+
+        Raise `ConfigError` if two tasks that differ have the same id.
+        """
         tasks = list(_interleave_by_weight([iter(source.tasks(split)) for source in self.sources], self.weights))
-        domains: dict[str, str] = {}
+        known: dict[str, Task] = {}
         for task in tasks:
-            if (other := domains.setdefault(task.id, task.domain)) != task.domain:
-                both = f"{other} and {task.domain} both have a task {task.id!r}"
+            if (other := known.setdefault(task.id, task)) != task:
+                both = f"{other.domain} and {task.domain} both have a task {task.id!r}"
+                both = both if other.domain != task.domain else f"{task.domain} has two tasks {task.id!r} that differ"
                 raise ConfigError(f"{both}, and results are stored by id; change the ids in one of them")
         return tasks
 

@@ -6,11 +6,13 @@
 .parquet   one row at a time, by row groups (pyarrow)
 .arrow     one row at a time, by record batches (pyarrow); `datasets` saves such streams
 .csv       one row a line after that of the column names (csv). Separators are commas, semicolons or tabs. An empty
-           cell is null; a cell with a list or an object as JSON is that value, any other cell is text
+           cell is null; a cell with a list or an object as JSON is that value, any other cell is text. A column
+           without a name is left out: pandas writes the index of a table so
 .py        the literals of a list `TASKS`; never executed. Only this reader loads a whole file (`python_literals`)
 
 Arrow pads objects: each object of a column has the keys of all others, with nulls. So nulls in objects of .parquet and
-.arrow files are left out. Texts may begin with a byte order mark, which some editors write.
+.arrow files are left out. So is the index of pandas, `__index_level_0__`, in all files. Texts may begin with a byte
+order mark, which some editors write.
 """
 
 import codecs
@@ -19,7 +21,7 @@ import csv
 import functools
 import mmap
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from pathlib import Path
 from types import ModuleType
@@ -42,6 +44,8 @@ JSON_LIST_PATHS = {
 }
 """Places of the list of rows in a JSON file: key of the list ("" for the top level) -> path of its items for ijson."""
 
+_INDEX_COLUMN = re.compile(r"__index_level_\d+__")
+"""Matches the names under which pandas saves the index of a table."""
 _BATCH = 1000
 _MAX_CELL = 1 << 27
 """Most characters of a cell in a .csv file."""
@@ -88,7 +92,22 @@ def read_rows(path: Path) -> Iterator[Item[Any] | RowError]:
         raise ConfigError(f"{path} cannot be read ({e.strerror}); fix that, or name another file") from e
     if path.suffix not in readers:
         raise ConfigError(f"{path}: unknown file suffix {explain_suffix(path, readers)}")
-    return readers[path.suffix](path)
+    return map(_without_index, readers[path.suffix](path))
+
+
+def _without_index(item: Item[Any] | RowError) -> Item[Any] | RowError:
+    if isinstance(item, Item) and isinstance(item.value, dict) and any(map(_is_index, item.value)):
+        return Item(item.location, without_index(item.value))
+    return item
+
+
+def without_index(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the columns of a row without the index that pandas saves beside them."""
+    return {name: value for name, value in row.items() if not _is_index(name)}
+
+
+def _is_index(name: object) -> bool:
+    return bool(_INDEX_COLUMN.fullmatch(str(name)))
 
 
 def explain_suffix(path: Path, known: Iterable[str]) -> str:
@@ -165,16 +184,24 @@ def _csv(path: Path) -> Iterator[Item[Any] | RowError]:
         with path.open(encoding="utf-8-sig", newline="") as file:
             separator = max(",;\t", key=file.readline().count)
             file.seek(0)
-            for number, cells in enumerate(csv.DictReader(file, delimiter=separator, strict=True), 1):
+            rows = csv.DictReader(file, delimiter=separator, strict=True)
+            _refuse_repeated_columns(path, rows.fieldnames or ())
+            for number, cells in enumerate(rows, 1):
                 if None in cells:
                     problem = (
                         f"more cells than the {len(cells) - 1} columns; enclose texts with {separator!r} in quotes"
                     )
                     yield RowError(f"{path}: row {number}", "", problem, "unreadable")
                 else:
-                    yield Item(f"{path}: row {number}", {name: _cell(text) for name, text in cells.items()})
+                    yield Item(f"{path}: row {number}", {name: _cell(text) for name, text in cells.items() if name})
     except (csv.Error, UnicodeDecodeError) as e:
         yield RowError(f"{path}: row {number + 1}", "", f"not CSV in UTF-8: {_on_one_line(e)}", "unreadable")
+
+
+def _refuse_repeated_columns(path: Path, names: Sequence[str]) -> None:
+    """Raise ConfigError if two columns have one name."""
+    if repeated := next((name for name in names if name and names.count(name) > 1), ""):
+        raise ConfigError(f"{path}: the column {repeated!r} is there {names.count(repeated)} times; rename the others")
 
 
 def _cell(text: str | None) -> Any:
@@ -286,7 +313,12 @@ def _batch_rows(batch: Any) -> Iterator[dict[str, Any]]:
     """Yield the rows of a record batch, a slice at a time, so that few are Python objects at once."""
     for start in range(0, batch.num_rows, _BATCH):
         for row in batch.slice(start, _BATCH).to_pylist():
-            yield {name: without_nulls(value) for name, value in row.items()}
+            yield without_nulls_inside(row)
+
+
+def without_nulls_inside(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a row whose values have no nulls in their objects. Its own columns stay."""
+    return {name: without_nulls(value) for name, value in row.items()}
 
 
 def without_nulls(value: Any) -> Any:

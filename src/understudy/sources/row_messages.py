@@ -13,6 +13,7 @@ from pydantic_core import from_json
 from understudy.core.items import InvalidField
 from understudy.core.messages import ERROR_PREFIX, join_text_parts
 from understudy.formats.parsing.thoughts import split_thought
+from understudy.sources.readers import without_nulls
 
 Row = Mapping[str, Any]
 WireMessage = dict[str, Any]
@@ -125,6 +126,25 @@ def normalize_tools(row: Row) -> list[Any]:
     They are in one of `TOOL_COLUMNS` of the row, or of its `input` or `request`. They may be JSON text.
     """
     return [normalize_tool(tool) for tool in _listed_tools(row)]
+
+
+def without_padding(row: Row) -> Row:
+    """Return a row without the nulls in its objects if they are padding: if a tool has a property that is null.
+
+    No schema has such a property. Arrow pads each object with the keys of all others, and `Dataset.to_json` writes
+    that.
+    """
+    return without_nulls(row) if any(map(_has_null_property, _listed_tools(row))) else row
+
+
+def _has_null_property(schema: Any) -> bool:
+    if isinstance(schema, list):
+        return any(map(_has_null_property, schema))
+    if not isinstance(schema, dict):
+        return False
+    properties = schema.get("properties")
+    is_padded = isinstance(properties, dict) and None in properties.values()
+    return is_padded or any(map(_has_null_property, schema.values()))
 
 
 def _listed_tools(row: Row) -> list[Any]:

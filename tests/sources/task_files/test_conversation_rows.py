@@ -241,6 +241,53 @@ def test_failed_conversation_is_refused(column: str) -> None:
     assert (refusal({**row, column: False}).field, refusal({**row, column: False}).kind) == (column, "failed episode")
 
 
+@pytest.mark.parametrize(
+    ("column", "failed", "done"),
+    [
+        ("passed", False, True),
+        ("is_success", False, True),
+        ("task_completed", False, True),
+        ("success", "false", "true"),
+        ("reward", "0.0", "1.0"),
+        ("score", 0.0, 1),
+        ("total_reward", 0.0, 2.0),
+    ],
+)
+def test_outcome_is_that_of_demonstrations(column: str, failed: object, done: object, tmp_path: Path) -> None:
+    row = {"messages": [USER, *ORDER, says("Ordered.")], "label": "fruit"}
+    assert read({**row, column: done}).task.gold_calls
+    assert (refusal({**row, column: failed}).field, refusal({**row, column: failed}).kind) == (column, "failed episode")
+
+
+@pytest.mark.parametrize(
+    ("text", "is_failure"),
+    [
+        ('{"success": false, "message": "no such item"}', True),
+        ('{"status": "error", "message": "no such item"}', True),
+        ('{"isError": true, "content": []}', True),
+        ('[{"error": "no such item"}]', True),
+        ("Exception: no such item", True),
+        ("requests.exceptions.HTTPError: 404", True),
+        ("Failed: no such item", True),
+        ("Failed to find the item", True),
+        ('{"success": true, "status": "ok"}', False),
+        ('{"order": "W1", "status": "failed", "total": 4}', False),
+        ("Failed: 0, passed: 12", False),
+        ("[]", False),
+    ],
+)
+def test_failed_calls_are_told_by_their_results(text: str, is_failure: bool) -> None:
+    row = {"messages": [USER, call("place_order", item="pear"), result(text), *ORDER, says("Ordered.")]}
+    assert [made.arguments["item"] for made in read(row).task.gold_calls] == ["pear"] * (not is_failure) + ["pears"]
+
+
+def test_empty_text_as_arguments_is_a_call_without_arguments() -> None:
+    function = {"name": "place_order", "arguments": ""}
+    made = {"role": "assistant", "content": None, "tool_calls": [{"id": "1", "type": "function", "function": function}]}
+    row = {"messages": [USER, made, {"role": "tool", "tool_call_id": "1", "content": "ordered"}, says("Ordered.")]}
+    assert [each.arguments for each in read(row).task.gold_calls] == [{}]
+
+
 def test_episodes_of_one_task_are_one_task(tmp_path: Path) -> None:
     task = {"instruction": "Order pears.", "actions": [{"name": "place_order", "kwargs": {"item": "pears"}}]}
     policy, failed = {"role": "system", "content": "You sell fruit."}, [USER, says("No.")]

@@ -16,7 +16,8 @@ from understudy.sources.loading import load_source
 from understudy.sources.row_messages import ARGUMENT_KEYS
 from understudy.sources.task_files.config import DataConfig
 from understudy.sources.task_files.opening import open_task_files
-from understudy.sources.task_files.rows import read_task_rows
+from understudy.sources.task_files.prompt_rows import to_tool_example
+from understudy.sources.task_files.rows import find_kind, read_task_rows
 from understudy.sources.task_files.task_row import TaskRow
 
 Call = dict[str, Any]
@@ -144,10 +145,10 @@ def test_an_unknown_split_is_refused(shape: Callable[[Call], dict[str, Any]], pl
     def with_split(split: str) -> TaskRow | RowError:
         return read({**row, "split": split} if place == "row" else {**row, "extra_info": {"split": split}})
 
-    error = with_split("holdout")
+    error = with_split("private")
     assert isinstance(error, RowError)
     assert (error.location, error.field) == ("rows:1", "split")
-    assert all(word in error.problem for word in ("'holdout'", "train", "validation", "test"))
+    assert all(word in error.problem for word in ("'private'", "train", "validation", "test"))
     for known, split in (("training", "train"), ("Dev", "validation"), ("testing", "test"), ("", None)):
         found = with_split(known)
         assert isinstance(found, TaskRow)
@@ -156,8 +157,8 @@ def test_an_unknown_split_is_refused(shape: Callable[[Call], dict[str, Any]], pl
 
 def test_a_split_of_a_table_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "rows.csv"
-    path.write_text("question,answer,split\nHow much is 1 + 1?,2,holdout\n")
-    with pytest.raises(ConfigError, match=r"row 1: split: 'holdout'; allowed: .*validation"):
+    path.write_text("question,answer,split\nHow much is 1 + 1?,2,private\n")
+    with pytest.raises(ConfigError, match=r"row 1: split: 'private'; allowed: .*validation"):
         open_task_files({"rows": [(None, str(path))]})
 
 
@@ -197,6 +198,53 @@ def test_values_that_are_not_understood_are_noted(tmp_path: Path) -> None:
     error = read({**question, "reward_model": {"groundtruth": "4"}})
     assert isinstance(error, RowError)
     assert (error.field, "'ground_truth'" in error.problem) == ("groundtruth", True)
+
+
+def test_prompt_counts_before_the_question_that_it_was_made_of() -> None:
+    prompt = [{"role": "developer", "content": "Be brief."}, {"role": "user", "content": "2 + 2? Be exact."}]
+    row = {"question": "2 + 2?", "prompt": prompt, "answer": "4"}
+    for each in (row, {**row, "prompt": json.dumps(prompt)}):
+        example = to_tool_example(each)
+        assert (example.domain_policy, example.prompt, example.info) == ("Be brief.", "2 + 2? Be exact.", each)
+    assert to_tool_example({**row, "prompt": None}).prompt == "2 + 2?"
+
+
+@pytest.mark.parametrize("column", ["reward_model", "reward_spec"])
+@pytest.mark.parametrize("write", [dict, json.dumps])
+def test_columns_of_trainers_may_be_json_text(column: str, write: Callable[[Any], Any]) -> None:
+    graded = write({"method": "rule", "ground_truth": "[1, 2]"})
+    row = {"prompt": "1 and 2?", column: graded, "extra_info": write({"split": "test"})}
+    example = to_tool_example(row)
+    assert (example.answer, example.split, example.info) == ("[1, 2]", "test", row)
+
+
+@pytest.mark.parametrize(
+    ("truth", "kind"),
+    [
+        ([{"name": "Alice", "age": 3}], "prompts"),
+        ([{"name": "cancel"}], "call rows"),
+        ([{"name": "cancel", "kwargs": {}}], "call rows"),
+    ],
+)
+def test_ground_truth_of_calls_is_told_from_other_objects_with_names(truth: list[Any], kind: str) -> None:
+    assert find_kind({"prompt": "Who?", "reward_model": {"ground_truth": json.dumps(truth)}}).name == kind
+
+
+def test_questions_keep_their_null_columns(tmp_path: Path) -> None:
+    row = {"question": "2 + 2?", "answer": "4", "hint": None}
+    (found,) = read_task_rows(iter([Item("rows:1", row)]), "rows")
+    assert isinstance(found.item, Item)
+    assert found.item.value.content.info == row
+
+
+def test_parts_of_tau2_that_no_comparison_of_calls_reads_are_noted(tmp_path: Path) -> None:
+    action = {"name": "cancel_order", "arguments": GOLD}
+    row = {"id": "1", "user_scenario": "Cancel W17.", "evaluation_criteria": {"actions": [action]}}
+    assert "tau2-bench" not in notes_of(tmp_path, row)
+    actions = [{**action, "compare_args": ["order_id"]}, {**action, "requestor": "user"}]
+    criteria = {"actions": actions, "nl_assertions": ["It is polite."], "env_assertions": None}
+    notes = notes_of(tmp_path, {**row, "initial_state": {"a": 1}, "evaluation_criteria": criteria})
+    assert "initial_state, actions of the user, compare_args, nl_assertions" in notes
 
 
 def test_roles_of_messages_are_read_or_named() -> None:

@@ -15,6 +15,7 @@ from understudy.domains.retail import DOMAIN
 from understudy.envs.task_source import Slice, find_source, list_file_summaries, list_hidden_tasks, list_sources
 from understudy.evaluation.evaluate import eval_tasks
 from understudy.runs.config import EvalConfig
+from understudy.sources.dataset_files import SPLIT_NAMES
 from understudy.sources.loading import load_source
 from understudy.sources.task_files.config import DataConfig
 from understudy.sources.task_files.skyrl_rows import to_skyrl_row
@@ -71,6 +72,36 @@ def test_validation_tasks_are_taken_from_training_tasks_if_no_row_names_them(tmp
     assert load_source(str(tmp_path / "all.jsonl")).tasks("validation") == validation
     assert "2 training tasks are validation tasks" in list_file_summaries(source)[0].notes[0]
     assert check(source).problems == ()
+
+
+@pytest.mark.parametrize(
+    ("name", "split"),
+    [
+        ("eval", "validation"),
+        ("gsm8k_evaluation", "validation"),
+        ("eval_test", "test"),
+        ("tests", "test"),
+        ("testing", "test"),
+        ("holdout", "test"),
+        ("shop-held_out", "test"),
+        ("latest", "train"),
+    ],
+)
+def test_names_of_files_and_rows_name_the_same_splits(tmp_path: Path, name: str, split: Split) -> None:
+    row = {"prompt": "Cancel W17.", "actions": [{"name": "cancel", "kwargs": {}}]}
+    source = load_source(str(write_lines(tmp_path / f"{name}.jsonl", [row])), DataConfig(compare_calls=True))
+    assert [len(source.tasks(each)) for each in SPLITS] == [each == split for each in SPLITS]
+    if name in SPLIT_NAMES:
+        path = write_lines(tmp_path / "rows.jsonl", [{**row, "split": name}])
+        assert len(load_source(str(path), DataConfig(compare_calls=True)).tasks(split)) == 1
+
+
+def test_prompts_of_one_template_have_validation_tasks(tmp_path: Path) -> None:
+    frame = "Reach {} with the numbers {} and {}. Use each once, think first, and write the answer in answer tags."
+    rows = [{"question": frame.format(n, n + 100, n + 200), "answer": str(n)} for n in range(60)]
+    path = write_lines(tmp_path / "rows.jsonl", rows)
+    source = load_source(str(path), DataConfig(reward="support.task_rows:reward_answer"))
+    assert [len(source.tasks(split)) for split in SPLITS] == [54, 6, 0]
 
 
 @pytest.mark.parametrize("split", ["validation", "test"])

@@ -1,8 +1,8 @@
 """Read the rows of files and folders as training conversations. `shapes` lists the shapes of rows that are recognised.
 
 Messages with images and unknown roles are errors, and so are replies that are not trained on, except in demonstrations.
-Failed episodes (`outcomes`) are left out of demonstrations and counted. Episodes with an outcome are labeled examples
-too, and a success and a failure that begin alike are a pair.
+Failed episodes (`sources.outcomes`) are left out of demonstrations and counted. Episodes with an outcome are labeled
+examples too, and a success and a failure that begin alike are a pair.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ from understudy.data.conversations.examples import (
     prompt_messages,
     undescribed_tools,
 )
-from understudy.data.conversations.outcomes import OUTCOME_COLUMNS, ReadingNotes, find_outcome
+from understudy.data.conversations.outcomes import ReadingNotes
 from understudy.data.conversations.shapes import (
     USES,
     RowShape,
@@ -35,13 +35,15 @@ from understudy.data.conversations.shapes import (
     with_system_message,
 )
 from understudy.data.writer import open_output, validate_output_path
-from understudy.sources.dataset_files import DATASET_SUFFIXES, has_data_files, read_dataset
+from understudy.sources.dataset_files import DATASET_SUFFIXES, has_data_files, list_left_out_files, read_dataset
+from understudy.sources.outcomes import OUTCOME_COLUMNS, find_outcome
 from understudy.sources.row_messages import (
     Row,
     WireMessage,
     normalize_messages,
     normalize_tools,
     read_weight,
+    without_padding,
 )
 from understudy.sources.task_files.rows import match_kind
 
@@ -78,10 +80,12 @@ def read_conversations(
     """Yield the rows of a file or folder, each as the record of its shape, or all as the record of one use.
 
     A row that is not recognised is a `RowError` with its location and reason. What is left out is counted in `notes`.
-    `tools` are those of rows that describe none. Raise ConfigError if nothing is left. See `outcomes` for `min_reward`.
+    `tools` are those of rows that describe none. `sources.outcomes` explains `min_reward`. Raise ConfigError if nothing
+    is left.
     """
     notes = ReadingNotes() if notes is None else notes
     episodes, is_empty = list[Item[LabeledExample]](), True
+    notes.left_out_files = list_left_out_files(path)
     for item in read_dataset(path):
         found = _to_example(item, use, min_reward, notes, tools)
         if use == "dpo" and isinstance(found, Item) and isinstance(found.value, LabeledExample):
@@ -191,6 +195,7 @@ def _read_row(
         if chosen == "sft" and not is_success:
             notes.failures[outcome.reason] += 1
             return None
+    row = without_padding(row)
     columns = _conversation_columns(shape, row, is_failure=not is_success, is_demonstration=chosen == "sft")
     columns["tools"] = columns["tools"] or tuple(tools)
     kind = KINDS[chosen]

@@ -1,67 +1,7 @@
-"""Outcomes of recorded episodes: which of them succeeded, and what was found in a file beside its conversations.
+"""What was found in a file beside its conversations."""
 
-The outcome of a row is the first of these columns that it has: `success`, `is_success`, `task_completed`,
-`completed_successfully`, `passed`, `resolved`, `label` (true or false), `reward`, `total_reward`, `score` (numbers);
-else the sum of the rewards of its steps. A list of rewards, of tokens or of steps, counts as its sum. True counts as a
-reward of 1, false as 0. An episode is successful if its reward is at least 1. A reward above 1 shows that the file has
-another scale, so such a row is an error unless the smallest reward of a success is given.
-"""
-
-import sys
 from collections import Counter, defaultdict
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
-
-from understudy.core.items import InvalidField
-
-_FLAGS = ("success", "is_success", "task_completed", "completed_successfully", "passed", "resolved", "label")
-_REWARDS = ("reward", "total_reward", "score")
-OUTCOME_COLUMNS = (*_FLAGS, *_REWARDS)
-MIN_REWARD_HINT = "give the smallest reward of a success as min_reward (--min-reward)"
-_TOLERANCE = 1e-9
-
-
-@dataclass(frozen=True, slots=True)
-class RowOutcome:
-    """The outcome of a row."""
-
-    reward: float
-    reason: str
-    """What the row says, such as "reward 0"."""
-
-    def is_success(self, min_reward: float | None) -> bool:
-        """Return whether the reward is that of a success. Raise InvalidField if it is above 1 and None is given."""
-        if min_reward is None and self.reward > 1 + _TOLERANCE:
-            raise InvalidField(self.reason.split()[0], f"{self.reward:g} is above 1; {MIN_REWARD_HINT}")
-        return self.reward >= (1.0 if min_reward is None else min_reward) - _TOLERANCE
-
-
-def find_outcome(row: Mapping[str, Any]) -> RowOutcome | None:
-    """Return the outcome of a row without nulls, or None if it has none. Raise InvalidField if it cannot be read."""
-    name = next((column for column in OUTCOME_COLUMNS if column in row), None)
-    if name is None:
-        return None
-    value = _number(row[name])
-    if name in _FLAGS and value not in (0, 1):
-        raise InvalidField(name, "true or false is needed")
-    if name in _REWARDS and isinstance(value, list) and value and all(isinstance(each, int | float) for each in value):
-        value = sum(value)  # rewards of tokens or of steps
-    if not isinstance(value, int | float) or not abs(value) <= sys.float_info.max:
-        raise InvalidField(name, "a number is needed")
-    shown = f"{name} {str(bool(value)).lower()}" if name in _FLAGS else f"{name} 0" if not value else f"{name} below 1"
-    return RowOutcome(float(value), shown)
-
-
-def _number(value: Any) -> Any:
-    """Return the number or the truth value of a text, as a table has it; anything else unchanged."""
-    if not isinstance(value, str):
-        return value
-    truths, text = {"true": True, "false": False}, value.strip().casefold()
-    try:
-        return truths[text] if text in truths else float(text)
-    except ValueError:
-        return value
 
 
 @dataclass
@@ -76,6 +16,8 @@ class ReadingNotes:
     """Number of episodes without one of the opposite outcome that begins alike."""
     unused: dict[str, str] = field(default_factory=dict)
     """The location of the first row with each column that is not used."""
+    left_out_files: tuple[str, ...] = ()
+    """Files of the folder that are not read, because others are of the split train and their names give none."""
     undescribed: dict[str, str] = field(default_factory=dict)
     """The location of the first row that calls each tool that the row does not describe."""
 
@@ -95,6 +37,9 @@ class ReadingNotes:
                 places[location].append(name)
             shown = "; ".join(f"{', '.join(names)} (first in {location})" for location, names in places.items())
             lines.append(f"columns that are not used: {shown}")
+        if self.left_out_files:
+            listed = ", ".join(self.left_out_files)
+            lines.append(f"files that are left out beside those named train: {listed}; name them train to read them")
         if self.undescribed:
             listed = ", ".join(self.undescribed)
             first = next(iter(self.undescribed.values()))

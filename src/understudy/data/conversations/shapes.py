@@ -14,8 +14,8 @@ from typing import Any, Literal
 from pydantic_core import from_json
 
 from understudy.core.items import InvalidField, describe_row
-from understudy.data.conversations.outcomes import OUTCOME_COLUMNS
 from understudy.sources.atif import conversation_of_atif, is_atif
+from understudy.sources.outcomes import OUTCOME_COLUMNS
 from understudy.sources.row_messages import (
     SYSTEM_COLUMNS,
     TOOL_COLUMNS,
@@ -28,7 +28,7 @@ from understudy.sources.row_messages import (
     unknown_tool_keys,
 )
 from understudy.sources.sharegpt import messages_from_sharegpt
-from understudy.sources.task_files.prompt_rows import rename_hint
+from understudy.sources.task_files.prompt_rows import QUESTION_COLUMNS, rename_hint
 
 Use = Literal["sft", "dpo", "kto", "reward"]
 USES: dict[Use, str] = {"sft": "SFT", "dpo": "DPO", "kto": "KTO", "reward": "a reward function"}
@@ -77,6 +77,8 @@ _FURTHER_COLUMNS = {
     *("id", "task_id", "uid", "index", "trial", "split", "source", "data_source", "parallel_tool_calls"),
 }
 """Columns that are read beside those of a shape, or that only name a row."""
+_EPISODE_KEYS = {"choices": {"message"}, "steps": {"action", "messages"}}
+"""Columns of episodes that questions have too, with keys of their objects."""
 _JSON_COLUMNS = (
     *(*_CONVERSATIONS, "conversations", "messages", "prompt", *_PAIR, "completion", "history", "steps", "choices"),
     *("input", "request", "preferred_output", "non_preferred_output"),
@@ -186,6 +188,8 @@ def _with_usual_keys(value: Any) -> dict[str, Any]:
         holder = functools.reduce(_member, path.split("."), columns)
         columns = {key: holder[key] for key in taken if key in holder} | columns
     columns = {key: _decoded(each) if key in _JSON_COLUMNS else each for key, each in columns.items()}
+    if "answer" in columns:
+        columns = {key: each for key, each in columns.items() if key not in _EPISODE_KEYS or _is_episode(key, each)}
     if columns.keys() & {"conversations", *_CONTINUATIONS}:
         return columns
     if name := next((name for name in _CONVERSATIONS if _is_turns(columns.get(name)) or columns.get(name) == []), ""):
@@ -202,6 +206,12 @@ def _with_usual_keys(value: Any) -> dict[str, Any]:
     ):
         return {key: each for key, each in columns.items() if key != "prompt"} | {"messages": prompt}
     return columns
+
+
+def _is_episode(key: str, value: Any) -> bool:
+    """Return whether a value is of an episode, not the choices or the worked steps of a question."""
+    listed = value if isinstance(value, list) else []
+    return bool(listed) and all(isinstance(each, dict) and _EPISODE_KEYS[key] & each.keys() for each in listed)
 
 
 def _member(value: dict[str, Any], name: str) -> dict[str, Any]:
@@ -346,7 +356,7 @@ def _history(row: Row) -> Iterator[WireMessage]:
 
 
 def _split_question(row: Row) -> RowParts:
-    name = "question" if "question" in row else "prompt"
+    name = next(column for column in QUESTION_COLUMNS if column in row)
     return RowParts(_prompt_messages(row[name], name), _answers(row["answer"]))
 
 

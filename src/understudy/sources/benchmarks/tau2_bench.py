@@ -103,8 +103,13 @@ class Tau2Bench(TaskSource):
         return ToolEnvironment(policy, agent, player, grader.score, self.tool_specs)
 
     def to_task(self, id: str, split: Split, raw: Any) -> Task:
-        """Convert a task of tau2: an object of tau2, a row of its tasks.json, or a row of tau-bench."""
+        """Convert a task of tau2: an object of tau2, a row of its tasks.json, or a row of tau-bench.
+
+        Raise `TaskError` for a row that has the id of another task of tau2.
+        """
         raw = self._to_raw(id, raw) if isinstance(raw, Mapping) else raw
+        if any(own.id == id and own != raw for own in self._everything):
+            raise TaskError(f"task {id}: {self.name} has another task with this id; rename that of the row")
         self.raw_tasks[id] = raw
         criteria, history = raw.evaluation_criteria, self._history(raw)
         turns = tuple(_gold(raw))

@@ -29,7 +29,7 @@ from understudy.core.errors import did_you_mean
 from understudy.core.items import InvalidField
 from understudy.core.messages import Message, ToolSpec
 from understudy.core.tasks import Scenario, Task, UserKind
-from understudy.sources.row_messages import TOOL_COLUMNS, find_system, normalize_tool
+from understudy.sources.row_messages import ARGUMENT_KEYS, TOOL_COLUMNS, find_system, normalize_tool
 from understudy.sources.task_files.call_matching import with_answer
 from understudy.sources.task_files.task_row import (
     MAX_SHOWN,
@@ -126,10 +126,18 @@ def parts_of(row: Mapping[str, Any]) -> list[Mapping[str, Any]]:
         spec = row.get(name)
         if isinstance(spec, dict):
             truth = decode(spec.get("ground_truth"))
-            is_list = isinstance(truth, list) and truth and all(action_name(action) for action in truth)
+            is_list = isinstance(truth, list) and truth and all(map(_is_call, truth))
             parts += [{"actions": truth}] if is_list else [truth] if isinstance(truth, dict) else []
             parts.append(spec)
     return [*parts, *(row[name] for name in ("extra_info", "task_metadata") if isinstance(row.get(name), dict))]
+
+
+def _is_call(value: Any) -> bool:
+    """Return whether a value of a ground truth is a call, not another object with a name, such as {name, age}."""
+    if not action_name(value):
+        return False
+    has_object = any(isinstance(decode(each), dict) for each in value.values())
+    return has_object or value.keys() == {"name"} or bool(value.keys() & {*ARGUMENT_KEYS})
 
 
 def field_of(parts: Sequence[Mapping[str, Any]], name: str) -> Any:

@@ -26,6 +26,7 @@ from pydantic_core import from_json
 
 from understudy.core.items import InvalidField, RowError
 from understudy.core.messages import Message, ToolCall, order_tool_results
+from understudy.sources.outcomes import OUTCOME_COLUMNS, RowOutcome, find_outcome
 from understudy.sources.row_messages import ROLES, WireMessage, find_system, normalize_messages, read_weight
 from understudy.sources.sharegpt import messages_from_sharegpt
 from understudy.sources.task_files.call_matching import NO_ANSWER, NO_FACTS
@@ -45,7 +46,13 @@ UNCOMPARED_ANSWER_NOTE = "only calls are compared, because no result states a nu
 _INNER_COLUMNS = (*CONVERSATION_COLUMNS, "original_conversation")
 _PREFERENCE_COLUMNS = frozenset({"chosen", "rejected", "completion"})
 _WRAPPERS, _CALL_LABELS = {"content", "result", "output"}, {"tool_call_id", "name", "role"}
-_FAILURE = re.compile(r"\s*(?:\N{CROSS MARK}|traceback\b|error(?::| \w+ing\b| in\b))", re.IGNORECASE)
+_FAILURE = re.compile(
+    r"\s*(?:\N{CROSS MARK}|traceback\b|[\w.]*(?:error|exception):|error (?:\w+ing|in)\b|failed(?::(?!\s*\d)| to\b))",
+    re.IGNORECASE,
+)
+_FAILED_STATUS = ("error", "failed", "failure")
+_STATUS_KEYS = {"status", "message", "reason", "detail", "details", "code", "data"}
+"""Keys of an object whose status is that of the call, not of what it looked up, such as a payment that failed."""
 
 
 def is_conversation_row(row: Mapping[str, Any]) -> bool:
@@ -127,12 +134,23 @@ def is_message_list(value: Any) -> TypeGuard[list[dict[str, Any]]]:
 
 
 def require_success(row: Mapping[str, Any]) -> None:
-    """Raise InvalidField if a row says that its conversation failed: by `reward`, `success` or `label`."""
-    for column in ("reward", "success", "label"):
-        value = row.get(column)
-        if isinstance(value, int | float) and value < 1:
-            problem = f"it is {value}: the recorded conversation failed, so its calls are no gold calls"
+    """Raise InvalidField if a row says that its conversation failed: by its first outcome (`find_outcome`)."""
+    for column in OUTCOME_COLUMNS:
+        outcome = _outcome_of(column, row.get(column))
+        if outcome is None:
+            continue
+        if not outcome.is_success(min_reward=1.0):
+            problem = f"it is {row[column]!r:.50}: the recorded conversation failed, so its calls are no gold calls"
             raise InvalidField(column, problem, "failed episode")
+        return
+
+
+def _outcome_of(column: str, value: Any) -> RowOutcome | None:
+    """Return the outcome that a column gives; None for a null, or another value, such as a topic as the label."""
+    try:
+        return None if value is None else find_outcome({column: value})
+    except InvalidField:
+        return None
 
 
 def read_messages(field: str, turns: Sequence[Any]) -> tuple[list[Message], bool]:
@@ -244,7 +262,19 @@ def _is_failure(result: str) -> bool:
     if _FAILURE.match(result):
         return True
     value = decode(result)
-    return isinstance(value, dict) and (bool(value.get("error")) or value.get("ok") is False)
+    if isinstance(value, list):
+        return bool(value) and all(map(_says_failure, value))
+    return _says_failure(value)
+
+
+def _says_failure(value: Any) -> bool:
+    """Return whether an object that a tool returned says that the call failed."""
+    if not isinstance(value, dict):
+        return False
+    if value.get("ok") is False or value.get("success") is False or value.get("isError") is True:
+        return True
+    has_failed_status = str(value.get("status")).casefold() in _FAILED_STATUS and value.keys() <= _STATUS_KEYS
+    return has_failed_status or bool(value.get("error"))
 
 
 def _last_text(messages: Sequence[Message]) -> str:

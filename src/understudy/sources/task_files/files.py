@@ -1,13 +1,12 @@
 """Data files of tasks: a path, a folder, or `hf:owner/name[#config]`, which `datasets` loads.
 
 The name of a file or of a saved split gives the split of its rows, unless their own column does: a name with the word
-train, validation (valid, val, dev) or test.
+of `SPLIT_NAMES`, such as train, val, test or eval.
 """
 
 import hashlib
 import importlib
 import os
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,18 +15,13 @@ from typing import Any
 from understudy.core.errors import ConfigError
 from understudy.core.items import Item, RowError
 from understudy.core.tasks import Split
-from understudy.sources.dataset_files import digest_file, is_data_file, list_saved_splits
+from understudy.sources.dataset_files import digest_file, is_data_file, list_saved_splits, split_from_name
 from understudy.sources.python_literals import has_task_list
-from understudy.sources.readers import SUFFIXES, read_rows, without_nulls
+from understudy.sources.readers import SUFFIXES, read_rows, without_index, without_nulls_inside
 from understudy.sources.references import SOURCE_MODULES
 
 HUB_PREFIX = "hf:"
 """Prefix of a data set that `datasets` loads: a repository of the Hugging Face hub, or a local folder."""
-_SPLIT_WORDS: tuple[tuple[str, Split], ...] = (
-    (r"train(?:ing)?", "train"),
-    (r"val(?:id(?:ation)?)?|dev", "validation"),
-    (r"test", "test"),
-)
 
 
 @dataclass(frozen=True)
@@ -47,7 +41,7 @@ class RowFile:
         if self.path is not None:
             return read_rows(self.path)
         return (
-            Item(f"{self.name}: row {number}", {column: without_nulls(value) for column, value in row.items()})
+            Item(f"{self.name}: row {number}", without_nulls_inside(without_index(row)))
             for number, row in enumerate(self.dataset, 1)
         )
 
@@ -82,14 +76,6 @@ def digest_row_files(files: Sequence[RowFile]) -> str:
     parts = [f"{file.path.name} {digest_file(file.path)}" for file in files if file.path is not None]
     parts += [f"{file.name} {getattr(file.dataset, '_fingerprint', '')}" for file in files if file.path is None]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest() if parts else ""
-
-
-def split_from_name(name: str) -> Split | None:
-    """Return the split that a name gives, such as validation for `retail_val`, or None."""
-    for word, split in _SPLIT_WORDS:
-        if re.search(rf"(?:^|[^a-z])(?:{word})(?:[^a-z]|$)", name, re.IGNORECASE):
-            return split
-    return None
 
 
 def _list_folder(folder: Path) -> list[RowFile]:

@@ -16,6 +16,9 @@ search looks up the n - s + k rarest shingles and compares only tasks found at l
 of Chaudhuri et al., "A primitive operator for similarity joins in data cleaning", ICDE 2006. Because the index holds
 all shingles, the order of the shingles may differ between searches.
 
+Prompts that are made from one template share most of their words, so that all of them would be near-duplicates of each
+other. `without_template` leaves out the shingles of the template.
+
 MinHash LSH (datasketch, 128 permutations) misses pairs and takes five times as long. Of 3,000 pairs with a Jaccard
 index of 0.70 to 0.80 it missed 780 at threshold 0.7 and 6 at threshold 0.5.
 """
@@ -31,6 +34,8 @@ from fractions import Fraction
 from understudy.core.tasks import Task
 
 SHINGLE_WORDS = 3
+MIN_TEMPLATED = 50
+"""Fewest tasks of which more than half may share a template. Fewer tasks may be variants of a few."""
 MIN_OVERLAP = Fraction(7, 10)
 
 _WORD = re.compile(r"(?<!\w)-\d\w*|\w+")
@@ -52,8 +57,11 @@ class NearDuplicateIndex:
 
     def add(self, task: Task) -> list[int]:
         """Add a task. Return the earlier tasks that are its near-duplicates, as `find` does."""
-        own_shingles, calls, number = shingles(task), _calls(task), len(self._shingles)
-        found = self._near(own_shingles, calls)
+        return self.add_keys(*duplicate_keys(task))
+
+    def add_keys(self, own_shingles: "array[int]", calls: int) -> list[int]:
+        """Add a task by its `duplicate_keys`, as `add` does."""
+        number, found = len(self._shingles), self._near(own_shingles, calls)
         self._calls.setdefault(calls, number)
         self._shingles.append(own_shingles)
         for shingle in own_shingles:
@@ -65,7 +73,7 @@ class NearDuplicateIndex:
 
         Tasks with the same gold calls are near-duplicates of each other; only the first of them is returned.
         """
-        return self._near(shingles(task), _calls(task))
+        return self._near(*duplicate_keys(task))
 
     def _near(self, own_shingles: "array[int]", calls: int) -> list[int]:
         same = {self._calls[calls]} if calls in self._calls else set()
@@ -104,6 +112,24 @@ def gold_content_key(task: Task) -> Hashable:
     """Return the content of a task without the words of user and agent."""
     calls = tuple(call.model_dump_json(exclude={"id"}) for call in task.gold_calls)
     return task.family, calls, task.outputs, repr(task.setup)
+
+
+def duplicate_keys(task: Task) -> tuple["array[int]", int]:
+    """Return the shingles of a task and a hash of its gold calls, valid within one process."""
+    return shingles(task), _calls(task)
+
+
+def without_template(tasks: Sequence["array[int]"]) -> list["array[int]"]:
+    """Return the shingles of each task without those that more than half of `MIN_TEMPLATED` tasks or more have.
+
+    A task that has no others keeps its shingles.
+    """
+    if len(tasks) < MIN_TEMPLATED:
+        return list(tasks)
+    counts = Counter(itertools.chain.from_iterable(tasks))
+    template = {shingle for shingle, count in counts.items() if count * 2 > len(tasks)}
+    own = (array("q", (shingle for shingle in each if shingle not in template)) for each in tasks)
+    return [rest or each for rest, each in zip(own, tasks, strict=True)]
 
 
 def shingles(task: Task) -> "array[int]":

@@ -1,7 +1,8 @@
 """Rows with a question as examples of a `ToolDataset`: {question, answer}, {prompt, answer}, {prompt} and verl's rows.
 
 verl, "Prepare Data for Post-Training": `prompt` is a list of messages, `reward_model.ground_truth` the answer. TRL,
-"Reward Functions": its examples name the answer `solution` or `ground_truth`.
+"Reward Functions": its examples name the answer `solution` or `ground_truth`. Rows of SkyRL-Gym have `reward_spec` in
+place of `reward_model`. Both, and `extra_info`, may be JSON text.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,13 +23,17 @@ from understudy.sources.task_files.task_row import (
 )
 from understudy.sources.tool_dataset import ToolExample
 
-QUESTION_COLUMNS = ("question", "prompt")
+QUESTION_COLUMNS = ("prompt", "question")
+"""Columns with a question, the one that counts first: trainers show the model `prompt`, which may be made of the other.
+"""
 _CONTINUATION_COLUMNS = {"completion", "chosen", "rejected", "messages", "conversations"}
 """Columns of rows of conversations, which have no question for a reward function."""
 
 _ANSWER_COLUMNS = ("answer", "ground_truth", "solution")
+_GRADED_COLUMNS = ("reward_model", "reward_spec")
+"""Columns with an object that has the answer as `ground_truth`: those of verl and of SkyRL-Gym."""
 _READ_COLUMNS = {
-    *(*QUESTION_COLUMNS, *_ANSWER_COLUMNS, *SYSTEM_COLUMNS, *TOOL_COLUMNS, "domain_policy", "reward_model"),
+    *(*QUESTION_COLUMNS, *_ANSWER_COLUMNS, *SYSTEM_COLUMNS, *TOOL_COLUMNS, "domain_policy", *_GRADED_COLUMNS),
     *("id", "split", "family", "difficulty", "gold_calls", "extra_info"),
     *("task_id", "uid", "index", "source", "data_source", "ability"),  # they only name a row
 }
@@ -79,7 +84,7 @@ def column_notes(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     notes = list[str]()
     columns = {name for row in rows for name, value in row.items() if value is not None}
     if unread := sorted(columns - _READ_COLUMNS):
-        given = columns & {*QUESTION_COLUMNS}, columns & {*_ANSWER_COLUMNS, "reward_model"}
+        given = columns & {*QUESTION_COLUMNS}, columns & {*_ANSWER_COLUMNS, *_GRADED_COLUMNS}
         taken = {*columns, *(QUESTION_COLUMNS if given[0] else ()), *(_ANSWER_COLUMNS if given[1] else ())}
         meant_columns = _meant_columns(unread) | {n: meant for n, meant in _OF_CONVERSATIONS.items() if n in unread}
         renamed = {name: meant for name, meant in meant_columns.items() if meant not in taken}
@@ -126,11 +131,11 @@ def read_prompt_row(row: Mapping[str, Any], identity: str) -> TaskRow:
 def to_tool_example(row: Mapping[str, Any]) -> ToolExample:
     """Return the example of a row. Raise `InvalidField` if its prompt or its `gold_calls` cannot be read.
 
-    `answer` is the first of the row's `answer`, `reward_model.ground_truth`, `ground_truth` and `solution`: text, a
-    number, or the first item of a list of such, else "". `domain_policy` is the system message of the prompt, or the
-    row's `domain_policy` or `system`. `id`, `split`, `family` and `difficulty` are the row's, if it has them and they
-    are such values. So are `gold_calls`: a list of {name, arguments} or of OpenAI's calls, or JSON text of one. `info`
-    is the whole row.
+    `answer` is the first of the row's `answer`, `reward_model.ground_truth`, `reward_spec.ground_truth`, `ground_truth`
+    and `solution`: text, a number, or the first item of a list of such, else "". `domain_policy` is the system message
+    of the prompt, or the row's `domain_policy` or `system`. `id`, `split`, `family` and `difficulty` are the row's, if
+    it has them and they are such values. So are `gold_calls`: a list of {name, arguments} or of OpenAI's calls, or JSON
+    text of one. `info` is the whole row.
     """
     name = next((column for column in QUESTION_COLUMNS if row.get(column) is not None), "question")
     messages = messages_of(decode(row.get(name))) or messages_of(row.get(name))
@@ -159,7 +164,7 @@ def to_tool_example(row: Mapping[str, Any]) -> ToolExample:
 
 def listed_tools(row: Mapping[str, Any]) -> list[str]:
     """Return the names of the tools that a row lists: as descriptions, or as verl's `extra_info.tools_kwargs`."""
-    info = row.get("extra_info")
+    info = decode(row.get("extra_info"))
     kwargs = info.get("tools_kwargs") if isinstance(info, dict) else None
     try:
         tools = normalize_tools(row)
@@ -176,10 +181,12 @@ def _text(row: Mapping[str, Any], column: str) -> str:
 
 def _answers(row: Mapping[str, Any]) -> dict[str, Any]:
     """Return the answers of a row by their columns, the one that counts first. Raise `InvalidField` for a near name."""
-    graded = row.get("reward_model")
-    inner = graded if isinstance(graded, dict) else {}
-    refuse_near_misses(inner, ("ground_truth",), () if "ground_truth" in inner else ("ground_truth",))
-    columns = {"answer": row.get("answer"), "reward_model.ground_truth": inner.get("ground_truth")}
+    columns = {"answer": row.get("answer")}
+    for column in _GRADED_COLUMNS:
+        graded = decode(row.get(column))
+        inner = graded if isinstance(graded, dict) else {}
+        refuse_near_misses(inner, ("ground_truth",), () if "ground_truth" in inner else ("ground_truth",))
+        columns[f"{column}.ground_truth"] = inner.get("ground_truth")
     columns |= {name: row.get(name) for name in ("ground_truth", "solution")}
     return {name: value for name, value in columns.items() if value is not None}
 

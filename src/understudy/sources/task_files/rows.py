@@ -126,7 +126,8 @@ def read_task_rows(items: Iterator[Item[Any] | RowError], stem: str) -> Iterator
         if isinstance(item, RowError):
             yield ReadRow(UNREADABLE, item)
             continue
-        kind, row = find_kind(item.value), _without_null_columns(item)
+        kind = find_kind(item.value)
+        row = Item(item.location, unwrap_row(item.value)) if kind is PROMPTS else _without_null_columns(item)
         yield from (ReadRow(kind, found) for found in kind.read(row, f"{stem}/{number}"))
 
 
@@ -180,7 +181,10 @@ def is_whole_task(value: Any) -> bool:
 
 
 def _without_null_columns(item: Item[Any]) -> Item[Any]:
-    """Return the row without columns that are null, which tables give to rows that lack a value."""
+    """Return the row without columns that are null, which tables give to rows that lack a value.
+
+    Rows of questions keep them: a reward function reads the same columns of each row.
+    """
     columns = _columns(item.value)
     return Item(item.location, columns) if columns or isinstance(item.value, dict) else item
 

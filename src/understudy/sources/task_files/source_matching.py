@@ -29,7 +29,7 @@ from understudy.sources.task_files.config import RowConfig
 from understudy.sources.task_files.prompt_rows import column_notes, listed_tools
 from understudy.sources.task_files.rows import ReadRow
 from understudy.sources.task_files.task_row import TaskRow
-from understudy.sources.task_files.tau_rows import to_tau_values
+from understudy.sources.task_files.tau_rows import to_tau_values, uncompared_parts
 from understudy.sources.tool_dataset import (
     ToolDataset,
     ToolEpisode,
@@ -164,6 +164,10 @@ class SourceMatcher:
         known = [*list_domains(), *(each.name for each in self.allowed)]
         if close := difflib.get_close_matches(domain, {*known} - {domain}, 1, _SIMILARITY_OF_DOMAINS):
             text = f"calls of {domain!r} are compared; did you mean the domain {close[0]!r}, which runs them?"
+            self.prompt_notes.append(Item(items[0].location, text))
+        contents = [item.value.content for item in items if isinstance(item.value.content, Mapping)]
+        if parts := dict.fromkeys(part for content in contents for part in uncompared_parts(content)):
+            text = f"what tau2-bench has besides the agent's calls does not count: {', '.join(parts)}"
             self.prompt_notes.append(Item(items[0].location, text))
         source = match_calls(name, items, require_reads=self.data.require_reads)
         if source.rows:

@@ -15,7 +15,12 @@ from typing import Protocol
 
 from understudy.core.errors import ConfigError
 from understudy.core.tasks import Task
-from understudy.sources.task_files.near_duplicates import NearDuplicateIndex, semantic_key
+from understudy.sources.task_files.near_duplicates import (
+    NearDuplicateIndex,
+    duplicate_keys,
+    semantic_key,
+    without_template,
+)
 
 Stratum = tuple[str, str, str]
 
@@ -52,30 +57,35 @@ class ExactGroups:
 
 
 class NearDuplicateGroups:
-    """Groups of near-duplicates (union-find)."""
+    """Groups of near-duplicates. The words of a template that the tasks share do not count."""
 
     def __init__(self) -> None:
         self.strata: list[Stratum] = []
-        self._parents: list[int] = []
-        self._similar = NearDuplicateIndex()
+        self._shingles: list[array[int]] = []
+        self._calls = array("q")
 
     def add(self, task: Task) -> None:
         """Add a task."""
-        number = len(self.strata)
+        own_shingles, calls = duplicate_keys(task)
         self.strata.append(_stratum(task))
-        self._parents.append(number)
-        for other in self._similar.add(task):
-            first, second = sorted((self._root(number), self._root(other)))
-            self._parents[second] = first
+        self._shingles.append(own_shingles)
+        self._calls.append(calls)
 
     def group_ids(self) -> Sequence[int]:
         """Return each task's group."""
-        return [self._root(number) for number in range(len(self._parents))]
+        parents, similar = list(range(len(self.strata))), NearDuplicateIndex()
+        for number, keys in enumerate(zip(without_template(self._shingles), self._calls, strict=True)):
+            for other in similar.add_keys(*keys):
+                first, second = sorted((_root(parents, number), _root(parents, other)))
+                parents[second] = first
+        return [_root(parents, number) for number in range(len(parents))]
 
-    def _root(self, number: int) -> int:
-        while self._parents[number] != number:
-            self._parents[number] = number = self._parents[self._parents[number]]
-        return number
+
+def _root(parents: list[int], number: int) -> int:
+    """Return the first task of a task's group (union-find)."""
+    while parents[number] != number:
+        parents[number] = number = parents[parents[number]]
+    return number
 
 
 def assign_splits(groups: TaskGroups, ratios: Sequence[float], seed: int) -> bytes:

@@ -18,16 +18,12 @@ from understudy.core.items import InvalidField, Item, RowError, row_error_from_v
 from understudy.core.json_values import parse_index, validate_json_value
 from understudy.core.messages import ToolCall, ToolSpec, join_text_parts
 from understudy.core.tasks import Difficulty, Split, Task
+from understudy.sources.dataset_files import SPLIT_NAMES
 from understudy.sources.row_messages import ARGUMENT_KEYS
 
 MAX_SHOWN = 200
 """Most characters of a wrong value that an error shows."""
 LATER_MESSAGES_NOTE = "messages of the prompt after the user's first are left out, as the row has gold calls besides"
-_SPLITS: Mapping[str, Split] = {
-    **dict.fromkeys(("train", "training"), "train"),
-    **dict.fromkeys(("validation", "val", "valid", "dev", "eval", "evaluation"), "validation"),
-    **dict.fromkeys(("test", "testing"), "test"),
-}
 _DIFFICULTIES: Mapping[str, Difficulty] = {
     **dict.fromkeys(("1", "easy", "simple"), "easy"),
     **dict.fromkeys(("2", "medium", "moderate", "unknown"), "medium"),
@@ -129,14 +125,14 @@ def split_of(value: object) -> Split | None:
     """Return the split that a value names; None if it is empty. Raise `InvalidField` for an unknown name."""
     if value is None or value == "":
         return None
-    if split := _SPLITS.get(str(value).strip().casefold()):
+    if split := SPLIT_NAMES.get(str(value).strip().casefold()):
         return split
-    raise InvalidField("split", f"{did_you_mean(str(value), _SPLITS)}; rename it, or leave it out for train")
+    raise InvalidField("split", f"{did_you_mean(str(value), SPLIT_NAMES)}; rename it, or leave it out for train")
 
 
 def split_of_row(row: Mapping[str, Any]) -> Split | None:
     """Return the split that a row names in `split` or, as verl's rows, in `extra_info.split`; None if in neither."""
-    info = row.get("extra_info")
+    info = decode(row.get("extra_info"))
     return split_of(row.get("split") or (info.get("split") if isinstance(info, dict) else None))
 
 
@@ -155,7 +151,7 @@ def messages_of(prompt: Any) -> list[tuple[str, str]]:
         prompt = prompt.get("messages")
     listed = prompt if isinstance(prompt, list) else []
     found = ((each.get("role"), each.get("content", each.get("message"))) for each in listed if isinstance(each, dict))
-    texts = ((str(role), join_text_parts(content)) for role, content in found)
+    texts = (("system" if role == "developer" else str(role), join_text_parts(content)) for role, content in found)
     return [(role, text) for role, text in texts if isinstance(text, str)]
 
 
@@ -222,7 +218,8 @@ def call_arguments(action: Mapping[str, Any], field: str, labels: Collection[str
     if [key for key in given if decode(action[key]) != decode(action[given[0]])]:
         raise InvalidField(f"{field}.{given[1]}", f"the call has other arguments in {given[0]}; keep one of the two")
     if given:
-        return decode(action[given[0]])
+        found = decode(action[given[0]])
+        return {} if isinstance(found, str) and not found.strip() else found
     for key in action.keys() - labels:
         is_near = get_close_matches(str(key).lower(), ARGUMENT_KEYS, 1, _SIMILARITY_OF_TYPOS)
         if is_near or isinstance(decode(action[key]), dict):

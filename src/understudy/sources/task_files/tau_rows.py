@@ -89,6 +89,19 @@ def read_tau2_row(row: Mapping[str, Any], identity: str) -> TaskRow:
     return TaskRow(task.replace(family="tau2"), content=row, notes=left_out_keys(actions))
 
 
+def uncompared_parts(row: Mapping[str, Any]) -> list[str]:
+    """Return the parts of a row of tau2-bench that do not count if its calls are compared; none for other rows."""
+    criteria = row.get("evaluation_criteria") or {}
+    actions = criteria.get("actions") or ()
+    parts = {
+        "initial_state": row.get("initial_state"),
+        "actions of the user": any(each.get("requestor") not in (None, "assistant") for each in actions),
+        "compare_args": any(each.get("compare_args") is not None for each in actions),
+        **{name: criteria.get(name) for name in ("env_assertions", "nl_assertions")},
+    }
+    return [name for name, part in parts.items() if part]
+
+
 def to_tau_values(task: Task) -> dict[str, Any]:
     """Return the instruction, actions and outputs of a task, as tau-bench has them."""
     actions = [{"name": call.name, "kwargs": call.arguments} for call in task.gold_calls]
