@@ -93,7 +93,6 @@ def test_tasks_load_with_gold_outputs_and_policy(kiosk: TauBench) -> None:
     assert apple.gold == (call("sell", good="apple", count=1), text_message("Done."))
     assert (cheap.gold, cheap.outputs) == ((text_message("1,000; Apple"),), ("1,000", "Apple"))
     assert person.gold == (text_message("Done."),), "a transfer ends an episode and is no part of gold, as in tau-bench"
-    assert kiosk.failed_gold_calls(stone) == ["sell: 'stone'"]
     assert kiosk.tasks("validation") == []
     assert kiosk.domain_policy == "You run a kiosk."
     assert kiosk.slice(Slice(domain_policy="brief")).domain_policy == "Ask first.\nThen sell."
@@ -167,9 +166,6 @@ def test_calculate_rejects_power_operator(kiosk: TauBench) -> None:
     (apple, *_) = kiosk.tasks("test")
     steps = play_steps(kiosk, apple, call("calculate", expression="9**9**9"), call("calculate", expression="2 * 3"))
     assert [step.messages[0].content for step in steps[1:]] == ["Error: invalid characters in expression", "6"]
-    assert kiosk.failed_gold_calls(apple.replace(gold=(call("calculate", expression="(2)**2"),))) == [
-        "calculate: invalid characters in expression"
-    ]
 
 
 def test_transfer_or_stop_token_ends_episode(kiosk: TauBench) -> None:

@@ -9,6 +9,7 @@ conversation of a task is part of the system message, and tool errors never end 
 Users are language models or people (see `gold_user`). `with_users` sets them, and gives them tau2's user tools.
 """
 
+import contextlib
 import functools
 import importlib.util
 import inspect
@@ -125,10 +126,6 @@ class Tau2Bench(TaskSource):
             outputs=tuple(criteria.communicate_info or ()) if criteria else (),
         )
 
-    def failed_gold_calls(self, task: Task) -> list[str]:
-        """Return the errors of the task's gold actions. tau2 ignores them."""
-        return self._run_gold(self._raw(task))[1]
-
     @property
     def tool_specs(self) -> tuple[ToolSpec, ...]:
         """The agent's tools."""
@@ -219,20 +216,19 @@ class Tau2Bench(TaskSource):
     def _goal(self, raw: Any) -> list[RowChanges]:
         key = id(raw)
         if key not in self._goals:
-            self._goals[key] = self._run_gold(raw)[0]
+            self._goals[key] = self._run_gold(raw)
         return self._goals[key]
 
-    def _run_gold(self, raw: Any) -> tuple[list[RowChanges], list[str]]:
-        """Run the gold actions; return the changes and the errors. As in tau2, databases are not synchronized."""
-        state, refused = self._start(raw), list[str]()
+    def _run_gold(self, raw: Any) -> list[RowChanges]:
+        """Run the gold actions, and return the changes. As in tau2, errors are ignored, and databases are not
+        synchronized."""
+        state = self._start(raw)
         side = {who: self._side(state, who) for who in ("assistant", "user")}
         state.sync_tools = lambda: None
         for action in _actions(raw):
-            try:
+            with contextlib.suppress(ToolError):
                 side[action.requestor].call_sync(ToolCall(name=action.name, arguments=action.arguments))
-            except ToolError as e:
-                refused.append(f"{action.name}: {e}")
-        return self._changes(state), refused
+        return self._changes(state)
 
     @functools.cached_property
     def _tasks(self) -> Callable[[Split], list[Task]]:
