@@ -14,6 +14,7 @@ from support.machine import ELSEWHERE
 from support.run_evaluations import write_run_evaluation
 from support.run_folder import CONFIG, episode, save_checkpoint
 from understudy.core.errors import ConfigError
+from understudy.core.files import digest_file
 from understudy.core.interruption import interruptible
 from understudy.core.settings import dump_toml
 from understudy.core.trajectory import read_trajectories
@@ -30,7 +31,6 @@ from understudy.runs.run import (
 )
 from understudy.runs.storage.checkpoints import MANIFEST_FILE, find_damage, last_checkpoint, list_checkpoints
 from understudy.runs.targets import resolve
-from understudy.sources.dataset_files import digest_file
 
 
 @pytest.fixture

@@ -129,7 +129,7 @@ def parse_words(options: type[T], words: Sequence[str], command: str = "understu
             rest.append(word)
             continue
         owner, key, flag = _find_key(options, name)
-        if owner is None and (is_option or not _is_other_word(options, word)):
+        if owner is None and (is_option or _takes_config(options) or not Path(word).exists()):
             raise _unknown_option(options, text, command, rest)
         if owner is None:
             rest.append(word)
@@ -195,11 +195,6 @@ def _owners(options: type[Options]) -> Sequence[type[Record]]:
     from understudy.runs.config import TrainConfig
 
     return options, TrainConfig
-
-
-def _is_other_word(options: type[Options], word: str) -> bool:
-    """Return whether a word of the form `NAME=…` is the path of a file."""
-    return not _takes_config(options) and Path(word).exists()
 
 
 def _next_value(word: str, left: list[str], flag: str) -> str:

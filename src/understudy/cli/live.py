@@ -4,7 +4,6 @@ The live view is a few lines that replace each other. Notes, such as warnings an
 printed above it and stay. Where lines cannot be replaced (no terminal, TERM=dumb) only notes and steps are printed.
 """
 
-import math
 import os
 import re
 import threading
@@ -22,6 +21,7 @@ from understudy.core.terminal import escape_control_characters
 from understudy.core.trajectory import StopReason, Trajectory
 from understudy.evaluation.statistics import MeanEstimate, estimate_mean
 from understudy.runs.config import TrainConfig
+from understudy.runs.health import finite_number
 from understudy.runs.phases import PREFERENCES_NAME, SFT_NAME, phase_spans
 from understudy.runs.run import Run, read_metrics
 from understudy.viewer.progress import PHASE_TITLES
@@ -241,8 +241,10 @@ def describe_run(run: Run) -> list[str]:
 def format_step(step: int, total: int, phase: str, metrics: Mapping[str, object], left: TimeLeft) -> str:
     """Return a finished step as one short line. Values that it does not have are left out."""
     names = {"success": "rollout/success_rate", "loss": "train/loss", "seconds": "time/step_seconds"}
-    values = [f"{title}={value:.3g}" for title, name in names.items() if (value := _number(metrics, name)) is not None]
-    if (episodes := _number(metrics, "rollout/episodes")) is not None:
+    values = [
+        f"{title}={value:.3g}" for title, name in names.items() if (value := finite_number(metrics, name)) is not None
+    ]
+    if (episodes := finite_number(metrics, "rollout/episodes")) is not None:
         values.insert(0, f"episodes={episodes:.0f}")
     lower = ">" if left.unknown and left.seconds is not None else ""
     return " ".join([f"step {step}/{total} {phase}", *values, f"left{lower}={str(left).lstrip('>=')}"])
@@ -259,14 +261,14 @@ def format_curves(steps: Sequence[Mapping[str, object]], width: int) -> list[str
     lines = []
     success, losses = _curve(steps, "rollout/success_rate"), _curve(steps, "train/loss")
     if success:
-        recent, floor = recent_success(steps), _number(steps[-1], "rollout/noop_reward")
+        recent, floor = recent_success(steps), finite_number(steps[-1], "rollout/noop_reward")
         line = f"success   {sparkline(success, width)} {format_estimate(recent)}"
         beside = f"doing nothing {floor:.2f}; " if floor is not None else ""
         lines.append(f"{line} {beside}last {_count(min(len(success), RECENT_STEPS), 'step')}")
     if losses:
         lines.append(f"loss      {sparkline(losses, width)} {losses[-1]:.3g}")
     if steps:
-        speed, memory = tokens_per_second(steps[-1]), _number(steps[-1], "time/peak_memory_gib")
+        speed, memory = tokens_per_second(steps[-1]), finite_number(steps[-1], "time/peak_memory_gib")
         parts = [f"{speed:,.0f} tokens/s"] if speed else []
         parts += [f"{memory:.1f} GiB peak"] if memory else []
         lines += [f"speed     {', '.join(parts)}"] if parts else []
@@ -281,7 +283,7 @@ def recent_success(steps: Sequence[Mapping[str, object]]) -> MeanEstimate:
     """
     rates = list[float]()
     for metrics in list(steps)[-RECENT_STEPS:]:
-        rate, groups = _number(metrics, "rollout/success_rate"), _number(metrics, "rollout/groups")
+        rate, groups = finite_number(metrics, "rollout/success_rate"), finite_number(metrics, "rollout/groups")
         rates += [rate] * round(groups or 1) if rate is not None else []
     return estimate_mean(rates)
 
@@ -294,8 +296,8 @@ def estimate_success(rewards: Mapping[str, Sequence[float]]) -> MeanEstimate:
 
 def tokens_per_second(metrics: Mapping[str, object]) -> float | None:
     """Return the speed of a step: tokens that RL samples or that SFT trains on, per second. None if unknown."""
-    sampled, seconds = _number(metrics, "rollout/response_tokens"), _number(metrics, "time/rollout_seconds")
-    return sampled / seconds if sampled and seconds else _number(metrics, "time/tokens_per_second")
+    sampled, seconds = finite_number(metrics, "rollout/response_tokens"), finite_number(metrics, "time/rollout_seconds")
+    return sampled / seconds if sampled and seconds else finite_number(metrics, "time/tokens_per_second")
 
 
 def format_estimate(rate: MeanEstimate) -> str:
@@ -363,13 +365,7 @@ def format_interruption(activity: str, done_steps: int, saved_step: int, seconds
 
 
 def _curve(steps: Sequence[Mapping[str, object]], name: str) -> list[float]:
-    return [value for metrics in steps if (value := _number(metrics, name)) is not None]
-
-
-def _number(metrics: Mapping[str, object], name: str) -> float | None:
-    """Return a finite value of the metrics, or None."""
-    value = metrics.get(name)
-    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
+    return [value for metrics in steps if (value := finite_number(metrics, name)) is not None]
 
 
 def _count(number: int, one: str, many: str = "") -> str:

@@ -111,7 +111,7 @@ def write_project(kind: str, name: str, parent: Path) -> Path:
             raise ConfigError(f"{path} already exists; choose another name, or remove it")
     _validate_module_name(name)
     with os_errors_as_config_errors(folder, RETRY_HINT), atomic_folder(folder) as partial:
-        for template in sorted(_template_folder(kind).iterdir()):
+        for template in sorted((Path(str(resources.files("understudy.cli"))) / "templates" / kind).iterdir()):
             path = partial / template.name.removesuffix(TEMPLATE_SUFFIX).replace(PLACEHOLDER, name)
             path.write_text(template.read_text(encoding="utf-8").replace(PLACEHOLDER, name), encoding="utf-8")
     return folder
@@ -123,10 +123,6 @@ def _write_and_report(kind: str, name: str) -> None:
     print(f"The folder {name} has {', '.join(sorted(path.name for path in folder.iterdir()))}. Try it:\n")
     print(f"cd {name}\n{commands}")
     print("README.md says what to change where.")
-
-
-def _template_folder(kind: str) -> Path:
-    return Path(str(resources.files("understudy.cli"))) / "templates" / kind
 
 
 def _validate_module_name(name: str) -> None:

@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import hashlib
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -26,6 +27,12 @@ def file_stamp(path: Path) -> FileStamp:
     except (FileNotFoundError, NotADirectoryError):
         return 0, 0
     return stat.st_mtime_ns, stat.st_size
+
+
+def digest_file(path: Path) -> str:
+    """Return the SHA-256 digest of a file's content."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def cached_until_changed(maxsize: int) -> Callable[[Callable[[Path], _T]], Callable[[Path], _T]]:

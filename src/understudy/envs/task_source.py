@@ -46,17 +46,12 @@ class Slice(Record):
             for task in filter_tasks(tasks, (), self.difficulties)
             if (not self.domains or task.domain in self.domains)
             and (not self.families or not {task.family, f"{task.domain}/{task.family}"}.isdisjoint(self.families))
-            and (not self.tools or _calls_only(task, self.tools))
+            and (not self.tools or all(call.name in self.tools for call in task.gold_calls))
         ]
 
     def select_tools(self, specs: Sequence[ToolSpec]) -> tuple[ToolSpec, ...]:
         """Return the tools of the slice."""
         return tuple(spec for spec in specs if not self.tools or spec.name in self.tools)
-
-
-def _calls_only(task: Task, tools: Collection[str]) -> bool:
-    """Return whether all gold calls of a task are of the given tools."""
-    return all(call.name in tools for call in task.gold_calls)
 
 
 FULL_SLICE = Slice()

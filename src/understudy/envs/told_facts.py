@@ -229,14 +229,10 @@ def other_numbers(
         if value not in own
         and value not in allowed
         and not (bound and value in policy)
-        and (unit in units or not unit or (units <= {""} and _is_money_unit(unit)))
+        and (unit in units or not unit or (units <= {""} and unit in ("", "%")))
     }
     explains = _SENTENCE_OR_EQUATION.search(text) and any(_is_made_of(value, others) for value in own)
     return set() if explains else others
-
-
-def _is_money_unit(unit: str) -> bool:
-    return unit in ("", "%")
 
 
 def _is_made_of(value: float, others: Collection[float]) -> bool:

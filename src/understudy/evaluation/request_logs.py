@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from understudy.core.errors import ConfigError, TaskError
-from understudy.core.files import atomic_write, os_errors_as_config_errors
+from understudy.core.files import atomic_write, digest_file, os_errors_as_config_errors
 from understudy.core.items import InvalidField, Item, RowError
 from understudy.core.messages import Message, ToolSpec, message_from_openai, message_to_openai, tool_to_openai
 from understudy.core.tasks import SPLITS, Score
@@ -29,7 +29,6 @@ from understudy.runs.eval_spec import EvalSpec
 from understudy.runs.storage.episode_store import EPISODES_FILE, SPEC_FILE
 from understudy.runs.storage.task_store import TaskStore
 from understudy.serve.request_log import LOG_COLUMNS
-from understudy.sources.dataset_files import digest_file
 from understudy.sources.readers import read_rows
 
 _OUTCOME = "reward"

@@ -169,14 +169,14 @@ def _results(
 def _finite(line: StepMetrics, earlier: Sequence[StepMetrics], config: HealthConfig) -> CheckVerdict:
     checked = ("train/grad_norm", "train/entropy", "train/relative_weight_change", "rollout/reward")
     losses = [name for name in line if name.startswith("train/") and name.endswith("loss")]
-    bad = [name for name in line if (name in checked or name in losses) and _number(line, name) is None]
+    bad = [name for name in line if (name in checked or name in losses) and finite_number(line, name) is None]
     return f"{', '.join(bad)} is not a finite number" if bad else ""
 
 
 def _ratio(line: StepMetrics, earlier: Sequence[StepMetrics], config: HealthConfig) -> CheckVerdict:
     corrected = "train/tis_ratio" in line  # then the ratio of the first minibatch is 1 by construction
     name = "train/tis_ratio" if corrected else "train/first_minibatch_ratio"
-    mean, error = _number(line, name), _number(line, f"{name}_mse")
+    mean, error = finite_number(line, name), finite_number(line, f"{name}_mse")
     if mean is None or error is None:
         return None
     spread = math.sqrt(max(0.0, error))
@@ -195,7 +195,7 @@ def _no_policy_change(line: StepMetrics, earlier: Sequence[StepMetrics], config:
 
 
 def _no_weight_change(line: StepMetrics, earlier: Sequence[StepMetrics], config: HealthConfig) -> CheckVerdict:
-    change, norm = _number(line, "train/relative_weight_change"), _number(line, "train/grad_norm")
+    change, norm = finite_number(line, "train/relative_weight_change"), finite_number(line, "train/grad_norm")
     if change is None or norm is None:
         return None
     return f"the update changed no weight, but its gradient norm is {norm:.3g}" if change == 0.0 < norm else ""
@@ -214,7 +214,7 @@ def _sft_loss(line: StepMetrics, earlier: Sequence[StepMetrics], config: HealthC
 
 
 def _grad_norm(line: StepMetrics, earlier: Sequence[StepMetrics], config: HealthConfig) -> CheckVerdict:
-    norm = _number(line, "train/grad_norm")
+    norm = finite_number(line, "train/grad_norm")
     if norm is None:
         return None
     if norm == 0.0:
@@ -247,7 +247,7 @@ def _is_off_policy(line: StepMetrics) -> bool:
 
 
 def _entropy(line: StepMetrics, earlier: Sequence[StepMetrics], config: HealthConfig) -> CheckVerdict:
-    means = _first_and_last_mean(line, earlier, config, lambda step: _number(step, "train/entropy"))
+    means = _first_and_last_mean(line, earlier, config, lambda step: finite_number(step, "train/entropy"))
     if means is None or "rollout/episodes" not in line:  # SFT lowers the entropy on purpose
         return None
     then, now = means
@@ -256,7 +256,7 @@ def _entropy(line: StepMetrics, earlier: Sequence[StepMetrics], config: HealthCo
 
 
 def _prefix_sharing(line: StepMetrics, earlier: Sequence[StepMetrics], config: HealthConfig) -> CheckVerdict:
-    computed = _number(line, "train/computed_tokens")
+    computed = finite_number(line, "train/computed_tokens")
     ratio = _share(line, "train/computed_tokens", "train/distinct_tokens")
     if ratio is None or computed is None:
         return None
@@ -285,7 +285,7 @@ def _noop_baseline(line: StepMetrics, earlier: Sequence[StepMetrics], config: He
     rewards = _series([*earlier, line], "rollout/reward")[-config.window :]
     if "rollout/episodes" not in line or len(rewards) < config.window:
         return None
-    mean, nothing = statistics.fmean(rewards), _number(line, "rollout/noop_reward") or 0.0
+    mean, nothing = statistics.fmean(rewards), finite_number(line, "rollout/noop_reward") or 0.0
     message = f"the mean reward of the last {config.window} steps is {mean:.3f}; doing nothing earns {nothing:.3f}"
     return message if mean <= nothing + config.min_noop_margin else ""
 
@@ -328,7 +328,7 @@ def _faults(line: StepMetrics, earlier: Sequence[StepMetrics], config: HealthCon
     if "rollout/episodes" not in line:
         return None
     faults = {
-        name.removeprefix("rollout/fault/"): _number(line, name) or 0.0
+        name.removeprefix("rollout/fault/"): finite_number(line, name) or 0.0
         for name in line
         if name.startswith("rollout/fault/")
     }
@@ -339,7 +339,7 @@ def _faults(line: StepMetrics, earlier: Sequence[StepMetrics], config: HealthCon
 
 
 def _initial_success(line: StepMetrics, config: HealthConfig) -> CheckVerdict:
-    all_rates = {name: _number(line, name) for name in line if name.endswith("/success_rate")}
+    all_rates = {name: finite_number(line, name) for name in line if name.endswith("/success_rate")}
     rates = [rate for name, rate in all_rates.items() if rate is not None and name.count("/") == 2]
     if not rates:
         return None
@@ -392,8 +392,8 @@ _REMEDIES: dict[HealthCheck, str] = {
 }
 
 
-def _number(line: StepMetrics, name: str) -> float | None:
-    """Return the metric if it is a finite number, else None."""
+def finite_number(line: StepMetrics, name: str) -> float | None:
+    """Return a metric if it is a finite number, else None."""
     value = line.get(name)
     return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
 
@@ -403,21 +403,21 @@ def _present(lines: Sequence[StepMetrics], value: Callable[[StepMetrics], float 
 
 
 def _series(lines: Sequence[StepMetrics], name: str) -> list[float]:
-    return _present(lines, lambda line: _number(line, name))
+    return _present(lines, lambda line: finite_number(line, name))
 
 
 def _share(line: StepMetrics, part: str, whole: str) -> float | None:
-    above, below = _number(line, part), _number(line, whole)
+    above, below = finite_number(line, part), finite_number(line, whole)
     return above / below if above is not None and below else None
 
 
 def _sum(line: StepMetrics, names: Sequence[str]) -> float | None:
     """Return the sum of the metrics, where missing ones are 0; None for a step without episodes."""
-    return sum(_number(line, name) or 0.0 for name in names) if "rollout/episodes" in line else None
+    return sum(finite_number(line, name) or 0.0 for name in names) if "rollout/episodes" in line else None
 
 
 def _above(line: StepMetrics, name: str, most: float, text: str) -> CheckVerdict:
-    value = _number(line, name)
+    value = finite_number(line, name)
     if value is None:
         return None
     return f"{text.format(value)}, more than {most:g}" if value > most else ""
@@ -446,5 +446,5 @@ def _succeeds(lines: Sequence[StepMetrics], config: HealthConfig) -> bool:
 
 
 def _improved(line: StepMetrics, earlier: Sequence[StepMetrics], config: HealthConfig) -> bool:
-    means = _first_and_last_mean(line, earlier, config, lambda step: _number(step, "rollout/success_rate"))
+    means = _first_and_last_mean(line, earlier, config, lambda step: finite_number(step, "rollout/success_rate"))
     return means is not None and (means[1] >= means[0] + SUCCESS_RATE_GAIN or means[1] >= HIGH_SUCCESS_RATE)

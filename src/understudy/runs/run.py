@@ -53,6 +53,7 @@ from understudy.core.files import (
     atomic_folder,
     atomic_write,
     cached_until_changed,
+    digest_file,
     os_errors_as_config_errors,
     read_bytes,
 )
@@ -77,7 +78,6 @@ from understudy.runs.storage.checkpoints import (
 from understudy.runs.storage.episode_store import REPORT_FILE
 from understudy.runs.storage.task_store import TASKS_FILE, TaskStore, read_stored_tasks
 from understudy.runs.storage.trained_episodes import TRAINED_FOLDER, EpisodeTrainingData, trained_file
-from understudy.sources.dataset_files import digest_file
 
 CONFIG_FILE, HEALTH_FILE = "config.toml", "health.jsonl"
 DIFF_FILE = "certify.txt"

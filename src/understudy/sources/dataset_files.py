@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from understudy.core.errors import ConfigError
+from understudy.core.files import digest_file
 from understudy.core.items import Item, RowError
 from understudy.core.tasks import Split
 from understudy.sources.readers import read_rows
@@ -108,12 +109,6 @@ def digest_dataset(path: Path) -> str:
     if not path.is_dir():
         return digests[0][1]
     return hashlib.sha256("".join(f"{name} {digest}\n" for name, digest in digests).encode()).hexdigest()
-
-
-def digest_file(path: Path) -> str:
-    """Return the SHA-256 digest of a file's content."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _choose_split(path: Path) -> Path:

@@ -325,4 +325,4 @@ def without_nulls(value: Any) -> Any:
     """Return a value whose objects have no nulls. Nulls in lists stay."""
     if isinstance(value, dict):
         return {key: without_nulls(inner) for key, inner in value.items() if inner is not None}
-    return [without_nulls(inner) for inner in value] if isinstance(value, list) else value
+    return [without_nulls(inner) for inner in value] if isinstance(value, list | tuple) else value

@@ -174,7 +174,7 @@ def _some_episodes(file: Path | None) -> str:
     if file is None:
         return ""
     episodes, damaged = read_numbered_trajectories(file)
-    chosen = {_succeeded(e): (n, e) for n, e in reversed(episodes.items())}
+    chosen = {e.score is not None and e.score.reward >= 1.0: (n, e) for n, e in reversed(episodes.items())}
     shown = [_titled(file, n, episode) for n, episode in sorted(chosen.values(), key=lambda pair: pair[0])]
     return "\n\n".join([*damaged.values(), *shown])
 
@@ -193,10 +193,6 @@ def list_episodes(file: Path) -> str:
     episodes, damaged = read_numbered_trajectories(file)
     titles = (f"{number:>6}  {format_episode_title(episode)}" for number, episode in episodes.items())
     return escape_control_characters("\n".join([*damaged.values(), *titles]))
-
-
-def _succeeded(episode: Trajectory) -> bool:
-    return episode.score is not None and episode.score.reward >= 1.0
 
 
 def _titled(file: Path, number: int, episode: Trajectory) -> str:

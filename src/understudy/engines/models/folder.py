@@ -6,7 +6,6 @@ deterministic. Files are replaced atomically and the manifest comes last, so two
 and need no lock. A file of the size and time in the manifest is not read again: weights have gigabytes.
 """
 
-import hashlib
 import json
 import os
 import tempfile
@@ -16,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from understudy.core.errors import ConfigError
-from understudy.core.files import os_errors_as_config_errors
+from understudy.core.files import digest_file, os_errors_as_config_errors
 from understudy.formats.jinja import chat_template_file
 
 if TYPE_CHECKING:
@@ -130,8 +129,7 @@ def sha256(path: Path) -> str:
 @lru_cache(maxsize=64)
 def _digest(path: Path, *identity: int) -> str:
     # `identity` is part of the cache key, so a changed file is read again and an unchanged one is not.
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    return digest_file(path)
 
 
 def write_model(

@@ -5,7 +5,6 @@ has the SHA-256 digest in the manifest.
 """
 
 import contextlib
-import hashlib
 import json
 import os
 import re
@@ -16,7 +15,7 @@ from pathlib import Path
 from pydantic_core import from_json
 
 from understudy.core.errors import ConfigError
-from understudy.core.files import RETRY_HINT, atomic_folder, atomic_symlink, atomic_write, fsync
+from understudy.core.files import RETRY_HINT, atomic_folder, atomic_symlink, atomic_write, digest_file, fsync
 
 MANIFEST_FILE = "manifest.json"
 LATEST_LINK = "latest"
@@ -33,7 +32,7 @@ def write_checkpoint(final: Path, step: int) -> Iterator[Path]:
         yield partial
         files = [path for path in sorted(partial.rglob("*")) if path.is_file()]
         with ThreadPoolExecutor() as pool:  # digests take the processor and flushing takes the disk: both at once
-            computed = pool.map(_digest, files)
+            computed = pool.map(digest_file, files)
             for file in files:  # older checkpoints may be removed next, so this one must survive a power cut
                 fsync(file)
             digests = {str(file.relative_to(partial)): digest for file, digest in zip(files, computed, strict=True)}
@@ -84,7 +83,7 @@ def find_damage(checkpoint: Path) -> str | None:
     """Return what is damaged or missing in a checkpoint, or None if it is complete."""
     try:
         digests = from_json((checkpoint / MANIFEST_FILE).read_bytes())["sha256"]
-        wrong = [name for name, digest in digests.items() if _digest(checkpoint / name) != digest]
+        wrong = [name for name, digest in digests.items() if digest_file(checkpoint / name) != digest]
     except FileNotFoundError as e:
         return f"{Path(e.filename).name} is missing"
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
@@ -101,8 +100,3 @@ def parse_step(path: Path) -> int | None:
     """Return the step in the name of a run's file or folder, or None if the name has none."""
     match = _STEP.fullmatch(path.stem if path.suffix in (".json", ".jsonl") else path.name)
     return int(match[1]) if match else None
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as f:
-        return hashlib.file_digest(f, "sha256").hexdigest()

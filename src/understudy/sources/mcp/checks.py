@@ -77,7 +77,7 @@ class AnswerCheck(Record):
         found = extract_numbers(_ALTERNATIVES.sub(" ", answer))
         right = [n for n in found if abs(n - self.number) <= self.tolerance]
         few = len(extract_numbers(answer)) <= 1 + MAX_EXTRA_NUMBERS
-        return few and any(affirms_fact(_plain_digits(n), answer) for n in right)
+        return few and any(affirms_fact(f"{Decimal(repr(n)):f}", answer) for n in right)
 
 
 class StateCheck(MCPCall):
@@ -280,11 +280,6 @@ def _is_record(answer: str) -> bool:
 
 def _is_container(text: str) -> bool:
     return text[:1] + text[-1:] in ("{}", "[]")
-
-
-def _plain_digits(number: float) -> str:
-    """Return a number without an exponent. It reads as the same number."""
-    return f"{Decimal(repr(number)):f}"
 
 
 def _text(value: Any) -> str:

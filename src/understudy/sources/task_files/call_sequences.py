@@ -30,6 +30,7 @@ from understudy.core.items import InvalidField, Item, RowError, row_error_from_v
 from understudy.core.messages import Message, ToolCall
 from understudy.core.records import Record
 from understudy.core.tasks import Scenario, Split, Task, TaskLimits
+from understudy.sources.readers import without_nulls
 from understudy.sources.task_files.call_matching import with_answer
 from understudy.sources.task_files.fact_texts import ShownResult, answer_of, fact_text, tellable_facts
 from understudy.sources.task_files.inferred_tools import looks_up, only_reads
@@ -59,7 +60,6 @@ from understudy.sources.task_files.task_row import (
     read_one,
     result_text,
     split_of_row,
-    without_nulls,
 )
 
 MCP_ENV_CLASS = "MCPToolEnv"

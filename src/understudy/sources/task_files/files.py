@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from understudy.core.errors import ConfigError
+from understudy.core.files import digest_file
 from understudy.core.items import Item, RowError
 from understudy.core.tasks import Split
-from understudy.sources.dataset_files import digest_file, is_data_file, list_saved_splits, split_from_name
+from understudy.sources.dataset_files import is_data_file, list_saved_splits, split_from_name
 from understudy.sources.python_literals import has_task_list
 from understudy.sources.readers import SUFFIXES, read_rows, without_index, without_nulls_inside
 from understudy.sources.references import SOURCE_MODULES

@@ -19,6 +19,7 @@ from understudy.core.json_values import parse_index, validate_json_value
 from understudy.core.messages import ToolCall, ToolSpec, join_text_parts
 from understudy.core.tasks import Difficulty, Split, Task
 from understudy.sources.dataset_files import SPLIT_NAMES
+from understudy.sources.readers import without_nulls
 from understudy.sources.row_messages import ARGUMENT_KEYS
 
 MAX_SHOWN = 200
@@ -85,13 +86,6 @@ def decode_columns(row: Mapping[str, Any]) -> dict[str, Any]:
     Tables that were made with Arrow pad each object with the keys of all others, as nulls.
     """
     return {key: without_nulls(decode(value) if key in _JSON_COLUMNS else value) for key, value in row.items()}
-
-
-def without_nulls(value: Any) -> Any:
-    """Return a value whose objects have no nulls."""
-    if isinstance(value, dict):
-        return {key: without_nulls(inner) for key, inner in value.items() if inner is not None}
-    return [without_nulls(inner) for inner in value] if isinstance(value, list | tuple) else value
 
 
 def decode(value: Any) -> Any:
