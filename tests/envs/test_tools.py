@@ -1,9 +1,10 @@
 """Tests of toolkits: schemas from annotations, validation of arguments, and rollback of refused calls."""
 
 import asyncio
+import sys
 from collections.abc import Callable
 from functools import cache
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypedDict
 
 import pytest
 from pydantic import Field
@@ -339,6 +340,18 @@ def test_names_that_break_a_tool_are_errors() -> None:
                 return "sweets"
 
 
+def test_arguments_may_have_the_names_of_the_methods_of_pydantic() -> None:
+    class Writer(Toolkit):
+        def write(self, json: str, schema: int = 1, copy: bool = False) -> str:
+            """Write."""
+            return f"{json} {schema} {copy}"
+
+    (spec,) = Writer.specs()
+    assert list(spec.parameters["properties"]) == ["json", "schema", "copy"]
+    call = ToolCall(name="write", arguments={"json": "a", "copy": True})
+    assert Writer(Shelf()).call_sync(call) == "a 1 True"
+
+
 def test_schema_keeps_the_content_of_defaults_and_examples() -> None:
     class Pages(Toolkit):
         def write(
@@ -348,6 +361,12 @@ def test_schema_keeps_the_content_of_defaults_and_examples() -> None:
 
     (spec,) = Pages.specs()
     assert spec.parameters["properties"]["page"]["examples"] == [{"title": "A", "additionalProperties": False}]
+
+
+class OldDict(TypedDict):
+    """A dictionary of Python's own module `typing`, which pydantic refuses before Python 3.12."""
+
+    speed: int
 
 
 def test_an_annotation_that_pydantic_cannot_use_is_an_error_that_names_the_tool() -> None:
@@ -363,8 +382,17 @@ def test_an_annotation_that_pydantic_cannot_use_is_an_error_that_names_the_tool(
     def knock(self: Any, times: "NoSuchType") -> str:  # type: ignore[name-defined]  # noqa: F821
         return "knocked"
 
-    until = r"`until: .*Callable\[\[\], int\]`"
-    for method, named in ((open_door, "`key: .*Opaque`"), (wait, until), (knock, "NoSuchType")):
+    def close_door(self: Any, how: OldDict) -> str:
+        return "closed"
+
+    cases = [
+        (open_door, "`key: .*Opaque`"),
+        (wait, r"`until: .*Callable\[\[\], int\]`"),
+        (knock, "NoSuchType"),
+    ]
+    if sys.version_info < (3, 12):
+        cases.append((close_door, "`how: .*OldDict`.*typing_extensions.TypedDict"))
+    for method, named in cases:
         with pytest.raises(TaskError, match=rf"tool Doors\.{method.__name__}: .*{named}") as caught:
             type("Doors", (Toolkit,), {method.__name__: method})
         assert "\n" not in str(caught.value)

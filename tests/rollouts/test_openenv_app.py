@@ -23,6 +23,7 @@ from understudy.core.errors import ConfigError
 from understudy.core.messages import Message, ToolCall
 from understudy.core.tasks import Task
 from understudy.rollouts.openenv_app import openenv_app, serve_openenv
+from understudy.rollouts.rollout import EpisodeEnvironment
 from understudy.runs.targets import load
 from understudy.serve.options import ServeConfig
 from understudy.sources.loading import load_source
@@ -101,6 +102,17 @@ def test_unknown_tools_and_full_servers() -> None:
     assert state["data"]["step_count"] == 1
     (full,) = converse({"type": "reset"}, sessions=0)
     assert (full["data"]["code"], full["data"]["max_sessions"]) == ("CAPACITY_REACHED", 0)
+
+
+def test_error_that_ends_a_run_is_an_answer_and_not_the_end_of_the_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def fail(self: Any, reply: Message) -> Any:
+        raise ConfigError("no endpoint")
+
+    monkeypatch.setattr(EpisodeEnvironment, "step", fail)
+    call = {"type": "step", "data": {"tool_name": "jump", "arguments": {}}}
+    _, failed, state = converse({"type": "reset"}, call, {"type": "state"})
+    assert (failed["data"]["code"], failed["data"]["message"]) == ("EXECUTION_ERROR", "no endpoint")
+    assert state["type"] == "state"
 
 
 @pytest.fixture

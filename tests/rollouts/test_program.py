@@ -1,10 +1,13 @@
 """Tests of programs that play episodes: what they get, how their episodes are graded, and whose fault a failure is."""
 
 import asyncio
+import functools
 import json
 import re
 import sys
+import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,12 +19,13 @@ from mcp import Client
 from support.replying import Reply, ReplySampler, say
 from support.tiny_runs import make_tiny_model
 from toy import DOMAIN
-from understudy.core.errors import ConfigError, RolloutError
+from understudy.core.errors import ConfigError, LimitReachedError, RolloutError, TaskError
 from understudy.core.messages import Message, ToolCall
 from understudy.core.tasks import Score
 from understudy.core.trajectory import StopReason, Trajectory
 from understudy.engines.interface import Completion, SamplingParams
 from understudy.formats import FormatTokenizer
+from understudy.rollouts import program_processes
 from understudy.rollouts.program import ProgramAgent, ProgramEpisode, validate_program
 from understudy.rollouts.program_config import ProgramConfig
 from understudy.rollouts.program_reward import RecordedEpisode
@@ -66,10 +70,17 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_tiny_model(tmp_path_factory.mktemp("model"))
 
 
-def play(tiny: Path, config: ProgramConfig, reply: str | Reply = "42", limits: EpisodeLimits = LIMITS) -> Trajectory:
+def play(
+    tiny: Path,
+    config: ProgramConfig,
+    reply: str | Reply = "42",
+    limits: EpisodeLimits = LIMITS,
+    source: ToolDataset = SUMS,
+) -> Trajectory:
     """Play one episode of the sum. Check that each sampled token is in one mask."""
 
     async def playing() -> Trajectory:
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(max_workers=1))  # programs must not need it
         sampler = ReplySampler(tiny, say(reply) if isinstance(reply, str) else reply)
         vocabulary = FormatTokenizer.load(tiny / "tokenizer.json")
         model, sampling = (
@@ -77,7 +88,7 @@ def play(tiny: Path, config: ProgramConfig, reply: str | Reply = "42", limits: E
             SamplingParams(max_response_tokens=500),
         )
         agent = ProgramAgent(config, model, sampling)
-        episode = await play_episode(SUMS, TASK, agent, limits, seed=3)
+        episode = await play_episode(source, source.tasks("train")[0], agent, limits, seed=3)
         assert episode.num_sampled_tokens == sum(len(tokens) for _, tokens in sampler.calls)
         return episode
 
@@ -100,8 +111,8 @@ def run_function(
 ) -> Trajectory:
     """Play an episode with a function."""
     monkeypatch.setattr(sys.modules[__name__], "program", function, raising=False)
-    limits = settings.pop("limits", LIMITS)
-    return play(tiny, ProgramConfig(function=f"{__name__}:program", **settings), reply, limits)
+    limits, source = settings.pop("limits", LIMITS), settings.pop("source", SUMS)
+    return play(tiny, ProgramConfig(function=f"{__name__}:program", **settings), reply, limits, source)
 
 
 async def ask(given: ProgramEpisode, *messages: Any) -> str:
@@ -144,6 +155,36 @@ def test_command_gets_no_keys_but_those_that_the_config_names(
     assert found["OPENAI_API_KEY"] in found["UNDERSTUDY_MCP_URL"]
 
 
+@pytest.mark.parametrize(("given", "kept"), [("corp.example", "corp.example,127.0.0.1,localhost"), ("*", "*")])
+def test_command_reaches_the_model_without_the_proxy_of_the_environment(
+    given: str, kept: str, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("HTTP_PROXY", "http_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    monkeypatch.setenv("NO_PROXY", given)
+    monkeypatch.delenv("no_proxy", raising=False)
+    seen = tmp_path / "seen.json"
+    episode = run_command(tiny, tmp_path, f"ask(prompt); json.dump(dict(os.environ), open({str(seen)!r}, 'w'))")
+    assert (episode.reward, episode.error) == (1.0, "")
+    found = json.loads(seen.read_text())
+    assert (found["no_proxy"], found["NO_PROXY"]) == (kept, kept)
+
+
+def test_prompt_of_a_command_is_short_json_without_lone_surrogates() -> None:
+    given = ProgramEpisode("t", [{"role": "user", "content": "订单 \ud83d"}], "", "", "", "")
+    text = given.variables["UNDERSTUDY_PROMPT"]
+    assert "订单" in text
+    assert json.loads(text) == [{"role": "user", "content": "订单 ?"}]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the limit of one variable is Linux's")
+def test_prompt_that_no_variable_can_hold_is_a_fault_with_its_size() -> None:
+    given = ProgramEpisode("t", ["x" * 131_072], "", "", "", "")  # type: ignore[list-item]
+    with pytest.raises(RolloutError, match=r"131,076.*agent\.function.*agent\.url") as caught:
+        asyncio.run(program_processes.run_command(ProgramConfig(command="true"), given))
+    assert (caught.value.fault, caught.value.is_repeatable) == ("agent", False)
+
+
 @pytest.mark.parametrize(
     ("code", "named"),
     [
@@ -171,6 +212,7 @@ LOOK_UP = ToolCall(name="look_up", arguments={"name": "a"})
         (LOOK_UP.replace(arguments={}), False, None),
         (LOOK_UP.replace(arguments={"name": "a", "limit": 3}), False, None),
         ("<tool_call>{oops</tool_call>", False, None),
+        ("word " * 501, False, None),  # longer than a reply may be
         (LOOK_UP, False, "agent"),
         (LOOK_UP.replace(name="note"), False, "agent"),  # whose schema allows any arguments
         (LOOK_UP.replace(name="search"), True, "agent"),  # the program has had an answer to a further request
@@ -318,6 +360,60 @@ def test_function_uses_the_tools_and_the_user_of_the_episode(tiny: Path, monkeyp
     assert late == (True, "the episode has ended")
     assert (episode.reward, episode.stop_reason) == (1.0, StopReason.DONE)
     assert episode.event_counts["tool_exception"] == 1
+
+
+@pytest.mark.parametrize("error", [ConfigError("no endpoint"), LimitReachedError("too dear"), TaskError("no data")])
+def test_error_that_ends_a_run_is_not_hidden_by_a_program_that_goes_on(
+    error: Exception, tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[str] = []
+
+    async def program(given: ProgramEpisode) -> str:
+        await ask(given)
+        async with Client(given.mcp_url) as client:
+            result = await client.call_tool("send_message", {"text": "maybe"})
+            told.append(getattr(result.content[0], "text", ""))
+        return "42"
+
+    def fail(self: SumEpisode, transcript: Sequence[Message]) -> str:
+        raise error
+
+    monkeypatch.setattr(SumEpisode, "env_response", fail)
+    with pytest.raises(type(error), match=str(error)):
+        run_function(monkeypatch, tiny, program)
+    assert len(told) == 1
+    assert str(error) not in told[0]
+
+
+class ChatEpisode(ToolEpisode):
+    """A task whose own tool has the usual name of the user's tool."""
+
+    def send_message(self, receiver: str) -> str:
+        """Send a message to a colleague."""
+        return f"sent to {receiver}"
+
+    def reward(self, transcript: Sequence[Message]) -> float:
+        return float([message.content for message in transcript[-2:]] == ["sent to ada", "done"])
+
+
+CHAT = ToolDataset("chat", "", [ToolExample(prompt="Greet ada.", split="train")], ChatEpisode)
+
+
+def test_own_tool_of_a_source_keeps_its_name_beside_the_tool_of_the_user(
+    tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listed: list[str] = []
+
+    async def program(given: ProgramEpisode) -> None:
+        await ask(given)
+        async with Client(given.mcp_url) as client:
+            listed.extend(tool.name for tool in (await client.list_tools()).tools)
+            await client.call_tool("send_message", {"receiver": "ada"})
+            await client.call_tool("send_message_to_user", {"text": "done"})
+
+    episode = run_function(monkeypatch, tiny, program, source=CHAT)
+    assert listed == ["send_message", "send_message_to_user"]
+    assert (episode.reward, episode.error) == (1.0, "")
 
 
 def reward_of_texts(recorded: RecordedEpisode) -> float:
@@ -487,6 +583,37 @@ def test_text_that_a_function_returns_is_its_answer(
     assert run_function(monkeypatch, tiny, program if is_coroutine else in_thread, "41").reward == 1.0
 
 
+class CallableAgent:
+    """An agent that is an object."""
+
+    async def __call__(self, given: ProgramEpisode) -> str:
+        return await ask(given)
+
+
+def test_callable_that_returns_a_coroutine_is_awaited(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    @functools.wraps(ask)
+    def logged(given: ProgramEpisode) -> Any:
+        return ask(given)
+
+    for function in (CallableAgent(), logged):
+        episode = run_function(monkeypatch, tiny, function)
+        assert (episode.reward, episode.error) == (1.0, "")
+
+
+def test_hanging_function_does_not_keep_the_loop_from_its_end(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    released, ended = threading.Event(), threading.Event()
+
+    def hang(given: ProgramEpisode) -> None:
+        released.wait(60)
+        ended.set()
+
+    episode = run_function(monkeypatch, tiny, hang, max_seconds=0.5)
+    assert not ended.is_set()
+    released.set()
+    assert episode.fault == "agent"
+    assert "agent.max_seconds" in episode.error
+
+
 def test_wrong_result_and_exception_of_a_function_name_it(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def returns_number(given: ProgramEpisode) -> Any:
         await ask(given)
@@ -495,7 +622,11 @@ def test_wrong_result_and_exception_of_a_function_name_it(tiny: Path, monkeypatc
     async def raises(given: ProgramEpisode) -> None:
         raise ValueError("no plan")
 
-    for function, named in ((returns_number, "42"), (raises, "ValueError: no plan")):
+    def finds_nothing(given: ProgramEpisode) -> str:
+        return next(iter(()))
+
+    cases = ((returns_number, "42"), (raises, "ValueError: no plan"), (finds_nothing, "StopIteration"))
+    for function, named in cases:
         episode = run_function(monkeypatch, tiny, function)
         assert episode.fault == "agent"
         assert named in episode.error

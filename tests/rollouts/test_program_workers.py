@@ -189,6 +189,21 @@ def test_exception_is_named_with_its_place_and_the_process_is_kept(tiny: Path, f
     assert len(set(numbers(folder))) == 1
 
 
+@pytest.mark.parametrize(
+    ("body", "fault", "said"),
+    [
+        ("return next(iter(()))", "agent", "StopIteration (own_agent.py:"),
+        ("return later(ask(list(episode.prompt))['content'])", None, ""),
+    ],
+)
+def test_stop_iteration_and_coroutine_of_a_plain_function_end_its_episode(
+    body: str, fault: str | None, said: str, tiny: Path, folder: Path
+) -> None:
+    (episode,) = run_async(play(tiny, write(folder, body, "async def later(text): return text")))
+    assert (episode.fault, episode.score and episode.reward) == (fault, None if fault else 1.0)
+    assert said in episode.error
+
+
 @pytest.mark.parametrize(("value", "said"), [("7", "7"), ("'x' * 2**25", f"{program_processes.MAX_ANSWER_BYTES:,}")])
 def test_wrong_answer_is_a_fault_of_the_agent(value: str, said: str, tiny: Path, folder: Path) -> None:
     first, second = run_async(play(tiny, write(folder, f"ask(list(episode.prompt))\nreturn {value}"), 2))

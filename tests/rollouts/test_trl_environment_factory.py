@@ -17,7 +17,7 @@ from support.tiny_runs import make_tiny_model
 from support.trl_counter import Counter
 from toy import DOMAIN
 from understudy import ToolCall, ToolDataset, ToolEpisode, ToolExample
-from understudy.core.errors import ConfigError
+from understudy.core.errors import ConfigError, ToolError
 from understudy.core.messages import Message
 from understudy.rollouts.trl_environment import TRLEnvironment
 from understudy.sources.loading import load_source
@@ -88,6 +88,43 @@ def test_an_argument_that_is_no_name_is_refused() -> None:
     Episode._specs = (spec,)
     with pytest.raises(ConfigError, match="'from'"):
         TRLEnvironment(source)
+
+
+def test_own_tool_and_the_tool_of_the_user_are_two_methods() -> None:
+    class Chat(ToolEpisode):
+        def send_message(self, receiver: str) -> str:
+            """Send a message to a colleague."""
+            return f"sent to {receiver}"
+
+        def env_response(self, transcript: Sequence[Message]) -> str | None:
+            return "And?" if transcript[-1].content == "hm" else None
+
+        def reward(self, transcript: Sequence[Message]) -> float:
+            return float(transcript[-1].content == "done")
+
+    ours = TRLEnvironment(ToolDataset("chat", "", [ToolExample(prompt="Greet ada.", split="train")], Chat))
+    environment = ours.factory()
+    environment.reset(**ours.rows[0])
+    assert environment.send_message(receiver="ada") == "sent to ada"
+    assert environment.send_message_to_user(text="hm") == "And?"
+
+
+def test_error_that_ends_a_run_passes_the_reward() -> None:
+    class Broken(ToolEpisode):
+        def look(self) -> str:
+            """Look."""
+            raise ConfigError("no endpoint")
+
+        def reward(self, transcript: Sequence[Message]) -> float:
+            return 1.0
+
+    ours = TRLEnvironment(ToolDataset("broken", "", [ToolExample(prompt="Look.", split="train")], Broken))
+    environment = ours.factory()
+    environment.reset(**ours.rows[0])
+    with pytest.raises(ToolError):
+        environment.look()
+    with pytest.raises(ConfigError, match="no endpoint"):
+        ours.reward([[{"role": "assistant", "content": "done"}]], [environment])
 
 
 def to_replies(turns: Sequence[Message]) -> list[str]:

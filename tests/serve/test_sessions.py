@@ -514,6 +514,10 @@ def test_key_is_refused_outside_its_session(tiny: Path) -> None:
             async with server.open_session(Trajectory("t"), LIMITS) as (key, session):
                 each = Running(url, key, session, sampler)
                 assert (await each.client.models.list()).data[0].id == "tiny"
+                assert (await each.client.models.retrieve("org/any")).id == "org/any"
+                missing = await each.post("/v1/embeddings", {"input": "a"})
+                assert (missing.status_code, missing.json()["error"]["code"]) == (404, "not_found")
+                assert "/v1/responses" in missing.json()["error"]["message"]
                 each.headers = {"Authorization": "Bearer other"}
                 assert (await each.post("/v1/chat/completions", {})).status_code == 401
                 each.headers = {"Authorization": f"Bearer {key}"}

@@ -19,7 +19,7 @@ from understudy.core.messages import Message
 from understudy.core.tasks import SPLITS, Task
 from understudy.data.conversations.export import create_output_folder
 from understudy.envs.task_source import TaskSource, find_policy, find_tool_specs
-from understudy.rollouts.exposed_episode import MESSAGE_TOOL
+from understudy.rollouts.exposed_episode import find_message_tool
 from understudy.sources.loading import load_source
 
 _CONFIG = """\
@@ -132,7 +132,9 @@ def write_harbor_tasks(name: str, out: Path, url: str) -> Mapping[str, int]:
 
 def _task_files(name: str, source: TaskSource, task: Task, url: str, key: str) -> Mapping[str, str]:
     sending = _SENDING.format(task=task.id, url=url)
-    listed = [*find_tool_specs(source, task.domain), MESSAGE_TOOL]
+    specs = find_tool_specs(source, task.domain)
+    message_tool = find_message_tool(specs)
+    listed = [*specs, message_tool]
     tools = "\n".join(f"- {spec.name}: {spec.description}\n  {json.dumps(spec.parameters)}" for spec in listed)
     opening = task.scenario.opening or "`python3 /app/tool.py` prints it."
     policy = find_policy(source, task)
@@ -144,11 +146,13 @@ def _task_files(name: str, source: TaskSource, task: Task, url: str, key: str) -
         "tests/test.sh": _TEST.format(sending=sending, key=key),
     }
     if task.gold_turns:
-        files["solution/solve.sh"] = "\n".join(["#!/bin/bash", *map(_solve, task.gold_turns), ""])
+        files["solution/solve.sh"] = "\n".join(
+            ["#!/bin/bash", *(_solve(turn, message_tool.name) for turn in task.gold_turns), ""]
+        )
     return files
 
 
-def _solve(turn: Message) -> str:
+def _solve(turn: Message, message_tool: str) -> str:
     """Return the commands of a turn of gold."""
-    calls = [(call.name, call.arguments) for call in turn.tool_calls] or [(MESSAGE_TOOL.name, {"text": turn.content})]
+    calls = [(call.name, call.arguments) for call in turn.tool_calls] or [(message_tool, {"text": turn.content})]
     return "\n".join(f"python3 /app/tool.py {tool} {shlex.quote(json.dumps(given))}" for tool, given in calls)

@@ -8,6 +8,7 @@ and text, and `rollout/tool_exceptions` counts it.
 
 import inspect
 import json
+import warnings
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
@@ -327,8 +328,11 @@ def _find_unusable_argument(method: Callable[..., Any]) -> str | None:
     for name, hint in _hints(method).items():
         try:
             TypeAdapter(hint).json_schema()
-        except (PydanticUserError, TypeError):
-            return f"no JSON schema exists for `{name}: {inspect.formatannotation(hint)}`"
+        except (PydanticUserError, TypeError) as e:
+            problem = f"no JSON schema exists for `{name}: {inspect.formatannotation(hint)}`"
+            if isinstance(e, PydanticUserError) and e.code == "typed-dict-version":
+                return f"{problem}; {e.message.rstrip('.')}"
+            return problem
     return None
 
 
@@ -339,7 +343,9 @@ def _arguments(method: Callable[..., Any]) -> type[BaseModel]:
     fields: dict[str, Any] = {
         p.name: (_with_description(hints[p.name]), ... if p.default is p.empty else p.default) for p in parameters
     }
-    return create_model(method.__name__, __config__=ConfigDict(extra="forbid", allow_inf_nan=False), **fields)
+    with warnings.catch_warnings():  # the model's own methods are not called, so arguments may have their names
+        warnings.filterwarnings("ignore", "Field name .* shadows an attribute", UserWarning)
+        return create_model(method.__name__, __config__=ConfigDict(extra="forbid", allow_inf_nan=False), **fields)
 
 
 def _find_parameter_problems(method: Callable[..., Any]) -> Iterator[str]:

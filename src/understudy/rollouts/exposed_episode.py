@@ -1,11 +1,11 @@
 """An episode that the loop of another program plays, one call at a time."""
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from typing import Any
 
-from understudy.core.errors import RolloutError, ToolError
-from understudy.core.messages import ERROR_PREFIX, Message, ToolCall, ToolSpec
+from understudy.core.errors import ConfigError, RolloutError, TaskError, ToolError
+from understudy.core.messages import ERROR_PREFIX, Message, ToolCall, ToolSpec, index_tools
 from understudy.core.tasks import Score, Task
 from understudy.core.trajectory import Trajectory
 from understudy.envs.environment import StepResult
@@ -20,6 +20,14 @@ MESSAGE_TOOL = ToolSpec(
 """The user, as a tool beside those of the source."""
 
 
+def find_message_tool(tools: Sequence[ToolSpec]) -> ToolSpec:
+    """Return `MESSAGE_TOOL`, under a longer name if one of the tools has its name."""
+    taken, name = index_tools(tools), MESSAGE_TOOL.name
+    while name in taken:
+        name += "_to_user"
+    return MESSAGE_TOOL.replace(name=name)
+
+
 class CallAnswers:
     """Answers the calls of another program as texts, one after the other."""
 
@@ -28,8 +36,8 @@ class CallAnswers:
         self._num_calls = 0
         self.score: Score | None = None
         """The score, once the user or the environment has ended the episode."""
-        self.failure: RolloutError | None = None
-        """The fault that ended the episode."""
+        self.failure: ConfigError | RolloutError | TaskError | None = None
+        """The fault that ended the episode, or the error that ends the run."""
 
     async def _answer(self, running: Coroutine[Any, Any, StepResult]) -> str:
         """Return the answer of a step. Raise ToolError if the call is refused, or if the episode has ended."""
@@ -39,7 +47,7 @@ class CallAnswers:
                 raise ToolError("the episode has ended")
             try:
                 step = await running
-            except RolloutError as e:
+            except (ConfigError, RolloutError, TaskError) as e:
                 self.failure = e
                 raise ToolError("the environment failed; the episode has ended") from e
             self.score = step.score
@@ -56,6 +64,7 @@ class ExposedEpisode(CallAnswers):
         super().__init__()
         self._owned = source.environment(task, seed=seed)
         self._environment = EpisodeEnvironment(self._owned, DEFAULT_LIMITS, Trajectory(task.id))
+        self._message_tool = find_message_tool(source.tool_specs).name
 
     async def start(self) -> str:
         """Start the episode, and return the user's first message."""
@@ -65,7 +74,7 @@ class ExposedEpisode(CallAnswers):
 
     async def call(self, call: ToolCall) -> str:
         """Return the answer to a call. Raise ToolError if it is refused, or if the episode has ended."""
-        if call.name == MESSAGE_TOOL.name:
+        if call.name == self._message_tool:
             return await self.say(str(call.arguments.get("text", "")))
         self._num_calls += 1
         call = call.replace(id=f"call_{self._num_calls}")
@@ -76,7 +85,7 @@ class ExposedEpisode(CallAnswers):
         return await self._answer(self._environment.step(Message(role="assistant", content=text)))
 
     async def grade(self) -> Score:
-        """Return the score, or that of the episode so far. Raise RolloutError if the episode has a fault."""
+        """Return the score, or that of the episode so far. Raise `failure` if the episode has one."""
         if self.failure:
             raise self.failure
         return self.score or await self._environment.grade(ended=False)

@@ -18,7 +18,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-from understudy.core.errors import RolloutError, ToolError
+from understudy.core.errors import ConfigError, RolloutError, TaskError, ToolError
 from understudy.core.messages import ToolCall
 from understudy.core.tasks import SPLITS, Task
 from understudy.envs.task_source import TaskSource
@@ -68,7 +68,7 @@ class HTTPEpisodes:
         opened = await self._find(request, body["task"])
         try:
             score = await opened.episode.grade()
-        except RolloutError as e:
+        except (ConfigError, RolloutError, TaskError) as e:
             raise HTTPException(500, str(e)) from e
         opened.is_graded = True
         return JSONResponse({"reward": score.reward})
@@ -95,7 +95,7 @@ class HTTPEpisodes:
         episode = ExposedEpisode(self._source, self._tasks[task])
         try:
             return _OpenEpisode(episode, task, await episode.start())
-        except RolloutError as e:
+        except (ConfigError, RolloutError, TaskError) as e:
             await episode.close()
             raise HTTPException(500, str(e)) from e
 

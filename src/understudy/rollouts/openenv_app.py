@@ -18,11 +18,11 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route, WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from understudy.core.errors import ConfigError, RolloutError, ToolError, install_hint
+from understudy.core.errors import ConfigError, RolloutError, TaskError, ToolError, install_hint
 from understudy.core.messages import ToolCall, ToolSpec
 from understudy.core.tasks import SPLITS, Task
 from understudy.envs.task_source import TaskSource, find_policy
-from understudy.rollouts.exposed_episode import MESSAGE_TOOL, ExposedEpisode
+from understudy.rollouts.exposed_episode import ExposedEpisode, find_message_tool
 from understudy.serve.access import AccessMiddleware
 from understudy.serve.options import ServeConfig
 from understudy.serve.server import make_server, open_socket
@@ -95,7 +95,7 @@ class _EpisodeServer:
     def __init__(self, source: TaskSource, max_sessions: int) -> None:
         self._source, self._max_sessions = source, max_sessions
         self._tasks: Mapping[str, Sequence[Task]] = {split: source.tasks(split) for split in SPLITS}
-        self._specs = [*source.tool_specs, MESSAGE_TOOL]
+        self._specs = [*source.tool_specs, find_message_tool(source.tool_specs)]
         self._num_sessions = 0
 
     async def num_tasks(self, request: Request) -> JSONResponse:
@@ -178,7 +178,7 @@ class _EpisodeSession:
                     await _refuse(socket, "UNKNOWN_TYPE", {"message": f"Unknown message type: {unknown}"})
         except _InvalidError as e:
             await _refuse(socket, "VALIDATION_ERROR", {"message": str(e), "errors": [{"loc": [], "msg": str(e)}]})
-        except RolloutError as e:
+        except (ConfigError, RolloutError, TaskError) as e:
             await _refuse(socket, "EXECUTION_ERROR", {"message": str(e)})
         return True
 

@@ -6,17 +6,21 @@ session records each sampled reply (`serve.sessions`). The tools of the environm
 """
 
 import asyncio
+import contextvars
 import dataclasses
+import inspect
 import shlex
 import shutil
-from collections.abc import AsyncIterator, Mapping
+import threading
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from typing import Any
 
 import httpx2
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from understudy.clients.chat import ChatModel
-from understudy.core.errors import ConfigError, RolloutError, ToolError
+from understudy.core.errors import ConfigError, RolloutError, TaskError, ToolError
 from understudy.core.imports import import_object
 from understudy.core.json_values import replace_surrogates
 from understudy.core.messages import Message, message_to_openai
@@ -30,7 +34,7 @@ from understudy.rollouts.program_config import ProgramConfig
 from understudy.rollouts.program_processes import run_command, run_in_worker, validate_worker
 from understudy.rollouts.program_reward import UNUSED_RESULT, RecordedEpisode, compute_reward, validate_reward
 from understudy.rollouts.program_tools import EpisodeTools
-from understudy.rollouts.program_worker import ProgramEpisode, call_program
+from understudy.rollouts.program_worker import ProgramEpisode
 from understudy.rollouts.rollout import EpisodeEnvironment, EpisodeLimits
 from understudy.serve.generation import ServedModel, validate_constrainable
 from understudy.serve.recording import Session, SessionLimits
@@ -118,7 +122,7 @@ class ProgramAgent:
         """Run the program to its end. Return the answer that it gives itself, or None.
 
         A failure after a limit or the end of the episode is no fault: the program was refused a reply. One directly
-        after a wrong call is the model's failure, which is graded.
+        after a wrong call or a reply that was cut off is the model's failure, which is graded.
         """
         try:
             async with wait_limit(self._config.max_seconds, "agent.max_seconds"):
@@ -127,7 +131,7 @@ class ProgramAgent:
         except RolloutError as e:
             if session.stop_reason or tools.score or session.failure or tools.failure:
                 return None
-            if not session.has_wrong_call:
+            if not session.has_wrong_reply:
                 raise
             session.count(WRONG_CALL)
             session.stop_reason, session.episode.error = StopReason.DONE, replace_surrogates(mask_secrets(str(e)))
@@ -149,10 +153,43 @@ class ProgramAgent:
         if self._config.url:
             answer = await _request(self._config.url, given)
         else:
-            answer = await call_program(import_object(self._config.function), given)
+            function = import_object(self._config.function)
+            is_coroutine = inspect.iscoroutinefunction(function)
+            answer = function(given) if is_coroutine else await self._call_in_thread(function, given)
+            answer = await answer if inspect.isawaitable(answer) else answer
         if answer is None or isinstance(answer, str):
             return answer
         raise RolloutError(f"the program {self._config.name} returned {answer!r:.100}; return a text, or None", "agent")
+
+    async def _call_in_thread(self, function: Callable[[ProgramEpisode], Any], given: ProgramEpisode) -> Any:
+        """Return what a function returns in a thread of its own.
+
+        The threads of the event loop tokenize the prompts of all programs, and the end of the loop waits for them.
+        """
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[Any] = loop.create_future()
+
+        def report(answer: Any, error: Exception | None) -> None:
+            if done.done():  # the episode was cancelled
+                return
+            if error:
+                done.set_exception(error)
+            else:
+                done.set_result(answer)
+
+        def call() -> None:
+            answer: Any = None
+            error: ConfigError | RolloutError | TaskError | None = None
+            try:
+                with user_code("agent", f"the program {self._config.name}"):
+                    answer = function(given)
+            except (ConfigError, RolloutError, TaskError) as e:
+                error = e
+            with suppress(RuntimeError):  # the loop has ended
+                loop.call_soon_threadsafe(report, answer, error)
+
+        threading.Thread(target=contextvars.copy_context().run, args=(call,), daemon=True).start()
+        return await done
 
     @asynccontextmanager
     async def _endpoint(self) -> AsyncIterator[str]:

@@ -6,6 +6,7 @@ cancelled, only that episode fails, and the next one gets another worker. Worker
 
 import asyncio
 import dataclasses
+import errno
 import functools
 import json
 import os
@@ -33,13 +34,23 @@ CHECK_SECONDS = 300.0
 MAX_ANSWER_BYTES = 2**24
 """Largest size of the answer of a worker."""
 _ERROR_LINES = 5
+_OWN_HOSTS = "127.0.0.1,localhost"
+"""The hosts of the endpoint, which no proxy of the environment can reach."""
 
 
 async def run_command(config: ProgramConfig, given: ProgramEpisode) -> None:
     """Run a command to its end, and kill what it has started. Raise RolloutError if its exit status is not 0."""
     with tempfile.TemporaryFile() as output:  # a pipe would stay open for what the program leaves running
         variables = _variables(config.variables) | given.variables
-        process = await _start(shlex.split(config.command), variables, DEVNULL, output, output)
+        try:
+            process = await _start(shlex.split(config.command), variables, DEVNULL, output, output)
+        except OSError as e:
+            if e.errno != errno.E2BIG:
+                raise
+            size = len(os.fsencode(given.variables["UNDERSTUDY_PROMPT"]))
+            problem = f"a prompt of {size:,} bytes cannot be a variable of the program {config.command} (Linux allows "
+            problem += "131,000 bytes); use agent.function or agent.url, or shorten it"
+            raise RolloutError(problem, "agent", is_repeatable=False) from e
         try:
             status = await process.wait()
         finally:
@@ -173,8 +184,12 @@ def _command(python: str, function: str) -> list[str]:
 
 
 def _variables(names: Sequence[str]) -> dict[str, str]:
-    """Return the environment variables without API keys, but those of these names."""
+    """Return the environment variables without API keys, but those of these names. No proxy is used on this machine."""
     kept = {name: value for name, value in os.environ.items() if not name.endswith("_API_KEY")}
+    direct = kept.get("no_proxy") or kept.get("NO_PROXY")
+    if direct != "*":  # which means all hosts only if it stands alone
+        direct = f"{direct},{_OWN_HOSTS}" if direct else _OWN_HOSTS
+    kept |= {"no_proxy": direct, "NO_PROXY": direct}
     return kept | {name: os.environ[name] for name in names if name in os.environ}
 
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from understudy.core.messages import Message, ToolCall, ToolSpec
 from understudy.envs.environment import StepResult
-from understudy.rollouts.exposed_episode import MESSAGE_TOOL, CallAnswers
+from understudy.rollouts.exposed_episode import CallAnswers, find_message_tool
 from understudy.rollouts.rollout import EpisodeEnvironment
 from understudy.serve.recording import SampledReply, Session
 
@@ -22,6 +22,7 @@ class EpisodeTools(CallAnswers):
     def __init__(self, environment: EpisodeEnvironment, session: Session) -> None:
         super().__init__()
         self._environment, self._session = environment, session
+        self._message_tool = find_message_tool(environment.tools)
         self._last_reply: SampledReply | None = None
         self.was_used = False
         """Whether the program has called a tool, or sent a message to the user."""
@@ -32,12 +33,12 @@ class EpisodeTools(CallAnswers):
 
     def specs(self) -> Sequence[ToolSpec]:
         """Return the tools."""
-        return [*self._environment.tools, MESSAGE_TOOL]
+        return [*self._environment.tools, self._message_tool]
 
     async def call(self, call: ToolCall) -> str:
         """Run a call. Raise ToolError if the tool refuses it, or if the episode has ended."""
         self.was_used = True
-        if call.name == MESSAGE_TOOL.name:
+        if call.name == self._message_tool.name:
             return await self.step(Message(role="assistant", content=str(call.arguments.get("text", ""))))
         self._num_calls += 1
         return await self._answer(self._run(call.replace(id=call.id or f"mcp_{self._num_calls}")))

@@ -17,7 +17,7 @@ import sys
 import sysconfig
 import threading
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -51,17 +51,16 @@ class ProgramEpisode:
             "OPENAI_BASE_URL": self.base_url,
             "OPENAI_API_KEY": self.api_key,
             "UNDERSTUDY_TASK": self.task,
-            "UNDERSTUDY_PROMPT": json.dumps(self.prompt),
+            "UNDERSTUDY_PROMPT": _to_json(self.prompt),
             "UNDERSTUDY_MCP_URL": self.mcp_url,
             "UNDERSTUDY_RESULT_URL": self.result_url,
         }
 
 
-async def call_program(function: Callable[[ProgramEpisode], Any], episode: ProgramEpisode) -> object:
-    """Return what a function returns: a coroutine runs in this event loop, any other function in a thread."""
-    if inspect.iscoroutinefunction(function):
-        return await function(episode)
-    return await asyncio.to_thread(function, episode)
+def _to_json(value: object) -> str:
+    """Return a value as short JSON, as the size of a variable is limited. Lone surrogates, which no variable can have,
+    are replaced."""
+    return json.dumps(value, ensure_ascii=False).encode(errors="replace").decode()
 
 
 def import_function(reference: str) -> Any:
@@ -87,7 +86,14 @@ async def play(reference: str, episode: ProgramEpisode) -> dict[str, Any]:
         function = import_function(reference)
         if inspect.iscoroutinefunction(function):
             return await function(episode)
-        return await asyncio.get_running_loop().run_in_executor(_THREAD, function, episode)
+        result = await asyncio.get_running_loop().run_in_executor(_THREAD, call, function)
+        return await result if inspect.isawaitable(result) else result
+
+    def call(function: Any) -> object:
+        try:
+            return function(episode)
+        except StopIteration as e:  # a future cannot hold it
+            raise RuntimeError("the function raised StopIteration").with_traceback(e.__traceback__) from e
 
     variables, folder, tasks = dict(os.environ), os.getcwd(), asyncio.all_tasks()
     os.environ.update(episode.variables)

@@ -20,7 +20,7 @@ from understudy.core.event_loop import BACKGROUND_LOOP
 from understudy.core.messages import ToolCall, ToolSpec
 from understudy.core.tasks import Split
 from understudy.envs.task_source import TaskSource, find_policy
-from understudy.rollouts.exposed_episode import MESSAGE_TOOL, ExposedEpisode
+from understudy.rollouts.exposed_episode import ExposedEpisode, find_message_tool
 
 _TYPES: Mapping[str, Any] = {
     "string": str,
@@ -50,7 +50,7 @@ class TRLEnvironment:
             self._episode = episode = ExposedEpisode(source, tasks[task_id])
             return BACKGROUND_LOOP.run(episode.start())
 
-        specs = [*source.tool_specs, MESSAGE_TOOL]
+        specs = [*source.tool_specs, find_message_tool(source.tool_specs)]
         self.factory: type = type(
             "SourceEnvironment", (), {"_episode": None, "reset": reset, **{spec.name: _method(spec) for spec in specs}}
         )

@@ -154,14 +154,15 @@ class Session:
     ) -> None:
         self.episode = episode
         self.stop_reason: StopReason | None = None
-        """The limit that a request has exceeded, or DONE if the program failed on a wrong call."""
+        """The limit that a request has exceeded, or DONE if the program failed on a wrong reply."""
         self.failure: RolloutError | ConfigError | None = None
         """The failure of the model that ended the session."""
         self.conversations: dict[str, list[dict[str, Any]]] = {}
         """The messages up to each response of the Responses API, by its id."""
         self.num_requests = 0
-        self.has_wrong_call = False
-        """Whether a reply since the last request has a malformed call, or one that no tool of its request describes."""
+        self.has_wrong_reply = False
+        """Whether a reply since the last request is cut off, or has a malformed call or one that no tool of its request
+        describes."""
         self.final_text = ""
         """The text of the last reply without calls."""
         self.posted: Score | None = None
@@ -210,7 +211,7 @@ class Session:
 
     async def sample(self, body: Mapping[str, Any]) -> tuple[ChatCompletionRequest, SampledReplies]:
         """Return the parsed request of a chat-completions body, and its replies. Raise ApiError if it is refused."""
-        self.has_wrong_call = False
+        self.has_wrong_reply = False
         request = self._parse(body)
         self._reserve(request.n)
         self._asked[id(request)] = next(self._clock)
@@ -387,7 +388,7 @@ class Session:
         if cut:
             self.count("stop_string")
         reply = with_call_ids(mark_truncated_call(parsed, truncated or cut), [*prompt, *tokens])
-        self._note_reply(request, reply, last.reply_end.message)
+        self._note_reply(request, reply, last.reply_end.message, truncated)
         self._append(request, prompt, num_known, reply, tokens, logprobs, masks)
 
     def _append(
@@ -429,13 +430,13 @@ class Session:
         ordered = (span.sequence for group in groups for span in sorted(group, key=_content))
         self.episode.branches[:] = [sequence for sequence in ordered if isinstance(sequence, Branch)]
 
-    def _note_reply(self, request: ChatCompletionRequest, reply: Message, sent: Message) -> None:
+    def _note_reply(self, request: ChatCompletionRequest, reply: Message, sent: Message, truncated: bool) -> None:
         """Note a reply, and how the program gets it. Malformed calls are text in what it gets."""
         if self._long_prompt_at and self._asked[id(request)] > self._long_prompt_at:
             self.stop_reason, self._long_prompt_at = None, 0
         is_invalid = any(call.parse_error for call in reply.tool_calls)
         are_described = all(_is_described(call, request.callable_tools) for call in sent.tool_calls)
-        self.has_wrong_call |= is_invalid or not are_described
+        self.has_wrong_reply |= is_invalid or truncated or not are_described
         self._num_invalid_replies = self._num_invalid_replies + 1 if is_invalid else 0
         if 0 < self._limits.max_invalid_replies <= self._num_invalid_replies:
             self.stop_reason = self.stop_reason or StopReason.INVALID_REPLIES

@@ -65,13 +65,14 @@ class RelaySession(Session):
         parsed = ParsedMessage(
             raw, reply_status(raw, reply.repairs), reply.hallucinated_turn, reply.repairs, reply.parse_errors
         )
-        for event, count in reply_events(parsed, truncated=reply.finish_reason == "length"):
+        truncated = reply.finish_reason == "length"
+        for event, count in reply_events(parsed, truncated):
             self.count(event, count)
         stops = [place for stop in request.stop if (place := raw.content.find(stop)) >= 0]
         text = raw.content[: min(stops)] if stops else raw.content
         calls = (call if call.id else call.replace(id=f"call_{number}_{i}") for i, call in enumerate(raw.tool_calls))
         sent = raw.replace(content=text, tool_calls=tuple(calls))
-        self._note_reply(request, raw, sent)
+        self._note_reply(request, raw, sent, truncated)
         _, num_known = self._cache.find_prefix(request.conversation, request.callable_tools)
         self._append(request, (), num_known, sent)
         return sent

@@ -49,7 +49,7 @@ def make_serve_app(model: ServedModel, config: ServeConfig, key: str = "") -> AS
         Route("/v1/models/{name:path}", model_by_name),
         Route("/v1/chat/completions", ChatCompletionsApp(model, config), methods=["POST"]),
     ]
-    handlers: dict[Any, Callable[..., Awaitable[Response]]] = {HTTPException: _not_found, ApiError: _api_error}
+    handlers: dict[Any, Callable[..., Awaitable[Response]]] = {HTTPException: not_found, ApiError: api_error}
     return AccessMiddleware(Starlette(routes=routes, exception_handlers=handlers), config, key)
 
 
@@ -122,10 +122,13 @@ def open_socket(config: ServeConfig) -> socket.socket:
         ) from e
 
 
-async def _api_error(_: Request, refusal: ApiError) -> Response:
+async def api_error(_: Request, refusal: ApiError) -> Response:
+    """Return the response of a refusal."""
     return error_response(refusal)
 
 
-async def _not_found(request: Request, error: HTTPException) -> Response:
-    text = f"{request.method} {request.url.path}: {error.detail.lower()}; use POST /v1/chat/completions, "
-    return error_response(ApiError(f"{text}/v1/models or /health", code="not_found", status=error.status_code))
+async def not_found(request: Request, error: HTTPException) -> Response:
+    """Return the response to a request of an unknown path, which names those of the application."""
+    paths = ", ".join(route.path for route in request.app.routes if "{" not in route.path)
+    text = f"{request.method} {request.url.path}: {error.detail.lower()}; use {paths}"
+    return error_response(ApiError(text, code="not_found", status=error.status_code))

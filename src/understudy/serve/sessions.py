@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -19,7 +20,7 @@ from understudy.clients.chat import ChatModel
 from understudy.core.trajectory import Trajectory
 from understudy.engines.interface import SamplingParams
 from understudy.formats import FormatTokenizer
-from understudy.serve.access import AccessMiddleware, error_response, json_response
+from understudy.serve.access import AccessMiddleware, json_response
 from understudy.serve.completions import read_body
 from understudy.serve.generation import ServedModel
 from understudy.serve.options import ServeConfig
@@ -28,6 +29,7 @@ from understudy.serve.relay import RelaySession
 from understudy.serve.requests import ApiError, read_object
 from understudy.serve.responses import ResponseBuilder, sse_event
 from understudy.serve.responses_api import ResponsesRequest, response_events, to_response
+from understudy.serve.server import api_error, not_found
 
 RESULT_PATH = "/result"
 """Path of the address to which a program posts the reward of its episode."""
@@ -62,11 +64,13 @@ class SessionServer:
         """Return the endpoint as an ASGI application, which only this machine may use."""
         routes = [
             Route("/v1/models", self._models),
+            Route("/v1/models/{name:path}", self._model_by_name),
             Route("/v1/chat/completions", self._answer(_complete), methods=["POST"]),
             Route("/v1/responses", self._answer(_respond), methods=["POST"]),
             Route(RESULT_PATH, self._take_result, methods=["POST"]),
         ]
-        return AccessMiddleware(Starlette(routes=routes, exception_handlers={ApiError: _refuse}), ServeConfig(), "")
+        handlers: dict[Any, Callable[..., Awaitable[Response]]] = {HTTPException: not_found, ApiError: api_error}
+        return AccessMiddleware(Starlette(routes=routes, exception_handlers=handlers), ServeConfig(), "")
 
     def find_session(self, request: Request) -> Session:
         """Return the session whose key a request has. Raise ApiError if there is none."""
@@ -86,7 +90,11 @@ class SessionServer:
 
     async def _models(self, request: Request) -> Response:
         self.find_session(request)
-        return json_response({"object": "list", "data": [{"id": self._name, "object": "model", "created": 0}]})
+        return json_response({"object": "list", "data": [_model_entry(self._name)]})
+
+    async def _model_by_name(self, request: Request) -> Response:
+        self.find_session(request)
+        return json_response(_model_entry(request.path_params["name"]))
 
     def _answer(self, endpoint: "_Endpoint") -> Callable[[Request], Awaitable[Response]]:
         async def answer(request: Request) -> Response:
@@ -150,6 +158,5 @@ def _stream(events: Sequence[bytes]) -> Response:
     return Response(b"".join(events), media_type="text/event-stream", headers={"Cache-Control": "no-cache"})
 
 
-async def _refuse(_: Request, refusal: Exception) -> Response:
-    assert isinstance(refusal, ApiError)
-    return error_response(refusal)
+def _model_entry(name: str) -> dict[str, Any]:
+    return {"id": name, "object": "model", "created": 0, "owned_by": "understudy"}

@@ -154,6 +154,18 @@ def test_hostile_server_is_one_line_of_the_mcp_fault(kind: str, named: str, capl
     assert not [record for record in caplog.records if record.name == "asyncio"]
 
 
+def test_list_of_tools_may_end_with_an_empty_cursor() -> None:
+    assert call_hostile("empty_cursor", call_timeout=60) == "done"
+
+
+def test_server_on_this_machine_is_reached_without_the_proxy_of_the_environment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    assert run_async(call_on_new_server(http_config(), "add", amount=1)) == "the count is 1"
+
+
 def test_server_that_lists_its_words_in_another_order_has_not_changed_its_tools() -> None:
     command = (sys.executable, str(HOSTILE), "shuffled")
     config = MCPServerConfig(command=command, protocol="legacy", warm_sessions=0)

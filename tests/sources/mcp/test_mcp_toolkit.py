@@ -24,7 +24,7 @@ from understudy.sources.mcp.catalog import ToolCatalog, sanitized_specs
 from understudy.sources.mcp.config import MCPCall, MCPLimits, MCPServerConfig
 from understudy.sources.mcp.pool import SessionPools, SessionStarter
 from understudy.sources.mcp.secrets import Secrets
-from understudy.sources.mcp.session import MCPSession
+from understudy.sources.mcp.session import MCPSession, insert_folder
 from understudy.sources.mcp.tool_result import sanitize_text
 from understudy.sources.mcp.toolkit import MCPToolkit
 from understudy.sources.mcp.transport import PlaceholderResolver
@@ -281,6 +281,26 @@ def test_server_with_unexpected_tools_raises_fault() -> None:
             return str(e)
 
     assert re.search(r"\bcount\b", run_async(episode()))
+
+
+@pytest.mark.parametrize(
+    ("text", "inside"),
+    [
+        ("/episode", "/tmp/s1"),
+        ("cat '/episode/a.txt'", "cat '/tmp/s1/a.txt'"),
+        ("--out=/episode, then (/episode).", "--out=/tmp/s1, then (/tmp/s1)."),
+        ("/bin:/episode/bin", "/bin:/tmp/s1/bin"),
+        ("file:///episode/a", "file:///tmp/s1/a"),
+        ("sqlite:////episode/a.db", "sqlite:////tmp/s1/a.db"),
+        ("https://pods.example/episode/7", None),
+        ("https://episode/7", None),
+        ("GET /v1/episode/12", None),
+        ("/episodes and /episode-2 and /episode.json", None),
+        ("./episode ../episode ~/episode $HOME/episode ${A}/episode", None),
+    ],
+)
+def test_name_of_the_folder_is_replaced_only_where_it_begins_a_path(text: str, inside: str | None) -> None:
+    assert insert_folder(text, "/tmp/s1") == (inside or text)
 
 
 @pytest.mark.slow

@@ -95,7 +95,8 @@ for line in sys.stdin:
         if KIND == "pages":
             send(id=id, result={"tools": [], "nextCursor": str(random.random())})
             continue
-        send(id=id, result={"tools": TOOLS.get(KIND, [tool()])})
+        last_cursor = {"nextCursor": ""} if KIND == "empty_cursor" else {}
+        send(id=id, result={"tools": TOOLS.get(KIND, [tool()]), **last_cursor})
     elif method == "tools/call":
         answer_call(id)
     elif id is not None and method:

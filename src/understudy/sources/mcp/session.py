@@ -50,6 +50,8 @@ from understudy.sources.mcp.transport import (
 
 SESSION_FOLDER = "/episode"
 """The agent's name for `{folder}`, which differs in each session."""
+_FOLDER_PATH = re.compile(rf"(?:(?<![\w./%~$)}}-])|(?<=://)|(?<=:///)){SESSION_FOLDER}(?![\w-]|\.\w)")
+"""The name where it begins a path, as in `file:///episode/a.txt`, but not within a URL or another path."""
 MAX_MESSAGES = 5000
 """Notifications and invalid lines that a server may send during one call."""
 MAX_PAGES = 100
@@ -377,7 +379,7 @@ class MCPSession:
     def _inside(self, value: Any) -> Any:
         """Replace the agent's name for the session's folder in the arguments."""
         if isinstance(value, str) and self._folder:
-            return value.replace(SESSION_FOLDER, self._folder)
+            return insert_folder(value, self._folder)
         if isinstance(value, list):
             return [self._inside(item) for item in value]
         return {key: self._inside(item) for key, item in value.items()} if isinstance(value, dict) else value
@@ -388,6 +390,11 @@ class MCPSession:
             self._error = _first(owner.exception())
         if not self.broken:
             self.broken = self._reason(self._error) if self._error else "is closed"
+
+
+def insert_folder(text: str, folder: str) -> str:
+    """Return a text with the folder in place of the agent's name for it."""
+    return _FOLDER_PATH.sub(lambda _: folder, text)
 
 
 def _failure(text: str) -> CallToolResult:
@@ -402,7 +409,7 @@ async def _list_tools(client: Client) -> tuple[Tool, ...]:
         page = await client.list_tools(cursor=cursor, cache_mode="refresh")
         tools += page.tools
         cursor = page.next_cursor
-        if cursor is None:
+        if not cursor:  # some servers end the list with an empty one
             return tuple(tools)
     raise RolloutError(f"its list of tools has more than {MAX_PAGES} pages", "mcp")
 

@@ -50,6 +50,10 @@ HTTP_LAUNCHER_SCRIPT = 'exec 3<&0 </dev/null; (trap "" TERM; cat <&3; kill -KILL
 when this process ends, even if it was killed. A server over standard input and output reads that end itself."""
 MAX_MESSAGE_BYTES = 32 << 20
 """Largest message of a server, in bytes. A larger one is the server's fault, over HTTP and over standard output."""
+_DIRECT: Mapping[str, httpx2.AsyncBaseTransport | None] = {
+    f"all://{host}": None for host in ("127.0.0.1", "localhost", "[::1]")
+}
+"""The hosts of this machine, which no proxy of the environment can reach."""
 
 
 class PlaceholderResolver:
@@ -158,7 +162,7 @@ async def open_transport(config: MCPServerConfig, fill: PlaceholderResolver, log
             headers = {"accept-encoding": "identity"} | fill.resolve_all(config.headers)
             hooks: dict[str, list[Callable[..., Awaitable[None]]]] = {"response": [_limit_body, log.note_status]}
             client = await stack.enter_async_context(
-                httpx2.AsyncClient(headers=headers, timeout=timeout, event_hooks=hooks)
+                httpx2.AsyncClient(headers=headers, timeout=timeout, event_hooks=hooks, mounts=_DIRECT)
             )
             if config.http_tools:
                 server = http_tools_server(url, client, Path(config.http_tools), config.http_arguments_key)
