@@ -151,7 +151,11 @@ def test_resume_keeps_files_of_other_names(run: Run) -> None:
     (run.folder / "checkpoints" / "best").symlink_to("step_000002")
     (run.folder / "trajectories" / "step_000001.jsonl.gz").touch()
     (run.folder / "evaluations" / "my-own").mkdir()
+    latest = run.folder / "checkpoints" / "latest"
+    latest.unlink()
+    latest.mkdir()  # as in a copy that follows links
     Run.resume(run.folder, CONFIG)
+    assert latest.is_symlink()
     for name in ("checkpoints/step_000002_best", "checkpoints/best", "trajectories/step_000001.jsonl.gz"):
         assert (run.folder / name).exists()
     assert (run.folder / "evaluations" / "my-own").is_dir()

@@ -314,9 +314,7 @@ class Run:
             step = parse_step(path)
             if step is not None and step <= self.step and _is_unfinished_evaluation(path) and step in evaluated:
                 self.warnings.append(f"{path} has lost its {REPORT_FILE}; the results of the run are without it")
-            elif path.suffix == ".partial" or (
-                step is not None and (step > self.step or _is_unfinished_evaluation(path))
-            ):
+            elif _is_incomplete(path) or (step is not None and step > self.step):
                 shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
         if self.last_checkpoint:
             link_latest(self.last_checkpoint)
@@ -515,6 +513,12 @@ def find_run(evaluation: Path) -> Path | None:
     """Return the run that an evaluation's folder belongs to, or None."""
     parent = evaluation.absolute().parent
     return parent.parent if parent.name == "evaluations" and is_run_folder(parent.parent) else None
+
+
+def _is_incomplete(path: Path) -> bool:
+    """Return whether a run did not finish a file or folder. A copied run may have a folder in place of its link."""
+    is_evaluation = parse_step(path) is not None and _is_unfinished_evaluation(path)
+    return is_evaluation or path.suffix == ".partial" or path.name == LATEST_LINK
 
 
 def _is_unfinished_evaluation(path: Path) -> bool:
