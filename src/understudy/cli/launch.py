@@ -29,7 +29,7 @@ from understudy.runs.scratch_run import make_scratch_run
 from understudy.runs.storage.locking import folder_lock
 from understudy.runs.storage.run_log import RunLog
 from understudy.runs.storage.status import StatusRecorder
-from understudy.runs.targets import detect_target, resolve, split_arguments
+from understudy.runs.targets import detect_target, read_layer, resolve, split_arguments
 from understudy.runs.trackers import default_trackers
 from understudy.train.completion import complete_config, complete_resumed_config
 from understudy.train.planning import bench
@@ -223,9 +223,16 @@ def plan_for_gpu(settings: Sequence[str], gpu: str, processes: int = 1) -> "GPUP
         raise missing_package_error(e, "planning") from e
 
 
+def _model_config(model: str, settings: Sequence[str]) -> TrainConfig:
+    """Return the config of further configs and settings with a model, which wins over theirs unless it is empty."""
+    names, given = split_arguments(settings)
+    named = [f"model={model}"] if model else []
+    return parse_config("", [*named, *given], layers=[read_layer(name, model) for name in names])
+
+
 def run_bench(model: str, settings: Sequence[str] = (), quick: bool = False) -> bench.BenchResult:
     """Measure this machine's speed with a model. The result is saved for forecasts unless `quick`."""
-    config = parse_config("", [*([f"model={model}"] if model else []), *settings])
+    config = _model_config(model, settings)
     engine, size = config.engine, bench.QUICK_SIZE if quick else bench.BenchSize()
     if not isinstance(engine, LocalEngineConfig):
         raise ConfigError(
@@ -247,7 +254,7 @@ def run_bench(model: str, settings: Sequence[str] = (), quick: bool = False) -> 
 
 def run_certify(model: str, settings: Sequence[str] = ()) -> tuple[dict[str, Any], str]:
     """Return the certificate of a model, as a dict and as text."""
-    config = parse_config("", [f"model={model}", *settings])
+    config = _model_config(model, settings)
     try:
         from understudy.train import certify as proof
     except ModuleNotFoundError as e:

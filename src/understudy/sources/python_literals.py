@@ -67,7 +67,8 @@ def _list(path: Path, tree: ast.Module) -> ast.List:
         raise ConfigError(f"{path}: the file has several lists of tasks ({names}); keep one at the module's top level")
     ((name, value),) = lists.items()
     if not isinstance(value, ast.List):
-        raise ConfigError(f"{path}:{value.lineno}: {name} is not a literal list; the file is not executed")
+        hint = f"; for the object of the module, write {path.stem}:{name}" if isinstance(value, ast.Call) else ""
+        raise ConfigError(f"{path}:{value.lineno}: {name} is not a literal list; the file is not executed{hint}")
     if line := next(_modified_lines(tree, name), None):
         raise ConfigError(f"{path}:{line}: {name} is modified; write it as one list, the file is not executed")
     return value

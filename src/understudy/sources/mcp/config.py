@@ -224,6 +224,8 @@ class MCPEnvironmentConfig(Record):
 
 def load_environment_config(path: Path) -> MCPEnvironmentConfig:
     """Read the file and make its paths absolute. Raise `ConfigError` if it is not valid."""
+    if path.suffix == ".json":
+        raise ConfigError(f"{path}: MCP servers are named in a TOML file, which `understudy new mcp NAME` writes")
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as e:
