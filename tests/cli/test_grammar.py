@@ -17,7 +17,6 @@ from understudy.cli.main import (
     CertifyOptions,
     CheckOptions,
     ExportOptions,
-    PlanOptions,
     PlayOptions,
     TrainOptions,
 )
@@ -74,7 +73,6 @@ def parsed(options: type[Options], line: str) -> dict[str, Any]:
         (TrainOptions, ("a --config b.toml", "a config=b.toml", "a b.toml"), {"target": ("a", "b.toml")}),
         (TrainOptions, ("--out 12", "out=12"), {"out": Path("12")}),
         (TrainOptions, ("--keys algorithm.loss",), {"target": ("algorithm.loss",), "keys": True}),
-        (PlanOptions, ("smoke --target 0.5", "smoke target=0.5"), {"words": ("smoke",), "target": 0.5}),
         (PlayOptions, ("x --as user", "x as=user"), {"target": ("x",), "role": "user"}),
         (
             CertifyOptions,
