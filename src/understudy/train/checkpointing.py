@@ -20,7 +20,7 @@ def save_checkpoint(context: TrainingContext, progress: TrainingProgress, step: 
     with context.run.write_checkpoint(step) as folder:
         context.engine.save(folder)
         (folder / PROGRESS_FILE).write_text(progress.dump(), encoding="utf-8")
-    _prune_checkpoints(context)
+    prune_checkpoints(context)
 
 
 def start_checkpoint(context: TrainingContext, progress: TrainingProgress, step: int) -> None:
@@ -42,7 +42,7 @@ def start_checkpoint(context: TrainingContext, progress: TrainingProgress, step:
 def finish_checkpoint(context: TrainingContext) -> None:
     """Wait until the checkpoint that is being written is complete, if there is one. Raise ConfigError if it failed."""
     if context.writer.finish():
-        _prune_checkpoints(context)
+        prune_checkpoints(context)
 
 
 def load_checkpoint(run: Run, engine: Engine) -> TrainingProgress:
@@ -60,7 +60,8 @@ def stop_run(context: TrainingContext, progress: TrainingProgress, step: int) ->
     context.raise_stopped(step)
 
 
-def _prune_checkpoints(context: TrainingContext) -> None:
+def prune_checkpoints(context: TrainingContext) -> None:
+    """Remove old checkpoints according to `keep_checkpoints`. The best on validation tasks stays."""
     protected = _best_step(context.run) if context.config.eval.split == "validation" else ()
     context.run.prune_checkpoints(context.config.keep_checkpoints, protected)
 

@@ -30,7 +30,13 @@ from understudy.runs.run import Run
 from understudy.runs.trackers import TrackerProcesses
 from understudy.train.background import BackgroundWriter
 from understudy.train.certify import RunCertifier, make_certification_target
-from understudy.train.checkpointing import finish_checkpoint, load_checkpoint, start_checkpoint, stop_run
+from understudy.train.checkpointing import (
+    finish_checkpoint,
+    load_checkpoint,
+    prune_checkpoints,
+    start_checkpoint,
+    stop_run,
+)
 from understudy.train.completion import complete_run_config, fit_run
 from understudy.train.data_files import DataFiles
 from understudy.train.evaluation import evaluate_step
@@ -158,6 +164,7 @@ async def _train(context: TrainingContext, data_files: DataFiles, gold: Sequence
         await _step(context, progress, step, phases[span.name])
         await _evaluate(context, progress, step)
     finish_checkpoint(context)
+    prune_checkpoints(context)  # a run that was killed after its last step has left some
     result = read_run_report(run.folder)
     with run.write_model() as folder:
         context.engine.export(folder)
