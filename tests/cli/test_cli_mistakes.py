@@ -195,6 +195,7 @@ def test_invalid_name_or_file_exits_with_code_2(
         ("check servers.toml", "[servers.command]"),
         ("check mcp:mcp.json", "understudy new mcp NAME"),
         ("check made.py", "made:TASKS"),
+        ("check repository", "its folders: data"),
         ("certify tiny servers.toml", "config files"),
     ],
 )
@@ -203,6 +204,8 @@ def test_wrong_option_or_argument_is_one_line(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "my_tasks.py").write_text("TASK = []\n")
+    (tmp_path / "repository" / "data").mkdir(parents=True)
+    (tmp_path / "repository" / "data" / "train-00000.jsonl").write_text('{"question": "a", "answer": "b"}\n')
     (tmp_path / "made.py").write_text("TASKS = make()\n")
     (tmp_path / "unquoted.toml").write_text("model = tiny\n")
     (tmp_path / "mcp.json").write_text('{"mcpServers": {"notes": {"command": "python"}}}')

@@ -37,6 +37,7 @@ from understudy.runs.eval_spec import is_eval_folder, read_spec
 from understudy.runs.foreign_configs import YAML_SUFFIXES, explain_yaml
 from understudy.runs.presets import DEFAULT_PRESET, preset_names, preset_text
 from understudy.runs.run import CONFIG_FILE, is_run_folder, validate_config_file
+from understudy.sources.dataset_files import subfolder_hint
 from understudy.sources.loading import list_names, load_source
 from understudy.sources.readers import SUFFIXES, explain_suffix
 from understudy.sources.references import list_domains
@@ -220,7 +221,8 @@ def find_target(text: str, allowed: Sequence[TargetKind] = CONFIG_KINDS) -> Targ
     target = detect_target(text)
     kinds = ", ".join(TARGET_KINDS[kind] for kind in allowed)
     if target is None and Path(text).is_dir():
-        raise ConfigError(f"the folder {text} holds nothing that is accepted here; allowed: {kinds}")
+        hint = subfolder_hint(Path(text)) or f"; allowed: {kinds}"
+        raise ConfigError(f"the folder {text} holds nothing that is accepted here{hint}")
     if text in algorithm_presets():
         raise ConfigError(f"{text!r} is an algorithm; name what to train on before it, such as: retail {text}")
     if target is None and (path := Path(os.path.expanduser(text))).is_file():

@@ -44,7 +44,7 @@ def list_dataset_files(path: Path) -> tuple[Path, ...]:
         return _saved_files(path)
     files = _data_files(path)
     if not files:
-        raise ConfigError(f"{path} has no data file ({', '.join(DATASET_SUFFIXES)}){_subfolder_hint(path)}")
+        raise ConfigError(f"{path} has no data file ({', '.join(DATASET_SUFFIXES)}){subfolder_hint(path)}")
     splits = {file: split_from_name(file.stem) for file in files}
     chosen = tuple(file for file in files if splits[file] == "train") or _unsplit_files(path)
     if not chosen and len({*splits.values()}) > 1:
@@ -137,6 +137,7 @@ def _unsplit_files(path: Path) -> tuple[Path, ...]:
     return tuple(file for file in _data_files(path) if split_from_name(file.stem) is None)
 
 
-def _subfolder_hint(path: Path) -> str:
+def subfolder_hint(path: Path) -> str:
+    """Return a hint that names the folders inside which hold data files, such as `data` in a repository of the hub."""
     folders = [child.name for child in sorted(path.iterdir()) if child.is_dir() and _data_files(child)]
     return f"; name one of its folders: {', '.join(folders)}" if folders else ""
