@@ -221,8 +221,8 @@ def find_target(text: str, allowed: Sequence[TargetKind] = CONFIG_KINDS) -> Targ
     target = detect_target(text)
     kinds = ", ".join(TARGET_KINDS[kind] for kind in allowed)
     if target is None and Path(text).is_dir():
-        hint = subfolder_hint(Path(text)) or f"; allowed: {kinds}"
-        raise ConfigError(f"the folder {text} holds nothing that is accepted here{hint}")
+        hint = subfolder_hint(Path(text))
+        raise ConfigError(f"the folder {text} holds nothing that is accepted here{hint}; allowed: {kinds}")
     if text in algorithm_presets():
         raise ConfigError(f"{text!r} is an algorithm; name what to train on before it, such as: retail {text}")
     if target is None and (path := Path(os.path.expanduser(text))).is_file():
