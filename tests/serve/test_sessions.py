@@ -41,6 +41,7 @@ MARKS = {
 }
 """Which calls continue a sequence (E) and which open one (N). Programs that send their history as it is have NEE."""
 HELLO = [{"role": "user", "content": "Hello"}]
+TOOL = {"type": "function", "function": {"name": "f"}}
 LIMITS = SessionLimits(max_replies=20, max_tokens=100_000)
 
 
@@ -453,7 +454,7 @@ def test_program_that_shortens_its_prompt_goes_on(tiny: Path) -> None:
     "more",
     [
         {"reasoning_effort": "low", "verbosity": "low", "prompt_cache_retention": "24h"},
-        {"tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": []}}},
+        {"tools": [TOOL], "tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [TOOL]}}},
         {"messages": [*HELLO, {"role": "assistant", "content": [{"type": "refusal", "refusal": "No."}]}, *HELLO]},
         {"messages": [*HELLO, {"role": "assistant", "content": "Hi", "reasoning": "x"}, *HELLO]},
         {"messages": [{"role": "user", "content": "half a \ud83d"}]},
@@ -468,6 +469,7 @@ def test_what_unchanged_programs_send_is_answered(more: dict[str, Any], tiny: Pa
                 answer = await client.post(f"{each.url}/v1/chat/completions", content=body)
             assert answer.status_code == 200, answer.text
             write_trajectories(tmp_path / "episodes.jsonl", [each.session.episode])
+            assert ("program/unconstrained/tool_choice" in each.session.episode.event_counts) == ("tools" in more)
 
     asyncio.run(play())
 

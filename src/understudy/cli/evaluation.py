@@ -339,6 +339,7 @@ def _folder(spec: "EvalSpec", out: Path | None) -> Path | None:
 def _resumed(folder: Path, arguments: Sequence[str]) -> "EvalSpec":
     from understudy.runs.eval_spec import read_spec
     from understudy.runs.run import find_run, is_run_folder
+    from understudy.runs.storage.episode_store import REPORT_FILE
     from understudy.runs.weights import validate_checkpoint
 
     if arguments:
@@ -348,7 +349,7 @@ def _resumed(folder: Path, arguments: Sequence[str]) -> "EvalSpec":
     if is_run_folder(folder):
         raise ConfigError(f"{folder} is a run and no evaluation; resume it: understudy train --resume {folder}")
     spec = read_spec(folder)
-    if spec.checkpoint:
+    if spec.checkpoint and not (folder / REPORT_FILE).is_file():
         validate_checkpoint(Path(spec.checkpoint), "an evaluation is resumed with the weights that it began with")
     return spec
 

@@ -75,7 +75,7 @@ class Message(Record):
     """0 for a reply in a file of demonstrations that is not trained on, as in OpenAI's fine-tuning."""
 
 
-def assign_call_ids(message: Message, turn: int) -> Message:
+def assign_call_ids(message: Message, turn: int | str) -> Message:
     """Return the reply with ids for calls that have none or that of an earlier call of the reply, as some endpoints
     send. `turn` makes the ids unique in their episode.
     """

@@ -287,7 +287,7 @@ class Session:
         wire = {key: body[key] for key in body.keys() - {*_OVERRIDDEN, *_WITHOUT_EFFECT}}
         choice = wire.get("tool_choice")
         if not self._constrains and isinstance(choice, dict) and choice.get("type") == "allowed_tools":
-            wire["tool_choice"] = choice.get("mode") or "auto"
+            wire["tool_choice"] = "required"  # counted and dropped below, as every other choice
         request = parse_request(wire)
         request.validate_lengths(ServeConfig().max_message_chars)
         if request.is_constrained:

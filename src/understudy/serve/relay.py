@@ -7,7 +7,7 @@ from typing import Literal
 from understudy.clients.chat import ChatModel
 from understudy.clients.completions import ChatCompletion
 from understudy.core.errors import ConfigError, RolloutError
-from understudy.core.messages import Message, message_to_openai
+from understudy.core.messages import Message, assign_call_ids, message_to_openai
 from understudy.core.trajectory import Trajectory
 from understudy.engines.interface import SamplingParams
 from understudy.formats.chat_format import ParsedMessage, reply_events, reply_status
@@ -70,8 +70,7 @@ class RelaySession(Session):
             self.count(event, count)
         stops = [place for stop in request.stop if (place := raw.content.find(stop)) >= 0]
         text = raw.content[: min(stops)] if stops else raw.content
-        calls = (call if call.id else call.replace(id=f"call_{number}_{i}") for i, call in enumerate(raw.tool_calls))
-        sent = raw.replace(content=text, tool_calls=tuple(calls))
+        sent = assign_call_ids(raw.replace(content=text), number)
         self._note_reply(request, raw, sent, truncated)
         _, num_known = self._cache.find_prefix(request.conversation, request.callable_tools)
         self._append(request, (), num_known, sent)
