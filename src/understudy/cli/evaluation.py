@@ -15,7 +15,6 @@ from pydantic import Field
 from understudy.cli.arguments import (
     JsonOption,
     MarkdownOption,
-    SettingWords,
     TargetWords,
     print_file_summaries,
     print_unused_data_settings,
@@ -465,7 +464,8 @@ class ScoreOptions(Options):
 
     folder: Annotated[Path, typer.Argument(metavar="FOLDER")]
     """An evaluation's folder, or a run."""
-    settings: SettingWords = ()
+    settings: Annotated[tuple[str, ...], typer.Argument(metavar="KEY=VALUE")] = ()
+    """Settings that differ from the stored config, such as data.reward=my_rewards:reward."""
     markdown: MarkdownOption = None
     as_json: JsonOption = False
 
